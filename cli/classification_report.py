@@ -33,13 +33,13 @@ def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = 
         ("label", "precision", "recall", "F1", "support"),
         [
             (
-                each.label,
-                _format_score(each.precision),
-                _format_score(each.recall),
-                _format_score(each.f1),
-                f"{each.support:,}",
+                label_scores.label,
+                _format_score(label_scores.precision),
+                _format_score(label_scores.recall),
+                _format_score(label_scores.f1),
+                f"{label_scores.support:,}",
             )
-            for each in scores.by_label
+            for label_scores in scores.by_label
         ],
     )
     print()
@@ -73,7 +73,11 @@ def _print_confusions(scores: ClassificationScores) -> None:
 def warn(scores: ClassificationScores) -> None:
     """Warn on stderr of unknown labels, and of accuracy at or below the majority baseline."""
     warn_of_unknown_labels(scores.unknown)
-    unpredicted = [each.label for each in scores.by_label if not each.predicted and each.label not in scores.unknown]
+    unpredicted = [
+        label_scores.label
+        for label_scores in scores.by_label
+        if not label_scores.predicted and label_scores.label not in scores.unknown
+    ]
     if unpredicted:
         some = list_some([*map(repr, unpredicted)], limit=_SHOWN_UNKNOWN)
         print_labelled("warning", f"never predicted: {some}")
@@ -104,7 +108,7 @@ def print_json(scores: ClassificationScores, *, run: str) -> None:
             "interval": {"low": low, "high": high, "confidence": CONFIDENCE, "method": "wilson"},
             "majority": {"label": scores.majority.label, "accuracy": scores.majority_accuracy},
             "macro_f1": scores.macro_f1,
-            "labels": [asdict(each) for each in scores.by_label],
+            "labels": [asdict(label_scores) for label_scores in scores.by_label],
             "confusion": {"labels": scores.labels, "matrix": scores.confusion.tolist()},
             "unknown": scores.unknown,
         })

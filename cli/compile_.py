@@ -71,8 +71,8 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
         figures = compare_dtypes(run, hardware)
     except InputError as error:
         return print_note(f"{error}: --dtype auto stays what it is")
-    for each in figures:
-        print_note(str(each))
+    for measured in figures:
+        print_note(str(measured))
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, select_device(hardware), chosen)
     return print_note(f"{run}: --dtype auto is {chosen} from now on")

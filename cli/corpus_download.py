@@ -67,9 +67,9 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
             unpacking.check_unpackable(file.name)
     with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
-    for one in fetched:
+    for file in fetched:
         print_note(
-            f"{one.path}: {format_bytes(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}"
+            f"{file.path}: {format_bytes(file.size)}, {'there already, ' if file.reused else ''}{_CHECKS[file.check]}"
         )
     return fetched
 

@@ -54,7 +54,7 @@ def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
     return {
         "folder": str(prepared.folder),
         "reused": prepared.reused,
-        "parts_found": prepared.chunks_found,
+        "chunks_reused": prepared.chunks_reused,
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "splits": splits,
@@ -74,8 +74,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         )
     console = Console(stderr=True, highlight=False)
     console.print(table)
-    if report["parts_found"]:
-        print_note(f"found {report['parts_found']:,} finished chunks of a preparation that was interrupted")
+    if report["chunks_reused"]:
+        print_note(f"reused {report['chunks_reused']:,} chunks of an interrupted preparation")
     print_note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 

@@ -175,7 +175,7 @@ def evaluate(
         raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
     if heads is not None and source is None and not pairs:
         raise UsageError("--heads are of the words of --source or --pairs: give that too")
-    targets, others = target or (), [str(each) for each in (heads, versus) if each is not None]
+    targets, others = target or (), [str(path) for path in (heads, versus) if path is not None]
     refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *others])
     from cli.translation import evaluation
 
@@ -186,7 +186,7 @@ def evaluate(
     else:
         texts = evaluation.read_texts(source, targets, heads)
     evaluation.check_runs(
-        [each for each in (run, versus) if each is not None], has_dependency_heads=texts.heads is not None
+        [path for path in (run, versus) if path is not None], has_dependency_heads=texts.heads is not None
     )
     config = ScoringConfig(**options["scoring"])
     translators = evaluation.RunTranslator(options, language, texts)

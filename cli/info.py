@@ -203,14 +203,14 @@ _CHAT_TEMPLATES = {"default": "lm's own chat template; lm chat", "own": "the tok
 
 def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the memory and communication of each process, if requested."""
-    if (each := described.get("each")) is None:
+    if (costs := described.get("each")) is None:
         return []
-    parts = ", ".join(f"{format_bytes(each[part])} {part}" for part in _PROCESS_COSTS)
-    who = "one process" if each["processes"] == 1 else "per process"
-    sent = [("", f"{format_bytes(each['exchanged'])} sent per step")] if each["processes"] > 1 else []
-    rank = " on rank 0" if each["processes"] > 1 else ""
-    copied = f"{format_bytes(each['copied'])} more CPU memory{rank} for writing checkpoints"
-    return [(who, f"{format_bytes(each['total'])} in {each['dtype']}: {parts}"), ("", copied), *sent]
+    parts = ", ".join(f"{format_bytes(costs[part])} {part}" for part in _PROCESS_COSTS)
+    who = "one process" if costs["processes"] == 1 else "per process"
+    sent = [("", f"{format_bytes(costs['exchanged'])} sent per step")] if costs["processes"] > 1 else []
+    rank = " on rank 0" if costs["processes"] > 1 else ""
+    copied = f"{format_bytes(costs['copied'])} more CPU memory{rank} for writing checkpoints"
+    return [(who, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}"), ("", copied), *sent]
 
 
 _PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
@@ -280,7 +280,7 @@ def _describe_extras(model: dict[str, Any]) -> list[str]:
 def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the labels of a classifier, or the objective of a masked model."""
     model, training = described["config"]["model"], described["config"]["training"]
-    labels = model["labels"] or [parse_label(each) for each in described["config"]["label_completions"]]
+    labels = model["labels"] or [parse_label(completion) for completion in described["config"]["label_completions"]]
     if labels:
         return [("labels", f"{len(labels)}: {', '.join(labels)}")]
     if model["objective"] != "masked":

@@ -174,7 +174,7 @@ def _prepare_partition(
             processes=processes,
             progress=progress,
         )
-    own, n_reused = len(made.manifest.own_chunks), made.chunks_found
+    own, n_reused = len(made.manifest.own_chunks), made.chunks_reused
     before = f", {n_reused:,} of them made before" if n_reused else ""
     print_note(
         f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}"
@@ -182,7 +182,7 @@ def _prepare_partition(
     if as_json:
         print(
             format_json_line(
-                {"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": n_reused}
+                {"folder": str(out), "partition": number[0], "of": number[1], "chunks": own, "chunks_reused": n_reused}
             )
         )
 

@@ -144,8 +144,8 @@ class Model:
             InputError: the messages are no conversation, or the chat template refuses them.
             UsageError: they don't fit into the context.
         """
-        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        parsed = parse_messages(given)
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        parsed = parse_messages(conversation)
         if parsed[-1].role != "user":
             raise InputError("messages: the last one is of the assistant, so there is nothing to reply to")
         chat = Chat(self._generator(options), messages=parsed[:-1])

@@ -451,7 +451,7 @@ def _read_checksums(checkpoint: Path) -> dict[str, str]:
     sums = values.get("sha256") if isinstance(values, dict) else None
     expected = {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE}
     is_whole = isinstance(sums, dict) and expected <= sums.keys()
-    if not isinstance(sums, dict) or not is_whole or not all(isinstance(each, str) for each in sums.values()):
+    if not isinstance(sums, dict) or not is_whole or not all(isinstance(checksum, str) for checksum in sums.values()):
         problem = "not the manifest of a checkpoint; the checkpoint is damaged, use another one"
         raise InputError(f"{checkpoint / MANIFEST}: {problem}")
     return sums

@@ -55,8 +55,8 @@ def render_page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iter
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Attention</title>\n<style>{_STYLE}{_colours()}</style></head>\n<body>\n<h1>Attention</h1>\n"
     )
-    for one in shown:
-        yield from _section(one, config)
+    for attention in shown:
+        yield from _section(attention, config)
     yield "</body></html>\n"
 
 
@@ -65,17 +65,17 @@ def _colours() -> str:
     return "".join(f".w{percent} {{ background: {shade}; }}\n" for percent, shade in enumerate(shades))
 
 
-def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
-    names = ("source", "target") if one.map.is_of_translation else ("text",)
-    facts = list(zip(names, one.texts, strict=True))
-    if one.map.is_of_translation:
-        facts.append(("alignments", one.map.pharaoh(layer=config.layer, head=config.head)))
+def _section(shown: TextAttention, config: AttentionConfig) -> Iterator[str]:
+    names = ("source", "target") if shown.map.is_of_translation else ("text",)
+    facts = list(zip(names, shown.texts, strict=True))
+    if shown.map.is_of_translation:
+        facts.append(("alignments", shown.map.pharaoh(layer=config.layer, head=config.head)))
     yield "<section>\n<dl>"
     for name, text in facts:
         yield f'<dt>{name}</dt><dd dir="auto">{escape(format_name(text).replace("␣", " "))}</dd>\n'
-    yield f'</dl>\n<p class="what">{escape(describe(one.map, config))}; the lighter, the more</p>\n'
-    yield from _table(one.map, config)
-    yield from _all(one.map)
+    yield f'</dl>\n<p class="what">{escape(describe(shown.map, config))}; the lighter, the more</p>\n'
+    yield from _table(shown.map, config)
+    yield from _all(shown.map)
     yield "</section>\n"
 
 

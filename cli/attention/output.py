@@ -47,7 +47,9 @@ class AttentionMapWriter:
     def write(self, model: TranslationModel, *, to: str | None) -> None:
         """Run the model on each line and its translation, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
-        write_maps(self._path, (self._map(model, one, prefix, to) for one in self._translated), self._config)
+        write_maps(
+            self._path, (self._map(model, translated, prefix, to) for translated in self._translated), self._config
+        )
 
     def _map(
         self, model: TranslationModel, translated: TranslatedLine, prefix: Sequence[int], to: str | None
@@ -86,7 +88,7 @@ def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConf
 
 def _write_files(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
     if path.suffix in _PICTURES:
-        return [plot.save_plot(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
+        return [plot.save_plot(_numbered(path, number), attention, config) for number, attention in enumerate(shown, 1)]
     writers = {".html": render_page, ".txt": _text, ".json": _json, ".jsonl": _json_lines, ".pharaoh": _pharaoh}
     with atomic_write_text(path) as file:
         for part in writers[path.suffix](shown, config):
@@ -99,9 +101,9 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _text(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for number, one in enumerate(shown):
+    for number, attention in enumerate(shown):
         yield "\n" * bool(number)
-        for line in render_lines(one, config, width=None, colours=NO_COLOURS):
+        for line in render_lines(attention, config, width=None, colours=NO_COLOURS):
             yield line + "\n"
 
 
@@ -113,12 +115,12 @@ def _json(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[s
 
 
 def _json_lines(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for one in shown:
-        yield format_json_line(to_dict(one, config)) + "\n"
+    for attention in shown:
+        yield format_json_line(to_dict(attention, config)) + "\n"
 
 
 def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for one in shown:
-        if not one.map.is_of_translation:
+    for attention in shown:
+        if not attention.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
-        yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"
+        yield attention.map.pharaoh(layer=config.layer, head=config.head) + "\n"

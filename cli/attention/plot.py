@@ -40,12 +40,12 @@ def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     return pyplot
 
 
-def save_plot(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
+def save_plot(path: Path, attention: TextAttention, config: AttentionConfig) -> Path:
     """Write a map as a .png or .svg."""
     plot = load_pyplot()
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        figure = _draw(plot, one.map, config)
+        figure = _draw(plot, attention.map, config)
         with atomic_write_bytes(path) as file:
             figure.savefig(file, format=path.suffix[1:], dpi=150)
         plot.close(figure)

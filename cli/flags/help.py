@@ -216,12 +216,12 @@ def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: 
         hint = f" (did you mean {near!r}?)" if near else ""
         raise UsageError(f"no group {name!r}{hint}; groups: {', '.join(titles)}")
     title = titles[name.lower()]
-    also_common = [each for each in groups.get(COMMON, ()) if title != COMMON and _panel(each) == title]
+    also_common = [setting for setting in groups.get(COMMON, ()) if title != COMMON and _panel(setting) == title]
     _write_group(formatter, title, [*also_common, *groups[title]])
-    advanced = [each for each in command.settings if each.option.is_advanced and each.group == title]
+    advanced = [setting for setting in command.settings if setting.option.is_advanced and setting.group == title]
     if advanced:
         with formatter.section(f"{title} settings, each {SET} KEY=VALUE"):
-            write_rows(formatter, [_setting_record(each) for each in advanced], _SETTING_WIDTH)
+            write_rows(formatter, [_setting_record(setting) for setting in advanced], _SETTING_WIDTH)
 
 
 def write_settings_help(command: Any, formatter: Any) -> None:  # noqa: ANN401
@@ -230,8 +230,8 @@ def write_settings_help(command: Any, formatter: Any) -> None:  # noqa: ANN401
         f"Settings: {SET} KEY=VALUE, repeatable, wins like a flag. A TOML file (--config) and config.json have the "
         "same keys, in tables."
     )
-    for section in dict.fromkeys(each.section for each in command.settings):
-        records = [_setting_record(each) for each in command.settings if each.section == section]
+    for section in dict.fromkeys(setting.section for setting in command.settings):
+        records = [_setting_record(setting) for setting in command.settings if setting.section == section]
         formatter.write(f"\n[{section}]\n")
         with formatter.indentation():
             write_rows(formatter, records, _SETTING_WIDTH)
@@ -255,7 +255,9 @@ def group_parameters(command: Any) -> dict[str, list[Any]]:  # noqa: ANN401
         if not parameter.hidden and (not parameter.is_eager or isinstance(parameter, HelpOption)):
             groups.setdefault(_group_of(parameter, command), []).append(parameter)
     common = list(command.common)
-    groups[COMMON].sort(key=lambda each: common.index(long_flag(each)) if long_flag(each) in common else len(common))
+    groups[COMMON].sort(
+        key=lambda parameter: common.index(long_flag(parameter)) if long_flag(parameter) in common else len(common)
+    )
     return {title: parameters for title, parameters in groups.items() if parameters}
 
 
@@ -275,7 +277,9 @@ def _panel(parameter: Parameter) -> str:
 def _write_group(formatter: Any, title: str, parameters: Sequence[Parameter]) -> None:  # noqa: ANN401
     if parameters:
         with formatter.section(title):
-            write_rows(formatter, [(format_term(each), describe(each)) for each in parameters], _TERM_WIDTH)
+            write_rows(
+                formatter, [(format_term(parameter), describe(parameter)) for parameter in parameters], _TERM_WIDTH
+            )
 
 
 def write_rows(formatter: Any, rows: Sequence[tuple[str, str]], limit: int) -> None:  # noqa: ANN401
@@ -310,7 +314,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[str], *, is_short: bool) -> None:  # noqa: ANN401
-    path, names = context.command_path, [group_name(each) for each in groups if each not in (ARGUMENTS, COMMON)]
+    path, names = context.command_path, [group_name(title) for title in groups if title not in (ARGUMENTS, COMMON)]
     lines = [f"{path} --help: all options, and details."] if is_short else []
     if names:
         lines.append(f"{path} --help-group NAME: the options of one group: {', '.join(names)}.")

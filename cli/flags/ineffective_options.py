@@ -241,7 +241,7 @@ def _only_rows(mode: CommandMode) -> bool:
 
 
 def _no_tables(mode: CommandMode) -> bool:
-    texts: list[Any] = [getattr(each, "source", each) for each in mode.files()]
+    texts: list[Any] = [getattr(file, "source", file) for file in mode.files()]
     return not any(file.format in ("csv", "tsv") for file in texts)
 
 

@@ -65,7 +65,7 @@ def _describe_problem(text: str, parameters: Mapping[str, Any], context: Any) ->
     near = nearest_key(key, parameters)
     if near is None:
         flag = "--" + key.rpartition(".")[2].replace("_", "-")
-        near = flag if any(flag in each.opts for each in context.command.params) else None
+        near = flag if any(flag in parameter.opts for parameter in context.command.params) else None
     return f"no setting {key!r}" + (f" (did you mean {near!r}?)" if near else "")
 
 

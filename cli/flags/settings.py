@@ -47,7 +47,7 @@ def with_flags(
 def _format_setting(setting: str, command: Any, all_commands: Callable[[], Any] | None) -> str:  # noqa: ANN401
     """Return what to type to change a setting."""
     name, equals, value = setting.partition("=")
-    own = (parameter_name(one) for one in getattr(command, "params", ()) if one.name == name)
+    own = (parameter_name(parameter) for parameter in getattr(command, "params", ()) if parameter.name == name)
     flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
     text = flag + ("=" if flag.startswith(SET) else " ") + value if equals else flag
     if all_commands is None or flag in _command_flags(command):
@@ -73,7 +73,7 @@ def _declared_flags() -> dict[str, str]:
 
 
 def _command_flags(command: Any) -> set[str]:  # noqa: ANN401
-    return {parameter_name(one) for one in command.params if one.param_type_name == "option"}
+    return {parameter_name(parameter) for parameter in command.params if parameter.param_type_name == "option"}
 
 
 def typed_arguments(section: str, option: Option, value: Any) -> list[str]:  # noqa: ANN401
@@ -86,7 +86,7 @@ def typed_arguments(section: str, option: Option, value: Any) -> list[str]:  # n
     if option.kind is bool:
         return [option.flag if value else spell_no(option.flag)]
     if option.kind is tuple:
-        return [word for each in value for word in (option.flag, str(each))]
+        return [word for item in value for word in (option.flag, str(item))]
     return [option.flag, str(value)]
 
 

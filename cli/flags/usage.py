@@ -59,7 +59,7 @@ def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
 def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN401
     """Rewrite a Typer message without a parameter, if it is a known one."""
     if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
-        quote = any(one.metavar in _TEXTS for one in context.command.params)
+        quote = any(parameter.metavar in _TEXTS for parameter in context.command.params)
         return f"unexpected {match[1]!r}" + ("; put a text of several words in quotes" if quote else "")
     if match := re.match(r"No such command '(.*?)'", message):
         return f"no command {match[1]!r}{did_you_mean(match[1], context.command.commands)}"

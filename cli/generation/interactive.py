@@ -226,5 +226,5 @@ def _format_value(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(json.dumps(one, ensure_ascii=False) for one in value) or "none"
+        return ", ".join(json.dumps(item, ensure_ascii=False) for item in value) or "none"
     return "none" if value is None else str(value)

@@ -184,7 +184,7 @@ def _with_progress(
     with create_progress(*columns) as bar:
         task = bar.add_task("", total=total, speed="")
         for done, (number, (prompt, continuations)) in enumerate(results, 1):
-            tokens += sum(len(one.tokens) for one in continuations)
+            tokens += sum(len(continuation.tokens) for continuation in continuations)
             speed = f"{tokens / (time.perf_counter() - began):,.0f} tokens/s"
             bar.update(task, completed=done, speed=speed)
             yield number, (prompt, continuations)
@@ -209,14 +209,16 @@ def _write(  # noqa: PLR0917
     *,
     is_first: bool,
 ) -> None:
-    for place, one in enumerate(continuations):
+    for place, continuation in enumerate(continuations):
         if not output_format.as_json:
             write_completion(
-                (prompt.text if output_format.echo else "") + one.text, is_first=is_first and not place, stream=stream
+                (prompt.text if output_format.echo else "") + continuation.text,
+                is_first=is_first and not place,
+                stream=stream,
             )
         elif request.beam.beam is not None:
-            write_json(hypothesis_to_dict(one, prompt.text), stream)
+            write_json(hypothesis_to_dict(continuation, prompt.text), stream)
         else:
             seed = request.sampling.seed if prompt.seed is None else prompt.seed
             assert seed is not None
-            write_json(sample_to_dict(one, prompt.text, seed=seed, tokenizer=tokenizer), stream)
+            write_json(sample_to_dict(continuation, prompt.text, seed=seed, tokenizer=tokenizer), stream)

@@ -326,7 +326,9 @@ def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json:
     loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
     costs: list[DtypeCost] = []
     with scoring_progress(files) as on_batch:
-        for event in measure_dtype_costs({dtype: each.text for dtype, each in loaded.items()}, files, costs=costs):
+        for event in measure_dtype_costs(
+            {dtype: in_dtype.text for dtype, in_dtype in loaded.items()}, files, costs=costs
+        ):
             on_batch(event)
     report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].result)])
     if as_json:

@@ -52,12 +52,12 @@ class _FilePairScores:
 
     @property
     def total(self) -> PerplexityResult:
-        return PerplexityResult.total(one.result for one in self.files)
+        return PerplexityResult.total(score.result for score in self.files)
 
     @property
     def blank(self) -> int:
         """Return the number of pairs skipped because source or target is blank."""
-        return sum(one.blank for one in self.files)
+        return sum(score.blank for score in self.files)
 
 
 def measure_pairs(
@@ -164,7 +164,7 @@ def _score(
 
 def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
     """Print a row per file and the total, and how they were scored."""
-    rows = [_row(name, one.result) for name, one in zip(scores.names, scores.files, strict=True)]
+    rows = [_row(name, score.result) for name, score in zip(scores.names, scores.files, strict=True)]
     print_table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
     print_paragraph(
         f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
@@ -189,8 +189,8 @@ def _row(name: str, result: PerplexityResult) -> list[str]:
 def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:
     """Return the results of each file and the total, and how they were scored."""
     files = [
-        {"file": name, "blank": one.blank, **_figures(one.result)}
-        for name, one in zip(scores.names, scores.files, strict=True)
+        {"file": name, "blank": score.blank, **_figures(score.result)}
+        for name, score in zip(scores.names, scores.files, strict=True)
     ]
     return {
         "files": files,

@@ -183,7 +183,7 @@ def print_score_table(
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.result) for score in scores]
     if len(scores) > 1:
-        has_words = all(shown_word_perplexity(each.result) is not None for each in scores if each.result.bytes)
+        has_words = all(shown_word_perplexity(score.result) is not None for score in scores if score.result.bytes)
         per_word = macro.word_perplexity if has_words else None
         means = (macro.perplexity, per_word, macro.bits_per_byte, macro.standard_error)
         counts = [format_value(None, 0)] * 3

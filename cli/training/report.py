@@ -242,7 +242,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
 def _data_warnings(run: Run, *, parameters: int, epochs: float, is_tuned: bool) -> list[Advice]:
     """Return the warnings of the data; without advice on the size of a model that a base run has chosen."""
     warnings = run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience)
-    return [each for each in warnings if not (is_tuned and "d_model" in each.settings)]
+    return [warning for warning in warnings if not (is_tuned and "d_model" in warning.settings)]
 
 
 def _adapters(run: Run) -> str:

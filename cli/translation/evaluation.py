@@ -100,7 +100,7 @@ class RunTranslator:
             heads = None if model.model.config.syntax == "none" else self.texts.heads
             results = translator.translate(sources, heads=heads)
             done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
-            return [one.translations[0].text for one in done]
+            return [line.translations[0].text for line in done]
 
     def _language(self, model: TranslationModel) -> str | None:
         """The target language, of a model with several directions: as given, or that of the references."""
@@ -172,7 +172,7 @@ def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -
     trees = None
     if heads is not None:
         trees = [
-            each for _, each in attach_heads(
+            line_heads for _, line_heads in attach_heads(
                 lines, read_file_lines(heads), sentence=str, names=(str(source), str(heads))
             )
         ]  # fmt: skip
@@ -254,15 +254,22 @@ def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, e
 def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
     """Print a row per metric, the metrics' signatures, and the verdict."""
     rows = [
-        [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
-         _interval(one.second), f"{one.difference:+.2f}", "–" if one.p_value is None else f"{one.p_value:.3f}"]
-        for one in comparisons
-    ]  # fmt: skip
+        [
+            comparison.first.metric,
+            _number(comparison.first.value),
+            _interval(comparison.first),
+            _number(comparison.second.value),
+            _interval(comparison.second),
+            f"{comparison.difference:+.2f}",
+            "–" if comparison.p_value is None else f"{comparison.p_value:.3f}",
+        ]
+        for comparison in comparisons
+    ]
     print_table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
-    tested = any(one.first.mean is not None for one in comparisons)
+    tested = any(comparison.first.mean is not None for comparison in comparisons)
     method = "; p by paired bootstrap resampling" if tested else ""
     print_paragraph(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
-    _print_signatures([one.first for one in comparisons])
+    _print_signatures([comparison.first for comparison in comparisons])
     print_paragraph(verdict(comparisons[0], names))
 
 
@@ -293,10 +300,10 @@ def print_comparisons_json(comparisons: Sequence[SystemComparison], names: tuple
     """Print one object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
     _print_json({
         "lines": lines,
-        "first": {"system": names[0], "scores": _by_metric([one.first for one in comparisons])},
-        "second": {"system": names[1], "scores": _by_metric([one.second for one in comparisons])},
-        "difference": {one.first.metric: one.difference for one in comparisons},
-        "p_value": {one.first.metric: one.p_value for one in comparisons},
+        "first": {"system": names[0], "scores": _by_metric([comparison.first for comparison in comparisons])},
+        "second": {"system": names[1], "scores": _by_metric([comparison.second for comparison in comparisons])},
+        "difference": {comparison.first.metric: comparison.difference for comparison in comparisons},
+        "p_value": {comparison.first.metric: comparison.p_value for comparison in comparisons},
     })  # fmt: skip
 
 

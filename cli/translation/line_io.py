@@ -82,10 +82,10 @@ def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, 
             f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model"
         )
     if as_json:
-        translations = [dataclasses.asdict(one) for one in result.translations]
+        translations = [dataclasses.asdict(translation) for translation in result.translations]
         print(format_json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
     else:
-        texts = [one.text for one in result.translations]
+        texts = [translation.text for translation in result.translations]
         blank = [""] * (n_best - len(texts))
         stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
     if stream is sys.stdout:

@@ -104,8 +104,8 @@ class DtypeMeasurement:
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     """Select the fastest acceptable dtype; float32 if there is none."""
-    fit = [each for each in figures if each.is_acceptable]
-    return min(fit, key=lambda each: next(iter(each.time_ratios.values()))).dtype if fit else "float32"
+    fit = [measured for measured in figures if measured.is_acceptable]
+    return min(fit, key=lambda measured: next(iter(measured.time_ratios.values()))).dtype if fit else "float32"
 
 
 def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = None) -> list[DtypeMeasurement]:
@@ -171,7 +171,7 @@ def choose_dtype_briefly(run: Path, config: HardwareConfig) -> DtypeMeasurement 
         save_fastest_dtype(checkpoint, device, chosen)
     except LMError:  # no validation split, for example
         return None
-    return next((each for each in measurements if each.dtype == chosen), None)
+    return next((measured for measured in measurements if measured.dtype == chosen), None)
 
 
 def _candidate_dtypes(device: str) -> list[str]:
@@ -211,10 +211,10 @@ def _compare_nats(loaded: Sequence[LoadedModel], batches: Iterator[Batch], effor
     totals, targets, scoring_seconds = [0.0] * len(loaded), 0, 0.0
     for batch in batches:
         for part in batch.split(_BATCH_ROWS):
-            for index, each in enumerate(loaded):
-                assert not isinstance(each.model, EncoderOnly)
+            for index, model in enumerate(loaded):
+                assert not isinstance(model.model, EncoderOnly)
                 began = time.perf_counter()
-                totals[index] += sum(float(row.sum()) for row in score_batch(each.model, part))
+                totals[index] += sum(float(row.sum()) for row in score_batch(model.model, part))
                 scoring_seconds += 0.0 if index else time.perf_counter() - began
             targets += part.predicted
             if targets >= effort.targets or scoring_seconds >= effort.scoring_seconds:
@@ -233,10 +233,10 @@ def _workloads(
 ) -> Iterator[tuple[str, list[Timer]]]:
     if data is not None and next(iter(loaded.values())).model.config.translates:
         for lines in effort.lines:
-            sides = [_translation_timer(each, data, lines, hardware) for each in loaded.values()]
+            sides = [_translation_timer(loaded_model, data, lines, hardware) for loaded_model in loaded.values()]
             yield "1 line" if lines == 1 else f"{lines} lines", sides
         return
-    models = [each.model for each in loaded.values() if isinstance(each.model, DecoderOnly)]
+    models = [loaded_model.model for loaded_model in loaded.values() if isinstance(loaded_model.model, DecoderOnly)]
     prompt = generation.random_prompt(models[0].config)[:, : effort.prompt]
     for rows in effort.texts:
         timers = _generation_timers(models, prompt, rows, hardware, effort.seconds)
@@ -259,9 +259,9 @@ def _generation_timers(
 
 def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timer:
     first, *others = data.references(lines)
-    references = [first, *(each for each in others if each.tag == first.tag)]
+    references = [first, *(reference for reference in others if reference.tag == first.tag)]
     to = None if first.tag is None else first.tag.language
     translator = Translator([TranslationModel.from_loaded(loaded)], to=to)
-    sources = [each.source for each in references]
-    heads = None if first.heads is None else [each.heads or () for each in references]
+    sources = [reference.source for reference in references]
+    heads = None if first.heads is None else [reference.heads or () for reference in references]
     return lambda: time_work(lambda: list(translator.translate(sources, heads=heads)), hardware)

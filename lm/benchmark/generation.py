@@ -64,5 +64,5 @@ def choose_timed_tokens(decoding_of: Callable[[int], Timer], *, room: int, secon
         seconds: for several calls.
     """
     few = min(_FEW, room)
-    each = decoding_of(few)() / few
-    return max(few, min(room, int(_SHARE_OF_A_CALL * seconds / each)))
+    token_seconds = decoding_of(few)() / few
+    return max(few, min(room, int(_SHARE_OF_A_CALL * seconds / token_seconds)))

@@ -88,10 +88,10 @@ class DataConfig(CheckedConfig):
         if self.label_field is not None and self.label_field == self.field:
             raise UsageError("text and label are two fields", settings=["field", "label_field"])
 
-    def for_other_files(self, **given: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **values: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
         """Return settings for files that the run was not trained on, as text; numbered columns are guessed."""
         named = {name: None for name in ("field", "label_field") if str(getattr(self, name)).isdecimal()}
-        return replace(self, **{"supervised": False, **named, **given})
+        return replace(self, **{"supervised": False, **named, **values})
 
 
 def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,10 +132,10 @@ class ParallelConfig(CheckedConfig):
             if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
                 raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))
 
-    def for_other_files(self, **given: Any) -> ParallelConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **values: Any) -> ParallelConfig:  # noqa: ANN401 (the fields' values)
         """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
         columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
-        return ParallelConfig(**{**columns, **given})
+        return ParallelConfig(**{**columns, **values})
 
 
 PAIR_COLUMNS = ("source_field", "target_field")

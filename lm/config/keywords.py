@@ -74,11 +74,11 @@ class TranslationOptions(TypedDict, total=False):
 
 def build_sampling_config(options: SamplingOptions) -> SamplingConfig:
     """Build the settings of `Model.generate`; UsageError for an unknown keyword."""
-    given: dict[str, Any] = dict(options)
-    _check_keywords(given, SamplingConfig)
-    for name in {"stop", "logit_bias"} & given.keys():
-        given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    return SamplingConfig(**given)
+    values: dict[str, Any] = dict(options)
+    _check_keywords(values, SamplingConfig)
+    for name in {"stop", "logit_bias"} & values.keys():
+        values[name] = (values[name],) if isinstance(values[name], str) else tuple(values[name])
+    return SamplingConfig(**values)
 
 
 def build_translation_config(options: TranslationOptions) -> TranslationConfig:
@@ -87,9 +87,9 @@ def build_translation_config(options: TranslationOptions) -> TranslationConfig:
     return TranslationConfig(**options)
 
 
-def _check_keywords(given: Iterable[str], config: type[SamplingConfig | TranslationConfig]) -> None:
+def _check_keywords(keywords: Iterable[str], config: type[SamplingConfig | TranslationConfig]) -> None:
     names = [field.name for field in fields(config)]
-    for name in given:
+    for name in keywords:
         if name not in names:
             raise UsageError(f"no setting {name!r}{did_you_mean(name, names)}")
 
@@ -288,23 +288,23 @@ _OF_RUNS = ("out", "preset", "from_run", "tokenizer", "resume")
 _OTHERS = ("depth", "portable", "config", "processes")
 
 
-def build_files_config(given: FileOptions) -> tuple[FilesConfig, dict[str, str]]:
+def build_files_config(options: FileOptions) -> tuple[FilesConfig, dict[str, str]]:
     """Return file settings, and the named fields of rows, from keywords."""
-    values = _group_by_section(dict(given))
+    values = _group_by_section(dict(options))
     return FilesConfig(**values["files"]), values["data"]
 
 
-def run_spec(*corpus: PathLike, **given: Unpack[RunOptions]) -> RunSpec:
+def run_spec(*corpus: PathLike, **options: Unpack[RunOptions]) -> RunSpec:
     """Build the specification of a run from Python values.
 
     Args:
         corpus: text files, globs, folders, or a folder of prepared tokens.
-        given: see `RunOptions`; None means the default, which for threads is LM_THREADS, as for flags.
+        options: see `RunOptions`; None means the default, which for threads is LM_THREADS, as for flags.
 
     Raises:
         UsageError: a keyword is unknown, a value is wrong, or values contradict each other.
     """
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     files: dict[str, Any] = {name: _as_names(values.pop(name)) for name in _FILES if name in values}
     files |= {name: os.fspath(values.pop(name)) for name in _VALIDATION if name in values}
     data = DataFiles(text=_as_names(corpus), **files)

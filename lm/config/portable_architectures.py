@@ -89,4 +89,6 @@ def describe_fields(config: ModelConfig, names: Sequence[str], *, joined_by: str
 
 def describe_unportable(config: ModelConfig) -> str:
     """Describe the fields that the nearest architecture does not allow; empty if a model fits one."""
-    return describe_fields(config, min((differing_fields(config, each) for each in ARCHITECTURES.values()), key=len))
+    return describe_fields(
+        config, min((differing_fields(config, allowed) for allowed in ARCHITECTURES.values()), key=len)
+    )

@@ -402,29 +402,29 @@ def _make_portable(name: str) -> Preset:
     )
 
 
-def build_run_config(name: str, given: Mapping[str, PresetValues] | None = None) -> RunConfig:
+def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = None) -> RunConfig:
     """Build the configuration of a preset with some fields given.
 
     Args:
         name: of the preset.
-        given: section ("model", "training", …) to given fields, which replace the preset's. A budget implies its
+        overrides: section ("model", "training", …) to given fields, which replace the preset's. A budget implies its
             schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
             decoder-only translation model has the layers of both stacks.
     """
     row = find_preset(name)
-    given = given or {}
+    overrides = overrides or {}
     sections = {}
     for section, config in SECTIONS.items():
         values = getattr(row, section, {})
-        if given.get("model", {}).get("architecture", "transformer") != "transformer":
+        if overrides.get("model", {}).get("architecture", "transformer") != "transformer":
             values = _without_blocks(values)
-        if given.get("lora", {}).get("rank") is not None and "optimizer" not in given.get("training", {}):
+        if overrides.get("lora", {}).get("rank") is not None and "optimizer" not in overrides.get("training", {}):
             values = _for_adapters(values)
-        if given.get(section, {}).get("decoder_only"):
+        if overrides.get(section, {}).get("decoder_only"):
             values = _for_single_stack(values)
-        if given.get(section, {}).get("budget") is not None:
+        if overrides.get(section, {}).get("budget") is not None:
             values = {**values, "schedule": "wsd"}
-        sections[section] = config(**overlay(values, given.get(section, {})))
+        sections[section] = config(**overlay(values, overrides.get(section, {})))
     return dataclasses.replace(RunConfig(preset=name), **sections)
 
 
@@ -455,13 +455,13 @@ def _for_single_stack(values: PresetValues) -> PresetValues:
     return {**values, "n_layers": layers, "n_encoder_layers": 0}
 
 
-def overlay(values: PresetValues, given: PresetValues) -> dict[str, Any]:
+def overlay(values: PresetValues, overrides: PresetValues) -> dict[str, Any]:
     """Replace values by given ones.
 
     A given length (steps, epochs, tokens, budget) replaces any other kind of length, and a batch size likewise.
     """
     kept = dict(values)
     for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
-        if any(given.get(name) is not None for name in rivals):
+        if any(overrides.get(name) is not None for name in rivals):
             kept = {key: value for key, value in kept.items() if key not in rivals}
-    return {**kept, **given}
+    return {**kept, **overrides}

@@ -189,8 +189,8 @@ def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict
     """
     settings: Settings = {name: {} for name in SECTIONS}
     sources: dict[str, str] = {}
-    for source, given in layers:
-        for section, values in given.items():
+    for source, layer in layers:
+        for section, values in layer.items():
             settings[section] = overlay(settings[section], values)
             sources |= {f"{section}.{name}": source for name in values}
     kept = {f"{section}.{name}" for section, values in settings.items() for name in values}

@@ -122,7 +122,7 @@ class TrainingOverlap:
             starts = np.flatnonzero(np.isin(ids, self._start))
             wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
-        is_found, measured = wanted.found, {}
+        is_found, measured = wanted.is_found, {}
         repeated = (repetition.held_out if repetition is not None else None) or 0.0
         for file, hashes in sampled.items():
             fraction = min(1.0, float(is_found[: len(hashes)].mean()) / read) if len(hashes) else 0.0

@@ -86,9 +86,9 @@ def prepare_partition(
         stored = tokenize_chunks(
             own, tokenizer, preparation.write, folder=place, saved=saved, workers=processes, done=done
         )
-        n_reused = sum(chunk.found for chunk in stored)
+        n_reused = sum(chunk.is_reused for chunk in stored)
         files.write_json(folder / MANIFEST, partition.to_dict())
-    return PreparedFolder(folder, partition, reused=False, chunks_found=n_reused)
+    return PreparedFolder(folder, partition, reused=False, chunks_reused=n_reused)
 
 
 def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bool) -> None:

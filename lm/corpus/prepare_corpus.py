@@ -233,11 +233,11 @@ def merge_chunks(
 ) -> PreparedFolder[Manifest]:
     """Load a folder of tokens, or merge it from chunks."""
     place = folder or cache_folder("tokens", origin.key, root=root)
-    found = 0
+    n_reused = 0
     with contextlib.ExitStack() as opened:  # until the folder has its name, what is finished stays
 
         def make(partial: Path) -> Manifest:
-            nonlocal found
+            nonlocal n_reused
             unfinished = opened.enter_context(resumable_folder(place.resolve()))
             tokenizer.save(partial / FILE_NAME)
             chunks = _ChunkCounter(stored(unfinished, partial / FILE_NAME))
@@ -245,7 +245,7 @@ def merge_chunks(
             if chunks.bytes != origin.bytes:
                 shutil.rmtree(unfinished)
                 raise InputError(f"{origin.name}: the corpus changed while it was read; try again")
-            found = chunks.found
+            n_reused = chunks.reused
             return origin.manifest(written, tokenizer)
 
         preparation = Preparation(origin.key, read, make)
@@ -259,7 +259,7 @@ def merge_chunks(
         elif folder is not None:
             _refuse_other_files(folder, force=force, damage=damage)
             remove_abandoned(folder.resolve().parent, folder.resolve().name)
-        return dataclasses.replace(preparation.load_or_prepare(place), chunks_found=found)
+        return dataclasses.replace(preparation.load_or_prepare(place), chunks_reused=n_reused)
 
 
 class _ChunkCounter:
@@ -267,13 +267,13 @@ class _ChunkCounter:
 
     def __init__(self, chunks: Iterator[StoredChunk]) -> None:
         self._chunks = chunks
-        self.bytes = self.found = 0
+        self.bytes = self.reused = 0
 
     def __iter__(self) -> Iterator[StoredChunk]:
         for chunk in self._chunks:
             yield chunk
             self.bytes += chunk.bytes
-            self.found += chunk.found
+            self.reused += chunk.is_reused
 
 
 def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None) -> None:

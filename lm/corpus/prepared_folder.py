@@ -170,13 +170,13 @@ class PreparedFolder(Generic[M]):
         folder: its path.
         manifest: what it holds.
         reused: whether it existed already.
-        chunks_found: how many of its chunks existed already, after an interruption.
+        chunks_reused: how many of its chunks existed already, after an interruption.
     """
 
     folder: Path
     manifest: M
     reused: bool
-    chunks_found: int = 0
+    chunks_reused: int = 0
 
 
 @dataclass(frozen=True)

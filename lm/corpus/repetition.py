@@ -97,12 +97,12 @@ def count_copies(
     Rows may begin alike, so windows within them are not compared; see `measure_repetition` for the arguments.
     """
     rolling_hash = RollingHash(vocab_size, window=1)
-    found = []
+    hashes = []
     for split in (train, held_out):
-        found.append(_DocumentHashes(split.edges, rolling_hash, folder))
+        hashes.append(_DocumentHashes(split.edges, rolling_hash, folder))
         for block in rolling_hash.blocks(split.tokens):
-            found[-1].add(block)
-    of_train, of_held_out = (rows.hashes for rows in found)
+            hashes[-1].add(block)
+    of_train, of_held_out = (rows.hashes for rows in hashes)
     seen = np.isin(of_held_out, of_train)
     return Repetition(_count_duplicates(of_train, of_held_out), float(seen.mean()) if len(seen) else None, 0)
 
@@ -117,14 +117,14 @@ def _count_duplicates(*hashes: Hashes) -> int:
 
 def _count_distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
     """Count distinct values from low to high."""
-    kept, found = np.empty(0, dtype=np.uint64), 0
+    kept, count = np.empty(0, dtype=np.uint64), 0
     held: list[Hashes] = []
     for block in itertools.chain.from_iterable(map(_read_blocks, hashes)):
         held.append(block[(block >= np.uint64(low)) & (block <= np.uint64(high))])
-        found += len(held[-1])
-        if found > len(kept) + _MOST_HELD:
+        count += len(held[-1])
+        if count > len(kept) + _MOST_HELD:
             kept, held = np.unique(np.concatenate([kept, *held])), []
-            found = len(kept)
+            count = len(kept)
     return len(np.unique(np.concatenate([kept, *held])))
 
 
@@ -249,8 +249,8 @@ class _HeldOutWindows:
         whole = np.zeros(len(short), dtype=bool)
         for block in _read_blocks(train) if len(short) else ():
             whole |= np.isin(short, block)
-        found = int(self.wanted.found.sum()) + int(whole.sum())
-        return found / self.count if self.count else None
+        n_found = int(self.wanted.is_found.sum()) + int(whole.sum())
+        return n_found / self.count if self.count else None
 
 
 class HashLookup:
@@ -259,7 +259,7 @@ class HashLookup:
     def __init__(self, hashes: Hashes) -> None:
         """Prepare to look up hashes, which may repeat."""
         self._sorted, self._places = np.unique(hashes, return_inverse=True)
-        self._found = np.zeros(len(self._sorted), dtype=bool)
+        self._is_found = np.zeros(len(self._sorted), dtype=bool)
         self._slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
         self._slots[_slot(self._sorted)] = True
 
@@ -268,12 +268,12 @@ class HashLookup:
         if len(self._sorted):
             likely = others[self._slots[_slot(others)]]
             nearest = np.minimum(np.searchsorted(self._sorted, likely), len(self._sorted) - 1)
-            self._found[nearest[self._sorted[nearest] == likely]] = True
+            self._is_found[nearest[self._sorted[nearest] == likely]] = True
 
     @property
-    def found(self) -> NDArray[np.bool_]:
+    def is_found(self) -> NDArray[np.bool_]:
         """Return (hashes,) whether each has been found."""
-        return self._found[self._places]
+        return self._is_found[self._places]
 
 
 def _slot(hashes: Hashes) -> Hashes:

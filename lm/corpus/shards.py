@@ -259,12 +259,12 @@ class StoredChunk:
     Attributes:
         folder: its files.
         splits: what it adds to each split.
-        found: whether it existed already.
+        is_reused: whether it existed already.
     """
 
     folder: Path
     splits: dict[SplitName, ChunkSplit]
-    found: bool = field(default=False, compare=False)
+    is_reused: bool = field(default=False, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -292,7 +292,7 @@ def load_chunk(folder: Path) -> StoredChunk | None:
         }
     except (InputError, UsageError, OSError, KeyError, TypeError, AttributeError):
         return None
-    return StoredChunk(folder, splits, found=True) if whole else None
+    return StoredChunk(folder, splits, is_reused=True) if whole else None
 
 
 def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> None:

@@ -154,7 +154,7 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
         examples += len(split)
     completions = tuple(sorted(distinct, key=parse_label))
     is_seen_often = examples >= _MIN_EXAMPLES * len(completions)
-    if not is_seen_often or max(len(parse_label(each).encode()) for each in completions) > _MAX_LABEL_BYTES:
+    if not is_seen_often or max(len(parse_label(completion).encode()) for completion in completions) > _MAX_LABEL_BYTES:
         return ()
     encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
     are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(parse_label, completions)}) == len(completions)
@@ -213,7 +213,7 @@ def _label_indices(
     places = {label: number for number, label in enumerate(labels)}
     for read in (_read_labels, _decode_labels):
         with contextlib.suppress(KeyError):
-            return [np.array([places[label] for label in read(each, tokenizer)], dtype=np.int64) for each in splits]
+            return [np.array([places[label] for label in read(split, tokenizer)], dtype=np.int64) for split in splits]
     raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
 
 

@@ -210,7 +210,9 @@ class PairData(TrainingData):
             longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
         else:
             what = "pair"
-            longest = max(self._framed.max_length(split, each) for split in SPLITS for each in self._directions)
+            longest = max(
+                self._framed.max_length(split, direction) for split in SPLITS for direction in self._directions
+            )
         if longest > context:
             raise InputError(
                 f"the longest {what} takes {longest} tokens, more than the context of {context}",

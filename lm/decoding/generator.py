@@ -226,7 +226,7 @@ class Generator:
             number, sample = divmod(event.row, n)
             samples = continuations[number][1]
             samples[sample].append(event)
-            if isinstance(event, Finish) and all(each.finish_reason for each in samples):
+            if isinstance(event, Finish) and all(sample.finish_reason for sample in samples):
                 yield continuations.pop(number)
 
     def _build_requests(
@@ -244,7 +244,7 @@ class Generator:
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in batch]
-            endings = [self.find_ending(prompt.text, each) for prompt, each in zip(batch, ids, strict=True)]
+            endings = [self.find_ending(prompt.text, prompt_ids) for prompt, prompt_ids in zip(batch, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
             healed_prompts = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
             yield from zip(

@@ -158,10 +158,10 @@ class DecodeSession:
         """
         model_spec = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
         outputs = [model.read(rows, tokens, model_spec, held_back) for model in self._models]
-        attention = [each.attention for each in outputs if each.attention is not None]
+        attention = [output.attention for output in outputs if output.attention is not None]
         logits, best = outputs[0].logits, outputs[0].top_k
         if len(outputs) > 1:
-            parts = [each.logits.log_softmax(-1) for each in outputs if each.logits is not None]
+            parts = [output.logits.log_softmax(-1) for output in outputs if output.logits is not None]
             size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded
             if parts:
                 logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))

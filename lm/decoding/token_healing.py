@@ -87,7 +87,11 @@ class PromptEnding:
     def next_tokens(self, tokens: TokenSequence) -> Iterable[int]:
         """The tokens that follow a sequence in longer tokenisations."""
         n = len(tokens)
-        return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == tokens)
+        return dict.fromkeys(
+            tokenisation[n]
+            for tokenisation in self.tokenisations
+            if len(tokenisation) > n and tokenisation[:n] == tokens
+        )
 
 
 def _is_end_of(token_bytes: bytes, text: str) -> bool:
@@ -188,7 +192,7 @@ def heal_prompts(
             session.release(range(len(session)))
             return healed
         session.select([row for row, _ in extended])
-        partial = [each for _, each in extended]
+        partial = [prompt for _, prompt in extended]
         logits = session.extend(torch.tensor([[tokens[-1]] for _, tokens, _ in partial])).last_logits.cpu()
 
 

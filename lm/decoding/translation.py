@@ -117,7 +117,7 @@ class Translator:
                 f"{self.config.n_best} translations per line need a beam at least as wide", settings=["beam", "n_best"]
             )
         if self.config.coverage_penalty and not all(
-            each.model.decoder.attention_layers(cross=True) for each in self.models
+            model.model.decoder.attention_layers(cross=True) for model in self.models
         ):
             raise UsageError("a coverage penalty needs a model with cross-attention", settings=["coverage_penalty"])
 
@@ -141,7 +141,7 @@ class Translator:
             UsageError: a prefix leaves no room in the positions of a model, a filter rules out every token, or there
                 are heads for models that read no trees, or none for one that does.
         """
-        check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
+        check_heads_given(*(model.model.config for model in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
         numbered, repeats = zip(itertools.count(), lines, begun, _pad_with_none(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
@@ -177,7 +177,7 @@ class Translator:
 
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
-        heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
+        heads = [_check_heads(line_heads, text, number) for number, text, _, line_heads in chunk]
         sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
         prefix_ids = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
@@ -211,7 +211,12 @@ class Translator:
         else:
             hypotheses = self._sample(session, prompts, batch, sources)
         return [
-            TranslatedLine(line.text, tuple(self._to_translation(line, one) for one in best), line.left_out, line.heads)
+            TranslatedLine(
+                line.text,
+                tuple(self._to_translation(line, hypothesis) for hypothesis in best),
+                line.left_out,
+                line.heads,
+            )
             for line, best in zip(batch, hypotheses, strict=True)
         ]
 

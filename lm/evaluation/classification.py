@@ -98,24 +98,24 @@ class ClassificationScores:
         return tuple(
             LabelScores(
                 label,
-                precision=hit / guessed if guessed else None,
-                recall=hit / given if given else None,
-                f1=2 * hit / (given + guessed),
-                support=given,
-                predicted=guessed,
+                precision=hit / n_predicted if n_predicted else None,
+                recall=hit / n_true if n_true else None,
+                f1=2 * hit / (n_true + n_predicted),
+                support=n_true,
+                predicted=n_predicted,
             )
-            for label, hit, given, guessed in zip(self.labels, hits, support, predicted, strict=True)
+            for label, hit, n_true, n_predicted in zip(self.labels, hits, support, predicted, strict=True)
         )
 
     @property
     def macro_f1(self) -> float:
         """Return the unweighted mean F1 of `labels`; NaN without labels."""
-        return math.fsum(each.f1 for each in self.by_label) / len(self.labels) if self.labels else math.nan
+        return math.fsum(scores.f1 for scores in self.by_label) / len(self.labels) if self.labels else math.nan
 
     @property
     def majority(self) -> LabelScores:
         """Return the most frequent label, the majority baseline."""
-        return max(self.by_label, key=lambda each: each.support)
+        return max(self.by_label, key=lambda scores: scores.support)
 
     @property
     def majority_accuracy(self) -> float:

@@ -118,11 +118,14 @@ def _score(
         numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
         parts = [[framed[row] for row in rows] for rows in numbers]
         batches = (
-            Batch.from_masked_rows([each.ids for each in part], [each.is_scored for each in part]) for part in parts
+            Batch.from_masked_rows(
+                [completion.ids for completion in part], [completion.is_scored for completion in part]
+            )
+            for part in parts
         )
         for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
-            for each, nats in zip(part, scored, strict=True):
-                _add_scores(result, each, nats, name)
+            for completion, nats in zip(part, scored, strict=True):
+                _add_scores(result, completion, nats, name)
         yield CompletionScores(result, count)
     yield CompletionScores(result, count)
 

@@ -52,7 +52,8 @@ def measure_dtype_costs(
         BatchScored when all dtypes have scored a batch.
     """
     costs += [
-        DtypeCost(dtype, sum(each.nbytes for each in of.model.state_dict().values())) for dtype, of in scorers.items()
+        DtypeCost(dtype, sum(tensor.nbytes for tensor in scorer.model.state_dict().values()))
+        for dtype, scorer in scorers.items()
     ]
     scored = 0
     for turn in zip(*(_time_events(scorer.measure(files)) for scorer in scorers.values()), strict=True):

@@ -73,7 +73,9 @@ def compute_bleu(hypotheses: Lines, references: Lines) -> float:
 def count_exact_matches(hypotheses: Lines, references: Sequence[Lines]) -> int:
     """Count translations that equal one of their references."""
     check_lines(hypotheses, references)
-    return sum(one in several for one, *several in zip(hypotheses, *references, strict=True))
+    return sum(
+        hypothesis in line_references for hypothesis, *line_references in zip(hypotheses, *references, strict=True)
+    )
 
 
 def score_translations(
@@ -120,8 +122,8 @@ def compare_systems(
     for lines in (first, second):
         check_lines(lines, references)
     if config.resamples < _MIN_RESAMPLES:
-        one, other = (score_translations(lines, references, config) for lines in (first, second))
-        return [SystemComparison(*pair, p_value=None) for pair in zip(one, other, strict=True)]
+        first_scores, second_scores = (score_translations(lines, references, config) for lines in (first, second))
+        return [SystemComparison(*pair, p_value=None) for pair in zip(first_scores, second_scores, strict=True)]
     signatures, results = _bootstrap([first, second], references, config)
     return [_comparison(metric, signature, *results[metric]) for metric, signature in signatures.items()]
 

@@ -87,7 +87,7 @@ def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_
         of_x, of_units, of_out = x.offset(row, INDEX(0)), units.offset(INDEX(0), row), out.offset(row, output)
         columns = [INDEX(0), INDEX(LANES)]
         scaled, shifts = (
-            [one.offset(INDEX(0), output).load(0, first, LANES) for first in columns] for one in (scales, bias)
+            [vector.offset(INDEX(0), output).load(0, first, LANES) for first in columns] for vector in (scales, bias)
         )
         for index, totals in enumerate(_accumulate(builder, panel, of_x, n_blocks)):
             unit = of_units.load_broadcast(0, INDEX(index))

@@ -52,10 +52,10 @@ class Matrix:
     def load_broadcast(self, row: int, index: ir.Value) -> ir.Value:
         """Load 32 bits of a row, the index counted in 32 bits, into all lanes: a float, or two 16-bit integers."""
         first = self._builder.mul(index, INDEX(self.elements_per_word))
-        one = self._builder.bitcast(
+        scalar = self._builder.bitcast(
             self._builder.load(self._place(row, first, self.elements_per_word), align=1), BITS_32
         )
-        lanes = broadcast(self._builder, one)
+        lanes = broadcast(self._builder, scalar)
         return self._builder.bitcast(lanes, ir.VectorType(self.element_type, LANES * self.elements_per_word))
 
     def prefetch(self, row: int, first: ir.Value) -> None:

@@ -71,12 +71,12 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
     Returns:
         None for torch to compute it: on other devices, in other dtypes, or without compiled code.
     """
-    known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
+    known = all(tensor.device.type == "cpu" and tensor.dtype is torch.float32 for tensor in (logits, filtered))
     if not known or not code_cache.is_ready():
         return None
     code_cache.initialise()
     from lm.kernels import topk
 
     result = TopK.empty(len(logits), k)
-    topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *result)))
+    topk.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
     return result

@@ -176,7 +176,10 @@ class AttentionInputs:
     def with_relative_embeddings(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
         """Add relative embeddings, one for each layer, to those that are there."""
         if self.relative_embeddings is not None:
-            tables = [replace(one, added=other) for one, other in zip(tables, self.relative_embeddings, strict=True)]
+            tables = [
+                replace(table, added=embedding)
+                for table, embedding in zip(tables, self.relative_embeddings, strict=True)
+            ]
         return replace(self, relative_embeddings=tables)
 
     def compute_distances(self, length: int, device: torch.device) -> Tensor:

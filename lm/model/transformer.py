@@ -163,7 +163,7 @@ class Stack(Module):
 
     def macs_per_source_position(self) -> float:
         """MACs per source position: keys and values of cross-attention."""
-        return sum(each.macs_per_source_position() for each in self.cross_attention_layers())
+        return sum(attention.macs_per_source_position() for attention in self.cross_attention_layers())
 
     def attention_macs(self, length: int, source_length: int) -> float:
         """MACs of query-key and weight-value products, for one sequence and its source.
@@ -540,7 +540,7 @@ class _SkipInit(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 (whatever the function returns)
-        given = kwargs or {}
+        keywords = kwargs or {}
         if getattr(func, "__module__", None) == torch.nn.init.__name__:
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else keywords["tensor"]
+        return func(*args, **keywords)

@@ -22,10 +22,10 @@ class ReplicatedMuon(Muon):
 
     def _orthogonalise(self, matrices: Tensor) -> Tensor:
         """See `orthogonalise`; collective."""
-        each = -(-len(matrices) // dist.get_world_size())
-        begin = dist.get_rank() * each
-        part = orthogonalise(matrices[begin : begin + each])
-        padded = F.pad(part, (0, 0, 0, 0, 0, each - len(part))).contiguous()
+        n_per_rank = -(-len(matrices) // dist.get_world_size())
+        begin = dist.get_rank() * n_per_rank
+        part = orthogonalise(matrices[begin : begin + n_per_rank])
+        padded = F.pad(part, (0, 0, 0, 0, 0, n_per_rank - len(part))).contiguous()
         gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, padded)
         return torch.cat(gathered)[: len(matrices)]

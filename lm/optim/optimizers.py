@@ -133,6 +133,6 @@ def load_optimizer_state(
     for name, value in tensors.items():
         owner, _, key = name.rpartition(".")
         states[owner][key] = value
-    for name, parameter in (each for each in model.named_parameters() if each[1].requires_grad):
+    for name, parameter in (named for named in model.named_parameters() if named[1].requires_grad):
         state = {key: place(parameter, value) for key, value in states[name].items()}
         owners[id(parameter)].state[parameter] = state

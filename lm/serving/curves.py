@@ -20,15 +20,15 @@ def list_runs(folder: str | None) -> dict[str, Any]:
         "folder": Path(folder).resolve().name,
         "runs": [
             {
-                "name": each.folder.name,
-                "step": each.running_step or each.state.step,
-                "steps": each.steps,
-                "is_running": each.running_step is not None,
-                "bits_per_byte": each.bits_per_byte,
-                "parameters": each.parameters,
-                "changed": each.modified_at,
+                "name": summary.folder.name,
+                "step": summary.running_step or summary.state.step,
+                "steps": summary.steps,
+                "is_running": summary.running_step is not None,
+                "bits_per_byte": summary.bits_per_byte,
+                "parameters": summary.parameters,
+                "changed": summary.modified_at,
             }
-            for each in summaries
+            for summary in summaries
         ],
     }
 

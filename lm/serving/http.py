@@ -192,8 +192,8 @@ class AccessMiddleware:
         is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if self._config.token is None or scope["path"] in self._public or is_preflight:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(), self._config.token.encode())
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(token.strip().encode(), self._config.token.encode())
         if scheme.lower() != "bearer" or not is_right:
             raise ApiError(
                 401, "a token is needed: Authorization: Bearer TOKEN", code="invalid_api_key",

@@ -119,7 +119,7 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
             if top:
                 best = logprobs.topk(min(top, logprobs.shape[-1]))
                 rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                alternatives += [list(zip(each, values, strict=True)) for each, values in rows]
+                alternatives += [list(zip(candidate_ids, values, strict=True)) for candidate_ids, values in rows]
             else:
                 alternatives += [[] for _ in range(len(expected))]
     return ScoredIds(ids, nats, ranks, alternatives)

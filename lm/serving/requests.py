@@ -135,7 +135,7 @@ def read_sampling(body: Mapping[str, Any]) -> SamplingConfig:
 
 def _read_stops(value: Any) -> tuple[str, ...]:  # noqa: ANN401
     stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise invalid("stop must be a text, or a list of texts", param="stop")
     if len(stops) > _MAX_STOPS:
         raise invalid(f"there are {len(stops)} stop strings; at most {_MAX_STOPS} are allowed", param="stop")
@@ -269,11 +269,11 @@ def read_prompts(body: Mapping[str, Any]) -> list[Prompt]:
     if isinstance(value, str):
         return [check_unicode(value, "prompt")]
     if isinstance(value, list) and value:
-        if all(isinstance(each, str) for each in value):
-            return [check_unicode(each, "prompt") for each in value]
+        if all(isinstance(prompt, str) for prompt in value):
+            return [check_unicode(prompt, "prompt") for prompt in value]
         if _are_ids(value):
             return [value]
-        if all(isinstance(each, list) and each and _are_ids(each) for each in value):
+        if all(isinstance(prompt, list) and prompt and _are_ids(prompt) for prompt in value):
             return list(value)
     if value is None:
         raise invalid("prompt is missing", param="prompt")
@@ -281,7 +281,7 @@ def read_prompts(body: Mapping[str, Any]) -> list[Prompt]:
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
-    return all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def build_completions(model: ServedModel, request: CompletionRequest, config: ServerConfig) -> list[Completion]:

@@ -173,16 +173,16 @@ class PrefixCache:
 
     def keep(self, prefix: SharedPrefix) -> None:
         """Keep a complete prefix, and drop the oldest ones for it."""
-        if any(prefix is each for each in self._prefixes):
+        if any(prefix is cached for cached in self._prefixes):
             self._prefixes.remove(prefix)
         self._prefixes.append(prefix)
-        while sum(len(each.ids) for each in self._prefixes) > self._capacity and len(self._prefixes) > 1:
+        while sum(len(cached.ids) for cached in self._prefixes) > self._capacity and len(self._prefixes) > 1:
             self._prefixes.popleft()
 
 
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
     return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
@@ -323,7 +323,7 @@ class Scheduler:
         if not cancelled:
             return
         with self._condition:
-            self._completions = deque(each for each in self._completions if not each.is_cancelled)
+            self._completions = deque(completion for completion in self._completions if not completion.is_cancelled)
         if self._prefilling is not None and self._prefilling.is_cancelled:
             self._prefilling = None
         numbers = {number for number, (completion, _) in self._owners.items() if completion.is_cancelled}
@@ -387,7 +387,10 @@ class Scheduler:
             if completion.ending is not None:
                 to_heal.setdefault(id(completion.sampler), []).append(completion)
         for same in to_heal.values():
-            generator, endings = same[0].generator, [each.ending for each in same if each.ending is not None]
+            generator, endings = (
+                same[0].generator,
+                [completion.ending for completion in same if completion.ending is not None],
+            )
             healed_prompts = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, same[0].sampler)
             for completion, healed in zip(same, healed_prompts, strict=True):
                 completion.healed = healed

@@ -60,7 +60,7 @@ class EventStream:
         """Cancel what is unfinished."""
         if not self._is_closed:
             self._is_closed = True
-            unfinished = [each for each in self._completions if not each.is_done]
+            unfinished = [completion for completion in self._completions if not completion.is_done]
             if unfinished:
                 self._scheduler.cancel(unfinished)
 

@@ -42,9 +42,9 @@ def detect_compression(path: Path, name: str) -> Compression | None:
         beginning = stream.read(max(map(len, MAGIC_BYTES.values())))
     if not beginning:
         return None
-    told = (kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature))
+    kinds = (kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature))
     named = (kind for kind in MAGIC_BYTES if name.lower().endswith(kind))
-    return next(told, None) or next(named, None)
+    return next(kinds, None) or next(named, None)
 
 
 def strip_compression_suffix(name: str) -> str:

@@ -120,7 +120,9 @@ def normalize_line_ends(conversation: Conversation) -> Conversation:
     if "\r" not in conversation.text:
         return conversation
     contents = (normalization.normalize_line_ends(message.content) for message in conversation.messages)
-    messages = tuple(replace(one, content=text) for one, text in zip(conversation.messages, contents, strict=True))
+    messages = tuple(
+        replace(message, content=text) for message, text in zip(conversation.messages, contents, strict=True)
+    )
     return replace(conversation, messages=messages)
 
 

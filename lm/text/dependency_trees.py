@@ -61,16 +61,16 @@ def attach_heads(
         InputError: a line is not a tree of its sentence, or the numbers of lines differ.
     """
     source, name = names
-    for number, (one, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
+    for number, (item, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
         if line is None:
             raise InputError(
                 f"{name}: ends before line {number:,} of {source}: give heads for each sentence", settings=["heads"]
             )
-        if one is None:
+        if item is None:
             raise InputError(
                 f"{name}: line {number:,} has no sentence, for {source} ends before it", settings=["heads"]
             )
-        yield one, parse_heads(line, sentence(one), where=f"{name}: line {number}")
+        yield item, parse_heads(line, sentence(item), where=f"{name}: line {number}")
 
 
 def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:

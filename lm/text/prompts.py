@@ -90,7 +90,7 @@ def _parse_number(row: Row, name: str) -> int | None:
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
         value = int(value) if value else None
-    option = next(each for each in options.list_options(SamplingConfig) if each.name == name)
+    option = next(candidate for candidate in options.list_options(SamplingConfig) if candidate.name == name)
     try:
         if value is not None:
             option.check(value)

@@ -137,7 +137,7 @@ def find_pair_fields(
     names: Sequence[str], wanted: tuple[str, str], *, file: str, in_order: bool = False
 ) -> tuple[str, str]:
     """Return the columns of source and target; `in_order` allows the first and second of two, whatever their names."""
-    source, target = (_find_field(names, one, one, ()) for one in wanted)
+    source, target = (_find_field(names, name, name, ()) for name in wanted)
     if source is None and target is None and len(names) == 2:
         are_told = in_order or all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
         source, target = names if are_told else (None, None)

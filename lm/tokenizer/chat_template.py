@@ -278,7 +278,7 @@ def write_chat_template(folder: Path, template: ChatTemplate) -> None:
 def _choose_template(template: object) -> str | None:
     """Return a template, or the default one of several with names."""
     if isinstance(template, list):
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
 

@@ -106,10 +106,10 @@ class _Namespace(jinja2.utils.Namespace):
 
     def __init__(*args: Any, **values: Any) -> None:  # noqa: ANN401 (so that a value may be called self)
         self = args[0]
-        given = dict(*args[1:], **values)
-        for name in given:
+        initial = dict(*args[1:], **values)
+        for name in initial:
             _refuse_private(name)
-        jinja2.utils.Namespace.__init__(self, given)
+        jinja2.utils.Namespace.__init__(self, initial)
 
     def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401
         _refuse_private(name)

@@ -38,7 +38,7 @@ def _count_differing_bytes(text: bytes, spelled: bytes) -> int:
     if len(text) != len(spelled):
         spelled = spelled.removeprefix(b" ")
     if len(text) == len(spelled):
-        return sum(one != other for one, other in zip(text, spelled, strict=True))
+        return sum(byte != spelled_byte for byte, spelled_byte in zip(text, spelled, strict=True))
     backwards = zip(reversed(text), reversed(spelled), strict=False)
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], backwards))
     return len(text) - same

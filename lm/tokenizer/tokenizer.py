@@ -216,7 +216,9 @@ class Tokenizer:
         if self.vocab_size != other.vocab_size or self.sha256 == other.sha256:
             return False
         ids = range(self.vocab_size)
-        return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
+        return all(
+            self.decode([index], skip_special=False) == other.decode([index], skip_special=False) for index in ids
+        )
 
     def has_same_vocabulary(self, other: Tokenizer) -> bool:
         """Return whether each ID names the same token in both, so that weights of one model fit the other.
@@ -224,20 +226,20 @@ class Tokenizer:
         Pre-tokenisation may differ, and so may the names of special tokens: a reserved one can be given a use.
         """
         ours, theirs = (
-            {index: token for token, index in each._backend.get_vocab(with_added_tokens=True).items()}
-            for each in (self, other)
+            {index: token for token, index in tokenizer._backend.get_vocab(with_added_tokens=True).items()}
+            for tokenizer in (self, other)
         )
         if ours.keys() != theirs.keys():
             return False
         renamed = [index for index in ours if ours[index] != theirs[index]]
         names = {*(ours[index] for index in renamed)} & {*theirs.values()}
         return not names and all(
-            each.token(index) in each.special_tokens for each in (self, other) for index in renamed
+            tokenizer.token(index) in tokenizer.special_tokens for tokenizer in (self, other) for index in renamed
         )
 
     def extends(self, other: Tokenizer) -> bool:
         """Return whether it has all tokens of another one, with the same IDs, and special tokens after them."""
-        ours, theirs = (each._backend.get_vocab(with_added_tokens=True) for each in (self, other))
+        ours, theirs = (tokenizer._backend.get_vocab(with_added_tokens=True) for tokenizer in (self, other))
         added = {name: index for name, index in ours.items() if name not in theirs}
         is_same = all(ours.get(name) == index for name, index in theirs.items())
         return bool(added) and is_same and all(name in self.special_tokens for name in added)

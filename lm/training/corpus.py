@@ -224,16 +224,16 @@ class TextCorpus:
             corpus, manifest = self._load_prepared(self.prepared, tokenizer)
             yield CorpusPrepared(corpus, manifest, reused=None, labels=_count_labels(corpus, config))
             return corpus
-        given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
-        surveyed, is_trained = self.survey(config), given is None
+        loaded = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
+        surveyed, is_trained = self.survey(config), loaded is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
-        made = given or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+        made = loaded or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
         if hold_conversations(surveyed):
             if config.model.is_masked:
                 raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
             if made.chat_template is None:
-                if given is not None:
+                if loaded is not None:
                     self._notes.append(Advice(_TOKENS_ADDED))
                 made = made.with_chat_template()
         with progress() as report:

@@ -95,7 +95,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best, run.last_validation_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
-    use = expert_fractions({name: run.world.all_reduce(each) for name, each in counts.items()})
+    use = expert_fractions({name: run.world.all_reduce(tokens) for name, tokens in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
@@ -135,7 +135,7 @@ def _label_accuracy(run: Run) -> float | None:
     if not labelled:
         return None
     guesses = run.world.parallel_map(labelled, partial(_classify_locally, run))
-    return sum(guess == each.label for guess, each in zip(guesses, labelled, strict=True)) / len(labelled)
+    return sum(guess == prompt.label for guess, prompt in zip(guesses, labelled, strict=True)) / len(labelled)
 
 
 def _labelled_prompts(run: Run) -> list[LabelledPrompt]:
@@ -152,7 +152,7 @@ def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]
     """Return the index of the most probable label of each example."""
     assert isinstance(run.model, DecoderOnly)
     classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFICATION_BATCH)
-    guesses: list[int] = classifier.probabilities([each.ids for each in labelled]).argmax(axis=1).tolist()
+    guesses: list[int] = classifier.probabilities([prompt.ids for prompt in labelled]).argmax(axis=1).tolist()
     return guesses
 
 
@@ -209,8 +209,8 @@ def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     if not references:
         return None, []
     translated = _translate(run, references)
-    shown = [(each.source, translation) for each, translation in zip(references, translated, strict=True)]
-    return compute_bleu(translated, [each.target for each in references]), shown
+    shown = [(reference.source, translation) for reference, translation in zip(references, translated, strict=True)]
+    return compute_bleu(translated, [reference.target for reference in references]), shown
 
 
 def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
@@ -221,7 +221,7 @@ def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str
 def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
     """Translate greedily on this rank, each into the language of its tag."""
     model = _translation_model(run)
-    sources = [each._replace(target="") for each in references]
+    sources = [reference._replace(target="") for reference in references]
     translations: dict[ReferenceTranslation, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
         mine = [source for source in sources if source.tag == tag]

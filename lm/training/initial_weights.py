@@ -126,11 +126,11 @@ def load_initial_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
 
     The head of a masked model may differ (labels instead of tokens, or other labels); then it starts at random.
     """
-    given = weights
+    base = weights
     if run.config.model.is_masked:
         weights = _with_own_head(run, weights)
     if run.config.lora:
-        weights = _with_adapters(run, weights, given)
+        weights = _with_adapters(run, weights, base)
     weights = run.shard_weights(weights)
     try:
         run.model.load_state_dict(weights)
@@ -187,16 +187,16 @@ def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tens
     return {name: value for name, value in weights.items() if name not in theirs} | head
 
 
-def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _with_adapters(run: Run, weights: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return the weights with the run's adapters; UsageError if a frozen weight would start at random.
 
     Args:
         run: to start.
         weights: to start from, including the run's own head if it needs one.
-        given: the same, without that.
+        loaded: the same, without that.
     """
     own = trainable_weights(run.model)
-    if random := next((name for name in weights if weights[name] is not given.get(name) and name not in own), None):
+    if random := next((name for name in weights if weights[name] is not loaded.get(name) and name not in own), None):
         problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
         raise UsageError(f"{problem}: train all weights instead", settings=("lora",))
     return own | dict(weights)

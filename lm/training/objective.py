@@ -205,8 +205,8 @@ def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
 
     Source: Liang et al. 2021 (R-Drop), equation 2; their loss is twice ours.
     """
-    one, other = (logits.float().log_softmax(-1) for logits in (first, second))
-    return ((one.exp() - other.exp()) * (one - other)).sum()
+    first_logprobs, second_logprobs = (logits.float().log_softmax(-1) for logits in (first, second))
+    return ((first_logprobs.exp() - second_logprobs.exp()) * (first_logprobs - second_logprobs)).sum()
 
 
 def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware: Hardware) -> Tensor:

@@ -379,17 +379,17 @@ def _refuse_edited(run: Path, checkpoint: Path, config: RunConfig) -> None:
     changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
     changeable["model"] = {"dropout"} if length else set()
     places = [
-        (section, each.name)
+        (section, field.name)
         for section, kind in SECTIONS.items()
-        for each in dataclasses.fields(kind)
-        if each.name not in changeable.get(section, ())
+        for field in dataclasses.fields(kind)
+        if field.name not in changeable.get(section, ())
     ]
     if now.plan is not None and config.plan is not None:
         places += [("plan", name) for name in _FIXED_PLAN_FIELDS]
     differing = [
         f"{section}.{name} is {ours!r} and was {theirs!r}"
         for section, name in places
-        for ours, theirs in [(getattr(getattr(each, section), name) for each in (now, config))]
+        for ours, theirs in [(getattr(getattr(saved, section), name) for saved in (now, config))]
         if ours != theirs
     ]
     if differing:

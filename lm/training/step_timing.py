@@ -107,7 +107,7 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
     shallow = dataclasses.replace(config, model=dataclasses.replace(model, **layers))
     small = dataclasses.replace(shallow, training=small_batch)
     with trial_run(small, corpus) as run:
-        whole = [batch_flops(each, data.batch(0)) for each in (config, shallow)]
+        whole = [batch_flops(timed, data.batch(0)) for timed in (config, shallow)]
         batch_scale, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]
         seconds_per_step = depth * measure_step_seconds(run, seconds=seconds, batch_scale=batch_scale)
         cost = measure_cost(run, seconds=seconds / 4)
@@ -124,7 +124,7 @@ def measure_flop_rate(config: RunConfig, *, seconds: float) -> float:
 def measure_step_seconds(run: Run, *, seconds: float, batch_scale: float = 1.0) -> float:
     """Return the median step time in seconds, excluding one warm-up step; see `scaled_step_timer` for `batch_scale`."""
     step = training_step_timer(run, batch_scale=batch_scale)
-    return statistics.median(each for (each,) in time_interleaved([step], seconds=seconds))
+    return statistics.median(measured for (measured,) in time_interleaved([step], seconds=seconds))
 
 
 def _batch_rows(config: RunConfig) -> int:

@@ -91,7 +91,7 @@ def test_partitions_are_joined_to_what_one_command_makes(capsys):
     assert run(["prepare", *whole, "-o", "whole", "--processes", "2"]) == 0
     captured = capsys.readouterr()
     first, second, joined, report = map(json.loads, captured.out.splitlines())
-    assert (first["share"], first["of"], first["parts"] + second["parts"]) == (1, 2, 1)
+    assert (first["partition"], first["of"], first["chunks"] + second["chunks"]) == (1, 2, 1)
     assert {**joined, "folder": "whole"} == report
     assert "wrote 1: partition 1 of 2, 1 of 1 chunks" in captured.err
     for path in Path("whole").iterdir():

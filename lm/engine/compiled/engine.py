@@ -117,10 +117,10 @@ class CompiledEngine:
         threads = code_cache.sync_threads()
         with code_cache.exclusive(threads):
             unknown = decode_step(
-                StepArrays(*(each.contiguous().numpy() for each in batch)), self._layers,
+                StepArrays(*(tensor.contiguous().numpy() for tensor in batch)), self._layers,
                 _cache_addresses(step_inputs.layers), _cache_addresses(step_inputs.cross_layers), tables.addresses,
                 tables.shape, self._scales, self._dtype_like, logits.numpy(),
-                TopKArrays(*(each.numpy() for each in top_k)), threads,
+                TopKArrays(*(tensor.numpy() for tensor in top_k)), threads,
             )  # fmt: skip
         if unknown >= 0:
             token, vocabulary = int(step_inputs.tokens[unknown]), self._shape.vocab_size

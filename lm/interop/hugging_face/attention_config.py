@@ -67,25 +67,25 @@ def rotary_from_json(values: Mapping[str, Any], rotary: Rotary, *, context_lengt
         raise InputError(f"{path}: rope_type {kind!r} is not one of default, {', '.join(_SCALING_KEYS)}")
     if scaling.get("truncate", True) is not True:
         raise InputError(f"{path}: truncate {scaling['truncate']!r} is of a model that lm does not have")
-    given = {theirs: scaling.get(theirs) for theirs in (*_SCALING_KEYS[kind], *_OF_YARN)}
-    if (above := values.get(_CONTEXT)) is not None and _CONTEXT in given:
-        given[_CONTEXT] = above  # which transformers prefers
-    wrong = next((name for name, value in given.items() if not _is_number(value)), None)
-    if wrong or given["factor"] is None:
+    scaling_values = {theirs: scaling.get(theirs) for theirs in (*_SCALING_KEYS[kind], *_OF_YARN)}
+    if (above := values.get(_CONTEXT)) is not None and _CONTEXT in scaling_values:
+        scaling_values[_CONTEXT] = above  # which transformers prefers
+    wrong = next((name for name, value in scaling_values.items() if not _is_number(value)), None)
+    if wrong or scaling_values["factor"] is None:
         raise InputError(f"{path}: rope_scaling {kind} needs a number as {wrong or 'factor'}")
-    return {**fields, "rope_scaling": kind, **_read_scaling(given, kind, context_length)}
+    return {**fields, "rope_scaling": kind, **_read_scaling(scaling_values, kind, context_length)}
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12)
 
 
-def _read_scaling(given: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
-    fields = {f"rope_{ours}": given[theirs] for theirs, ours in _SCALING_KEYS[kind].items()}
+def _read_scaling(values: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
+    fields = {f"rope_{ours}": values[theirs] for theirs, ours in _SCALING_KEYS[kind].items()}
     if "rope_context" in fields:
         fields["rope_context"] = fields["rope_context"] or context_length
-    if kind == "yarn" and fields["rope_temperature"] is None and all(given[name] for name in _OF_YARN):
-        of_keys, of_all = (1 + 0.1 * given[name] * math.log(max(1, given["factor"])) for name in _OF_YARN)
+    if kind == "yarn" and fields["rope_temperature"] is None and all(values[name] for name in _OF_YARN):
+        of_keys, of_all = (1 + 0.1 * values[name] * math.log(max(1, values["factor"])) for name in _OF_YARN)
         fields["rope_temperature"] = of_keys / of_all
     return fields
 

@@ -59,7 +59,7 @@ def nearest_family(config: ModelConfig, families: Sequence[Family]) -> tuple[Fam
 def explain_family(config: ModelConfig, family: Family) -> str:
     """Describe what decided the family of a model."""
     if family.keeps_names:
-        nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
+        nearest = _nearest(config, [candidate for candidate in FAMILIES if candidate.auto == family.auto])
         return f"without {_describe_differences(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
     return describe_fields(config, [name for name in _DISTINGUISHING_FIELDS if name in family.requires], joined_by=", ")
 
@@ -179,7 +179,7 @@ def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN4
 
 def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
     """Return whether a value is allowed, or a list of allowed ones."""
-    return all(one in allowed for one in value) if isinstance(value, list) else value in allowed
+    return all(item in allowed for item in value) if isinstance(value, list) else value in allowed
 
 
 def _unsupported_error(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401

@@ -135,8 +135,8 @@ def _explain(hub: Any, name: HubName, error: Exception) -> Exception:  # noqa: A
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cause)
-    statuses = [getattr(getattr(each, "response", None), "status_code", None) for each in causes]
-    status = next((each for each in statuses if each is not None), None)
+    statuses = [getattr(getattr(cause, "response", None), "status_code", None) for cause in causes]
+    status = next((code for code in statuses if code is not None), None)
     if status in (401, 403):
         return InputError(f"{name}: access is denied (HTTP {status}): log in (hf auth login)")
     if status is not None:

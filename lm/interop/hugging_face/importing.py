@@ -76,8 +76,8 @@ def _normalize_names(weights: Mapping[str, TensorEntry], model: ModelConfig, fam
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
     heads = {f"{name}.weight" for name in family.head}
     named = {}
-    for given, entry in weights.items():
-        name = _current_name(given, family)
+    for stored_name, entry in weights.items():
+        name = _current_name(stored_name, family)
         if name.endswith(family.unused) or (name in heads and model.tie_embeddings):
             continue
         if name in heads:

@@ -122,7 +122,9 @@ def _to_peft_layers(
     """Yield the adapters of a checkpoint by the family's layer names."""
     for name, layer in _layers(config.model, config.lora).items():
         a, b = (saved[f"{name}.lora_{kind}"] for kind in "ab")
-        parts = [LoraMatrices(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
+        parts = [
+            LoraMatrices(*matrices) for matrices in zip(a.split(layer.rank), b.split(layer.projected), strict=True)
+        ]
         place = locate_tensor(f"{name}.weight", layer.out_features, config.model, family)
         names = [their_name.removesuffix(".weight") for their_name in place.names]
         if len(names) == len(parts):
@@ -202,7 +204,7 @@ def _from_peft_layers(
     Raises:
         InputError: there are none for this model, or one has another shape or an unknown layer.
     """
-    there, found = read_tensor_header(folder / WEIGHTS), {}
+    there, adapters = read_tensor_header(folder / WEIGHTS), {}
     left = set(there)
     for name, layer in _layers(model, LoraConfig(rank=1)).items():
         place = locate_tensor(f"{name}.weight", layer.out_features, model, family)
@@ -214,17 +216,19 @@ def _from_peft_layers(
             if set(names) <= there.keys():
                 left -= set(names)
                 rank, scale = settings.rank_and_scale(module)
-                low = _read_matrices([there[each] for each in names], names, (rank, layer.in_features, size))
+                low = _read_matrices(
+                    [there[tensor_name] for tensor_name in names], names, (rank, layer.in_features, size)
+                )
                 low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
             lows.append(low)
         if any(lows):
-            found[name] = _split_projections(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
-    if left or not found:
+            adapters[name] = _split_projections(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
+    if left or not adapters:
         problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
         raise InputError(
             f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for", settings=["from"]
         )
-    return found
+    return adapters
 
 
 def _read_matrices(places: list[TensorEntry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
@@ -303,8 +307,8 @@ class PeftConfig:
             raise InputError(f"{folder}: has no {WEIGHTS}; pickles are not read")
         dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, least=0)
         ranks, alphas = (
-            {"": values.get(one, 8), **_pattern(values, pattern, path)}
-            for one, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
+            {"": values.get(key, 8), **_pattern(values, pattern, path)}
+            for key, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
         )
         for rank in ranks.values():
             _number(rank, "r", path, least=1)

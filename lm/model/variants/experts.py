@@ -191,7 +191,7 @@ def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """Return the fraction of positions of each expert, by layer, from `count_expert_tokens`."""
-    return {name: (each / each.sum()).tolist() for name, each in counts.items()}
+    return {name: (tokens / tokens.sum()).tolist() for name, tokens in counts.items()}
 
 
 @contextmanager
@@ -201,9 +201,9 @@ def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Ite
         return lambda _, __, routes: note(name, routes)
 
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MixtureOfExperts)]
-    hooks = [layer.gate.register_forward_hook(hook(name)) for name, layer in layers]
+    handles = [layer.gate.register_forward_hook(hook(name)) for name, layer in layers]
     try:
         yield
     finally:
-        for each in hooks:
-            each.remove()
+        for handle in handles:
+            handle.remove()

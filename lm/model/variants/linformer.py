@@ -35,7 +35,7 @@ class LinformerAttention(MultiHeadAttention):
 
     def macs_per_position(self) -> float:
         """See `Module`; each key and value takes part in `attention_rank` sums."""
-        rows = sum(count_macs(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
+        rows = sum(count_macs(projection[:, :1]) for projection in (self.key_lengthwise, self.value_lengthwise))
         return super().macs_per_position() + rows * self.kv_heads * self.head_size
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
@@ -57,7 +57,7 @@ class LinformerAttention(MultiHeadAttention):
             )
         if inputs.mask.key_lengths is not None:
             is_real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]
-            key, value = (each.masked_fill(~is_real[:, None, :, None], 0.0) for each in (key, value))
+            key, value = (tensor.masked_fill(~is_real[:, None, :, None], 0.0) for tensor in (key, value))
         key = self.key_lengthwise[:, :length].to(key.dtype) @ key
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 

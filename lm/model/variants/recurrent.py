@@ -217,12 +217,12 @@ class RecurrentDecoder(Module):
     def macs_per_position(self) -> float:
         """See `Module`; the initial states are computed once per sequence and not counted."""
         return _count_layer_macs(self.recurrent) + sum(
-            each.macs_per_position() for each in self.attention_layers(cross=True)
+            attention.macs_per_position() for attention in self.attention_layers(cross=True)
         )
 
     def macs_per_source_position(self) -> float:
         """MACs per source position."""
-        return sum(each.macs_per_source_position() for each in self.attention_layers(cross=True))
+        return sum(attention.macs_per_source_position() for attention in self.attention_layers(cross=True))
 
     def attention_macs(self, length: int, source_length: int) -> float:
         """MACs of query-key and weight-value products; see `Stack.attention_macs`."""

@@ -76,12 +76,12 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
         blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
         around = weights - sum(blocks)
         gathered = around + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
-    each, micro_batches = processes if is_sharded else 1, -(-rows // micro_batch_rows)
-    gradients = weights // each + around + max(blocks) if is_sharded and micro_batches == 1 else weights
+    n_shards, micro_batches = processes if is_sharded else 1, -(-rows // micro_batch_rows)
+    gradients = weights // n_shards + around + max(blocks) if is_sharded and micro_batches == 1 else weights
     return MemoryEstimate(
-        weights=_FLOAT32 * (copies * weights // each + gathered),
+        weights=_FLOAT32 * (copies * weights // n_shards + gathered),
         gradients=_FLOAT32 * gradients,
-        optimizer=_FLOAT32 * moments // each,
+        optimizer=_FLOAT32 * moments // n_shards,
         activations=measure_activation_bytes(config, rows=micro_batch_rows, dtype=dtype),
         loss=_loss_bytes(config, micro_batch_rows, dtype),
         copied=_FLOAT32 * (copies * weights + moments),
@@ -109,15 +109,15 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
         return None
     length = config.model.context_length
     try:
-        first, each, of_layer = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
+        first, per_block, of_layer = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
-    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - each)
+    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_block)
     extra = (1 + config.training.checkpoint_activations) * of_layer
 
     def needed(rows: int) -> float:
-        return rows * (each + extra) + _loss_bytes(
+        return rows * (per_block + extra) + _loss_bytes(
             config, rows * config.training.forward_passes, hardware.dtype, on_cpu=False
         )
 
@@ -153,8 +153,8 @@ def _communication_bytes(weights: int, around: int, processes: int, *, micro_bat
 
 def _muon_communication_bytes(matrices: int, processes: int, dtype: str, *, is_sharded: bool) -> int:
     """Bytes sent for orthogonalised updates; with FSDP also for their inputs, in float32."""
-    each = 2 * _FLOAT32 if is_sharded else getattr(torch, dtype).itemsize
-    return round(each * matrices * (processes - 1) / processes)
+    bytes_per_value = 2 * _FLOAT32 if is_sharded else getattr(torch, dtype).itemsize
+    return round(bytes_per_value * matrices * (processes - 1) / processes)
 
 
 def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CPU) -> int:
@@ -165,8 +165,8 @@ def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device
     """
     if config.model.syntax != "none":
         raise UsageError("what training keeps is not known for sources with trees", settings=("syntax",))
-    first, each, _ = _sequence_bytes(config, dtype=dtype, device=device)
-    return first + (rows - 1) * each
+    first, per_block, _ = _sequence_bytes(config, dtype=dtype, device=device)
+    return first + (rows - 1) * per_block
 
 
 def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> tuple[int, int, int]:
@@ -191,10 +191,10 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
     whole, layer = of_layer(recomputed=training.checkpoint_activations)
     total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
     _, plain = of_layer(recomputed=False) if training.checkpoint_activations else (whole, layer)
-    each = total[2] - total[1]
+    per_block = total[2] - total[1]
     return (
-        total[1] + (training.forward_passes - 1) * each,
-        training.forward_passes * each,
+        total[1] + (training.forward_passes - 1) * per_block,
+        training.forward_passes * per_block,
         training.forward_passes * (plain[2] - plain[1]),
     )
 

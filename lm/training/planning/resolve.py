@@ -263,7 +263,7 @@ def choose_size(
         pairs: whether it is a parallel corpus.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
     """
-    fitting, given, before = sizing.size_language_model, resolution.fixed, resolution.config
+    fitting, fixed, before = sizing.size_language_model, resolution.fixed, resolution.config
     if pairs:
         fitting = partial(sizing.size_translation_model, in_one_stack=before.model.decoder_only)
     depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
@@ -271,17 +271,17 @@ def choose_size(
         seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth
     )
     chosen = size.settings()
-    if "budget" not in given["training"]:
+    if "budget" not in fixed["training"]:
         chosen["training"]["budget"] = before.training.budget
     name = _preset_of_depth(before, size.depth, pairs=pairs)
-    config = build_run_config(name, {section: overlay(chosen.get(section, {}), given[section]) for section in SECTIONS})
+    config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
-    given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
+    given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, fixed)}
     reasons = {**_preset_reasons(config), **by_budget, **given_by}
     reasons["preset"] = "budget" if depth is None else resolution.reasons["preset"]
-    if "budget" not in given["training"]:
+    if "budget" not in fixed["training"]:
         reasons["training.budget"] = resolution.reasons["training.budget"]
-    sized = Resolution(config, given, is_regularised=True, reasons=reasons)
+    sized = Resolution(config, fixed, is_regularised=True, reasons=reasons)
     if pairs or is_prepared:
         return sized
     fraction = sizing.choose_held_out_fraction(text_bytes)
@@ -419,16 +419,16 @@ def choose_evaluations(
         limit: seconds for all evaluations.
         epochs: of the run; one evaluation each if there are many, to see where it begins to overfit.
     """
-    each = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
+    seconds = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
     chosen: dict[str, Any] = {}
     if cost.sentence_seconds:
-        affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence_seconds
+        affordable = (limit / _EVALUATIONS_WITH_BLEU - seconds) / cost.sentence_seconds
         sentences = min(config.training.bleu_sentences, max(_MIN_SENTENCES, round(affordable)))
-        each, chosen = each + sentences * cost.sentence_seconds, {"bleu_sentences": sentences}
-    number = max(1, min(max(_MAX_EVALUATIONS, round(epochs)), int(limit / each)))
+        seconds, chosen = seconds + sentences * cost.sentence_seconds, {"bleu_sentences": sentences}
+    number = max(1, min(max(_MAX_EVALUATIONS, round(epochs)), int(limit / seconds)))
     # the last interval is half as long
     chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
-    return chosen, each
+    return chosen, seconds
 
 
 def add_plan(

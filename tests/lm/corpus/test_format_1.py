@@ -91,7 +91,7 @@ def test_a_partition_is_joined_and_resumed(folder, tmp_path):
         DataConfig(keep_line_ends=True, validation="0.25"),
     )
     again = prepare_partition(corpus, byte_tokenizer(), folder / "partition", number=1, count=1)
-    assert again.chunks_found == 1
+    assert again.chunks_reused == 1
     assert sorted(path.name for path in (folder / "partition").iterdir()) == [MANIFEST, "parts", "tokenizer.json"]
     shards = [np.load(each / "train-00000.npy").tolist() for each in (folder / "text", tmp_path / "joined")]
     assert shards[0] == shards[1]

@@ -53,7 +53,7 @@ def test_no_part_is_made_twice(corpus, tmp_path):
     assert len(first.manifest.own_chunks) + len(second.manifest.own_chunks) == len(first.manifest.chunks)
     shutil.rmtree(tmp_path / "a" / "parts" / first.manifest.own_chunks[0])
     again = made(corpus, tmp_path / "a", 1, 2)
-    assert (first.chunks_found, again.chunks_found) == (0, len(first.manifest.own_chunks) - 1)
+    assert (first.chunks_reused, again.chunks_reused) == (0, len(first.manifest.own_chunks) - 1)
 
 
 def test_a_missing_partition_is_named(corpus, tmp_path):

@@ -64,7 +64,7 @@ def test_parts_join_to_what_one_makes(kind, elsewhere, tmp_path, monkeypatch):
     assert len(preparation.select_steps(config).chunks(corpus)) > 1 or kind.startswith("few")
     prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-    assert whole.chunks_found == 0
+    assert whole.chunks_reused == 0
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -150,7 +150,7 @@ class TestInterruption:
         assert first >= 2
         assert not (tmp_path / "out").exists()
         found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
-        assert (found.chunks_found, found.reused) == (first, False)
+        assert (found.chunks_reused, found.reused) == (first, False)
         assert len(made) == len(set(made)) == len(preparation.select_steps(corpus.config).chunks(corpus))
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -167,7 +167,7 @@ class TestInterruption:
             path.unlink()
         before = len(made)
         found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
-        assert found.chunks_found == before - 1
+        assert found.chunks_reused == before - 1
         assert made.count(made[0]) == 2
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -177,13 +177,13 @@ class TestInterruption:
         before = len(made)
         found = written(tmp_path, texts(150), texts(80, seed=3))
         assert (
-            prepare_corpus(scan_corpus(found, DataConfig()), byte_tokenizer(), folder=tmp_path / "out").chunks_found
+            prepare_corpus(scan_corpus(found, DataConfig()), byte_tokenizer(), folder=tmp_path / "out").chunks_reused
             == before
         )
 
     def test_other_settings_do_not(self, corpus, gpt2, tmp_path):
         interrupted(corpus, tmp_path / "out", after=8000)
-        assert prepare_corpus(corpus, gpt2, folder=tmp_path / "out", processes=1).chunks_found == 0
+        assert prepare_corpus(corpus, gpt2, folder=tmp_path / "out", processes=1).chunks_reused == 0
         assert not list(tmp_path.glob(".*"))
 
     def test_in_the_cache_it_goes_on_too(self, corpus, tmp_path):
@@ -193,7 +193,7 @@ class TestInterruption:
 
         with pytest.raises(_InterruptionError):
             prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1, progress=stop)
-        assert prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1).chunks_found >= 2
+        assert prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1).chunks_reused >= 2
 
     def test_parts_of_text_that_changed_on_the_way_do_not_stay(self, tmp_path):
         found = written(tmp_path, texts(150))
