@@ -67,10 +67,9 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
             unpacking.check_unpackable(file.name)
     with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
-    for file in fetched:
-        print_note(
-            f"{file.path}: {format_bytes(file.size)}, {'there already, ' if file.reused else ''}{_CHECKS[file.check]}"
-        )
+    for download in fetched:
+        origin = "there already, " if download.reused else ""
+        print_note(f"{download.path}: {format_bytes(download.size)}, {origin}{_CHECKS[download.check]}")
     return fetched
 
 

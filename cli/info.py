@@ -70,7 +70,7 @@ def info(
         "name": target, "preset": config.preset, **compute_costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
     if processes is not None:
-        described["each"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
+        described["per_process"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:
         print(format_json_line(described))
         return
@@ -203,7 +203,7 @@ _CHAT_TEMPLATES = {"default": "lm's own chat template; lm chat", "own": "the tok
 
 def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the memory and communication of each process, if requested."""
-    if (costs := described.get("each")) is None:
+    if (costs := described.get("per_process")) is None:
         return []
     parts = ", ".join(f"{format_bytes(costs[part])} {part}" for part in _PROCESS_COSTS)
     who = "one process" if costs["processes"] == 1 else "per process"

@@ -140,4 +140,4 @@ class ParallelConfig(CheckedConfig):
 
 PAIR_COLUMNS = ("source_field", "target_field")
 """Fields of `ParallelConfig` that say how files are read; the others are for training."""
-PAIR_TRAINING_FIELDS = tuple(each.name for each in fields(ParallelConfig) if each.name not in PAIR_COLUMNS)
+PAIR_TRAINING_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name not in PAIR_COLUMNS)

@@ -212,7 +212,8 @@ class CheckedConfig:
 
 def resolve_aliases(config: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by field name, where some keys are aliases."""
-    names = {key: option.name for option in list_options(config) for key in option.alias_keys}
+    kind: Any = config
+    names = {key: option.name for option in list_options(kind) for key in option.alias_keys}
     return {names.get(key, key): value for key, value in values.items()}
 
 

@@ -131,14 +131,14 @@ TRUNCATION = Field(
 """A field of `/v1/chat/completions` beyond OpenAI's."""
 
 SAMPLING_FIELDS = tuple(
-    _sampling(each.name)
-    for each in list_options(SamplingConfig)
-    if each.name not in {field.name for field in COMPLETION_FIELDS}
+    _sampling(option.name)
+    for option in list_options(SamplingConfig)
+    if option.name not in {field.name for field in COMPLETION_FIELDS}
 )
 """Fields of both beyond OpenAI's, with the names and defaults of `lm generate`."""
 
 TRANSLATION_NAMES = tuple(
-    each.name for each in list_options(TranslationConfig) if each.name not in ("batch_tokens", "read_ahead")
+    option.name for option in list_options(TranslationConfig) if option.name not in ("batch_tokens", "read_ahead")
 )
 """Fields of `/translate` that are settings of `lm translate`."""
 

@@ -30,7 +30,7 @@ from lm.text.conversations import Message, parse_messages
 MAX_LOGPROBS = 20
 """Alternatives per token."""
 _MAX_STOPS = 16
-_OPTIONS = {each.name: each for each in list_options(SamplingConfig)}
+_OPTIONS = {option.name: option for option in list_options(SamplingConfig)}
 
 Prompt = str | list[int]
 
