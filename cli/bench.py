@@ -14,7 +14,7 @@ from cli.flags.options import ParsedOptions, with_options
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import UsageError, missing_packages
 
 if TYPE_CHECKING:

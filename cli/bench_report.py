@@ -18,7 +18,7 @@ from cli.console.tables import print_table
 from lm.benchmark.hardware_limits import HardwareLimits
 from lm.benchmark.speed import Measurement
 from lm.config.hardware import HardwareConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.hardware import select_inference_hardware
 
 

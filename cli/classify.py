@@ -17,7 +17,7 @@ from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines
-from lm.text.files import (
+from lm.text.text_files import (
     STDIN,
     TextFile,
     describe_skipped_rows,

@@ -12,9 +12,9 @@ from cli.console.escapes import format_json_line
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import Corpus, train_tokenizer
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepared_folder import PreparedFolder
+from lm.corpus.text_corpus import Corpus, train_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 

@@ -15,11 +15,11 @@ from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, Parall
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import (
+from lm.text.text_files import (
     STDIN,
     TextFiles,
     describe_skipped_rows,

@@ -16,7 +16,7 @@ from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
 from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label

@@ -19,7 +19,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.corpus.corpus import Corpus
+    from lm.corpus.text_corpus import Corpus
     from lm.tokenizer.tokenizer import Tokenizer
 
 _LARGE = "Large corpora"
@@ -111,9 +111,9 @@ def prepare(
     number = None if part is None else _parse_part(part, out)
     from cli.console.messages import print_notes
     from cli.corpus_report import train_or_load_tokenizer
-    from lm.corpus.conversations import hold_conversations
-    from lm.corpus.corpus import scan_corpus
-    from lm.text.files import find_text_files
+    from lm.corpus.text_corpus import scan_corpus
+    from lm.corpus.tokenized_conversations import hold_conversations
+    from lm.text.text_files import find_text_files
 
     config = DataConfig(**options["data"])
     files = find_text_files(corpus, config, FilesConfig(**options["files"]))

@@ -51,8 +51,8 @@ def train(
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import print_note, print_notes
-    from lm.corpus.corpus import read_training_texts, scan_corpus
-    from lm.text.files import find_text_files
+    from lm.corpus.text_corpus import read_training_texts, scan_corpus
+    from lm.text.text_files import find_text_files
     from lm.tokenizer import training
 
     config = TokenizerConfig(**options["tokenizer"])
@@ -152,7 +152,7 @@ def inspect(
     """
     from cli import tokenizer_report
     from cli.console.messages import print_notes
-    from lm.text.files import describe_skipped_rows, find_text_files, select_readable
+    from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):

@@ -18,8 +18,8 @@ from cli.console.escapes import format_label
 from cli.console.numbers import format_bytes
 from cli.console.progress import show_tokenization_progress
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import Corpus, read_training_texts
-from lm.text.files import TextFile
+from lm.corpus.text_corpus import Corpus, read_training_texts
+from lm.text.text_files import TextFile
 from lm.tokenizer.inspection import CompressionStats, format_token, measure_compression
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import TextSample, TrainedTokenizer

@@ -13,7 +13,7 @@ import os
 from pathlib import Path, PurePath
 
 from lm import files, run_folder
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import BASE, BASE_WEIGHTS, CHECKPOINTS, MODEL
 

@@ -44,7 +44,6 @@ from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
-from lm.evaluation.attention import compute_attention
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
 from lm.evaluation.completion_scoring import score_completions, score_conversations
@@ -52,6 +51,7 @@ from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
 from lm.evaluation.perplexity import FileScore, PerplexityResult
+from lm.evaluation.text_attention import compute_attention
 from lm.evaluation.window_scorer import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
@@ -60,8 +60,8 @@ from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.conversations import parse_messages
-from lm.text.files import TextFile, TextFiles, find_text_files, select_readable
 from lm.text.normalization import normalize_like_training
+from lm.text.text_files import TextFile, TextFiles, find_text_files, select_readable
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
 from lm.training.run_summaries import has_improved

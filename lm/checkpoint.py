@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lm import adapter_base, files, run_folder
 from lm.config.lora import LoraConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, trim_malloc_memory
 from lm.model.layers import quantise

@@ -36,7 +36,7 @@ from typing import Literal
 
 from lm import files, safetensors_header
 from lm.config import options
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError, list_some
 
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"

@@ -88,7 +88,7 @@ def attention(
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
     from cli.attention import output, rendering
     from lm.checkpoint import load_model
-    from lm.evaluation.attention import compute_attention
+    from lm.evaluation.text_attention import compute_attention
     from lm.hardware import select_inference_hardware
     from lm.text.dependency_trees import parse_heads
 

@@ -13,8 +13,8 @@ import numpy as np
 from cli.attention.rendering import describe, weight_rows
 from cli.console.heat_map import format_name, fraction_colour, is_light
 from lm.config.evaluation import AttentionConfig
-from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
+from lm.evaluation.text_attention import TextAttention
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1d1b; --faint: #6d6d68; --rule: #dddcd4; }

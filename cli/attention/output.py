@@ -15,7 +15,7 @@ from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import TranslatedLine
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
-from lm.evaluation.attention import TextAttention, compute_translation_attention
+from lm.evaluation.text_attention import TextAttention, compute_translation_attention
 from lm.files import atomic_write_text, check_writable
 
 _PICTURES = (".png", ".svg")

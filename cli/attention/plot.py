@@ -17,8 +17,8 @@ from cli.console.heat_map import format_name
 from cli.console.messages import print_note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import missing_packages
-from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
+from lm.evaluation.text_attention import TextAttention
 from lm.files import atomic_write_bytes
 
 _MAX_LABEL_WIDTH = 24  # in terminal columns

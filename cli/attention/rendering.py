@@ -9,8 +9,8 @@ from typing import Any
 from cli.console.escapes import format_json_line
 from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
 from lm.config.evaluation import AttentionConfig
-from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
+from lm.evaluation.text_attention import TextAttention
 
 _WHOSE = {
     "self": "self-attention",

@@ -19,15 +19,15 @@ from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import OF_BLOCKS, ModelConfig
 from lm.config.options import list_options
-from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
 from lm.files import is_file
 
 if TYPE_CHECKING:
-    from lm.text.files import TextFile
     from lm.text.parallel import ParallelText
+    from lm.text.text_files import TextFile
 
 Stage = Literal["arguments", "settings", "files", "processes"]
 """When a mode is known: from the command line, the settings of a new run, the files, or the processes."""

@@ -14,7 +14,7 @@ from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.options import Option, list_options
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import Advice, LMError

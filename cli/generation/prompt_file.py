@@ -33,8 +33,8 @@ from lm.files import atomic_write_text
 from lm.hardware import divide_threads, select_device
 from lm.processes import Work, WorkerPool, in_numbered_order
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import find_text_files
 from lm.text.prompts import Prompt, read_prompts
+from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 
 Continued = tuple[Prompt, list[Continuation]]

@@ -40,7 +40,7 @@ from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
-from lm.text.files import (
+from lm.text.text_files import (
     TextFile,
     TextFiles,
     describe_skipped_rows,

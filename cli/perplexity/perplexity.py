@@ -17,7 +17,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import STDIN, has_piped_text
+from lm.text.text_files import STDIN, has_piped_text
 
 _OUTPUT, _TRANSLATIONS = "Output", "Translation"
 

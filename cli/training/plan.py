@@ -17,7 +17,7 @@ from cli.console.numbers import (
 )
 from cli.flags.settings import typed_arguments
 from lm.config.options import list_options
-from lm.config.run import SECTIONS, RunConfig
+from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, parse_duration
 from lm.data.training_data import TrainingData

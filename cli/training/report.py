@@ -12,7 +12,7 @@ from cli.flags.settings import with_flags
 from cli.training.plan import minimum_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable, preset_depth
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
@@ -22,10 +22,10 @@ from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
-from lm.training.corpus import CorpusPrepared, TokenizerSampling
 from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
+from lm.training.training_corpus import CorpusPrepared, TokenizerSampling
 
 _BLOCKS_AROUND = 2
 """Window of BigBird: a query's own block and the previous one."""

@@ -25,7 +25,7 @@ from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory

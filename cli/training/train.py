@@ -14,13 +14,13 @@ from cli.flags import completion
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
-from lm.config.run import SECTIONS, RunConfig
+from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers
 from lm.config.toml import read_toml
 from lm.config.training import LENGTHS
 from lm.distributed import launcher_env
 from lm.errors import UsageError
-from lm.text.files import refuse_missing
+from lm.text.text_files import refuse_missing
 
 _RUNS = "runs"
 """Folder in which `--resume` without a value finds the newest run."""

@@ -34,8 +34,8 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.files import TextFiles, describe_skipped_rows, find_text_files
 from lm.text.parallel import ParallelText, find_parallel_texts, guess_language, split_text_lines
+from lm.text.text_files import TextFiles, describe_skipped_rows, find_text_files
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 

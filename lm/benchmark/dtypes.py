@@ -16,7 +16,7 @@ import corpora
 from lm.benchmark import generation
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
 from lm.decoding.translation import Translator
@@ -29,8 +29,8 @@ from lm.hardware import Hardware, inference_dtypes, select_device, select_infere
 from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
-from lm.training.corpus import data_key, open_data
 from lm.training.step_timing import Timer, time_interleaved
+from lm.training.training_corpus import data_key, open_data
 
 _MAX_BITS_RATIO = 1.001
 """The most bits/byte of another dtype, relative to float32."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training.run import Run

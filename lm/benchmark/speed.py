@@ -13,7 +13,7 @@ from lm.benchmark import generation, hugging_face
 from lm.benchmark.hardware_limits import HardwareLimits
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, select_inference_hardware
 from lm.model.cost import training_flops

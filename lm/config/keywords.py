@@ -26,7 +26,7 @@ from lm.config.model_fields import (
 )
 from lm.config.options import did_you_mean, list_options
 from lm.config.presets import depth_preset_name
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, Settings, merge_layers
 from lm.config.tokenizer import Merges, TokenizerKind
 from lm.config.toml import read_toml

@@ -10,7 +10,7 @@ from typing import Any
 
 from lm.config.model import OF_BLOCKS, ModelConfig
 from lm.config.options import did_you_mean
-from lm.config.run import SECTIONS, RunConfig
+from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config.presets import overlay
-from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lm.config.options import did_you_mean, format_value, list_options, resolve_aliases
 from lm.config.presets import DEFAULT_PRESET, find_preset
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.errors import InputError, UsageError
 
 

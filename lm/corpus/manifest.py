@@ -234,7 +234,7 @@ class Manifest(PreparedManifest):
 
 @dataclass(frozen=True, kw_only=True)
 class PairManifest(PreparedManifest):
-    """The manifest of sentence pairs (`lm.corpus.pairs`).
+    """The manifest of sentence pairs (`lm.corpus.tokenized_pairs`).
 
     Attributes:
         languages: of sources and targets, if known.

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
-from lm.corpus.corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.corpus.manifest import SourceRecord, SplitName
+from lm.corpus.text_corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.errors import Advice, InputError, UsageError
-from lm.text.files import BlockCallback
 from lm.text.normalization import TextChanges, describe_malformed
 from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts
+from lm.text.text_files import BlockCallback
 
 
 @dataclass(frozen=True)

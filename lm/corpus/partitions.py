@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lm import files
-from lm.corpus.corpus import Corpus, chunk_name
 from lm.corpus.manifest import MANIFEST, MANIFESTS, DataKind, Manifest, PartitionManifest, has_manifest
 from lm.corpus.prepare_corpus import (
     PreparationInputs,
@@ -23,8 +22,9 @@ from lm.corpus.prepare_corpus import (
 )
 from lm.corpus.prepared_folder import PreparedFolder, locked_folder
 from lm.corpus.shards import StoredChunk, load_chunk
+from lm.corpus.text_corpus import Corpus, chunk_name
 from lm.errors import InputError, UsageError
-from lm.text.files import ProgressCallback
+from lm.text.text_files import ProgressCallback
 from lm.tokenizer.chat_template import CONFIG_FILE
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 

@@ -19,27 +19,6 @@ import numpy as np
 from lm import processes
 from lm.config.data import DataConfig
 from lm.corpus import repetition
-from lm.corpus.conversations import (
-    HELD_OUT_FILE,
-    hold_conversations,
-    merge_conversation_chunks,
-    write_conversation_chunk,
-)
-from lm.corpus.corpus import (
-    BytesCallback,
-    Chunk,
-    ChunkInput,
-    Corpus,
-    HeldOutRule,
-    chunk_name,
-    compute_hash_bound,
-    count_text_bytes,
-    encode_groups_unchecked,
-    hash_text,
-    split_at,
-    split_into_chunks,
-)
-from lm.corpus.examples import LABELS_FILE, choose_held_out_examples, merge_example_chunks, write_example_chunk
 from lm.corpus.manifest import MANIFEST, SPLITS, DataKind, Manifest, Repetition, SourceRecord, SplitName, SplitRecord
 from lm.corpus.prepared_folder import (
     Preparation,
@@ -65,10 +44,36 @@ from lm.corpus.shards import (
     token_dtype,
     write_chunk_record,
 )
+from lm.corpus.text_corpus import (
+    BytesCallback,
+    Chunk,
+    ChunkInput,
+    Corpus,
+    HeldOutRule,
+    chunk_name,
+    compute_hash_bound,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+    split_at,
+    split_into_chunks,
+)
+from lm.corpus.tokenized_conversations import (
+    HELD_OUT_FILE,
+    hold_conversations,
+    merge_conversation_chunks,
+    write_conversation_chunk,
+)
+from lm.corpus.tokenized_examples import (
+    LABELS_FILE,
+    choose_held_out_examples,
+    merge_example_chunks,
+    write_example_chunk,
+)
 from lm.errors import InputError
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece
-from lm.text.files import ProgressCallback
+from lm.text.text_files import ProgressCallback
 from lm.tokenizer.chat_template import CONFIG_FILE
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer, split_into_pieces
 

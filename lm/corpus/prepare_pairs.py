@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import encode_groups
 from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
-from lm.corpus.pairs import (
+from lm.corpus.parallel_corpus import ParallelCorpus, ParallelSummary, SplitPair
+from lm.corpus.prepared_folder import Preparation, PreparedFolder, hash_inputs
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.shards import token_dtype
+from lm.corpus.text_corpus import encode_groups
+from lm.corpus.tokenized_pairs import (
     SIDES,
     SOURCE_TOKENIZER,
     VALIDATION_TEXTS_FILE,
@@ -29,15 +33,11 @@ from lm.corpus.pairs import (
     open_pairs,
     write_word_table,
 )
-from lm.corpus.parallel_corpus import ParallelCorpus, ParallelSummary, SplitPair
-from lm.corpus.prepared_folder import Preparation, PreparedFolder, hash_inputs
-from lm.corpus.ragged import RaggedArray
-from lm.corpus.shards import token_dtype
 from lm.corpus.tree_positions import TreeReader
 from lm.errors import InputError, UsageError
 from lm.text.dependency_trees import TreePositions, compute_tree_positions
-from lm.text.files import ProgressCallback
 from lm.text.parallel import SentencePair
+from lm.text.text_files import ProgressCallback
 from lm.tokenizer.special_tokens import format_language_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
 from lm.tokenizer.training import load_or_train
@@ -173,7 +173,7 @@ def write_pair_splits(
     *,
     progress: ProgressCallback | None,
 ) -> dict[str, PairSplit]:
-    """Write the pairs of a corpus in the format of `lm.corpus.pairs`; returns what each split holds.
+    """Write the pairs of a corpus in the format of `lm.corpus.tokenized_pairs`; returns what each split holds.
 
     Args:
         corpus: the corpus.

@@ -194,7 +194,7 @@ class WrittenShards:
     Attributes:
         splits: what each split holds.
         repetition: duplicated text, if measured.
-        labels: number of labels (`lm.corpus.examples`), if examples can have labels.
+        labels: number of labels (`lm.corpus.tokenized_examples`), if examples can have labels.
     """
 
     splits: dict[str, SplitRecord]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import IGNORE_INDEX
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.ragged import RaggedArray
 
 Ids = NDArray[np.int64]

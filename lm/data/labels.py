@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import DataConfig
-from lm.config.run import RunConfig
-from lm.corpus.examples import StoredExamples, open_examples
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import SPLITS
 from lm.corpus.shards import read_manifest
+from lm.corpus.tokenized_examples import StoredExamples, open_examples
 from lm.data.batch import Batch, batch_rows
-from lm.data.examples import ExampleData, truncate_text
+from lm.data.example_data import ExampleData, truncate_text
 from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import LABEL_DELIMITER, parse_label
-from lm.text.files import find_text_files
 from lm.text.rows import naming_no_setting
+from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5

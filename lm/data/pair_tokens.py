@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.corpus.manifest import SplitName
-from lm.corpus.pairs import SIDES, SideName, StoredPairs
 from lm.corpus.ragged import RaggedArray
+from lm.corpus.tokenized_pairs import SIDES, SideName, StoredPairs
 from lm.corpus.tree_positions import attach_positions, wrap_sources
 from lm.data.bpe_dropout import Merges, segment_words
 from lm.data.pair_batches import EncoderDecoderLayout, PairLayout

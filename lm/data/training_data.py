@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.errors import Advice
 from lm.text.dependency_trees import DependencyHeads
@@ -48,7 +48,7 @@ class LabelledPrompt(NamedTuple):
 class TrainingData(ABC):
     """Data that a model is trained on; the order is a pure function of (data, seed, samples consumed).
 
-    Each kind has a module in this package, and an entry in `lm.training.corpus.DATA_CLASSES`.
+    Each kind has a module in this package, and an entry in `lm.training.training_corpus.DATA_CLASSES`.
 
     Attributes:
         holds_pairs: whether it is for translation models.

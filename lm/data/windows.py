@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.shards import TokenReader, TokenShards, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, sample_keys

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
-from lm.evaluation.windows import CausalWindow, CausalWindowSplitter, Ids
+from lm.evaluation.scoring_windows import CausalWindow, CausalWindowSplitter, Ids
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import ParallelMap
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
-from lm.data.examples import completion_length_error, truncate_prompt
+from lm.data.example_data import completion_length_error, truncate_prompt
 from lm.errors import InputError, nan_logits_error
 from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
@@ -54,7 +54,7 @@ def score_completions(
     name: str,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
-    """Score examples in bounded memory, as in training (see `lm.data.examples`).
+    """Score examples in bounded memory, as in training (see `lm.data.example_data`).
 
     Args:
         model: in eval mode.
@@ -86,7 +86,7 @@ def score_conversations(
     name: str,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
-    """Score the assistant's tokens of conversations, as in training (see `lm.data.conversations`).
+    """Score the assistant's tokens of conversations, as in training (see `lm.data.conversation_data`).
 
     Arguments and results are those of `score_completions`.
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from lm.data.bucketing import length_batches
 from lm.errors import InputError, nan_logits_error
 from lm.evaluation.batch_scoring import Nats
-from lm.evaluation.windows import Ids
+from lm.evaluation.scoring_windows import Ids
 from lm.processes import ParallelMap
 from lm.text.documents import TextPiece, read_pieces
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 

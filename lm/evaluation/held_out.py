@@ -12,16 +12,16 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
-from lm.corpus.conversations import HELD_OUT_FILE
-from lm.corpus.examples import open_examples
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
-from lm.corpus.pairs import open_pairs
 from lm.corpus.prepared_folder import verify_checksums
 from lm.corpus.shards import open_split
+from lm.corpus.tokenized_conversations import HELD_OUT_FILE
+from lm.corpus.tokenized_examples import open_examples
+from lm.corpus.tokenized_pairs import open_pairs
 from lm.errors import InputError
-from lm.text.files import TextFile, write_temporary_file
 from lm.text.parallel import ParallelText
 from lm.text.rows import FIELD
+from lm.text.text_files import TextFile, write_temporary_file
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 

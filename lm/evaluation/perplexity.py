@@ -12,7 +12,7 @@ import numpy as np
 from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
 from lm.processes import ParallelMap
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lm.evaluation.file_scoring import ScoredSegment
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 
 _JOINER = "\u200d"
 

@@ -14,7 +14,7 @@ from lm.errors import UsageError
 from lm.evaluation.batch_scoring import Nats, compute_surprisals, score_windows
 from lm.evaluation.file_scoring import ScoredSegment, WindowScorer
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
-from lm.evaluation.windows import (
+from lm.evaluation.scoring_windows import (
     CausalWindow,
     CausalWindowSplitter,
     MaskedWindow,
@@ -23,7 +23,7 @@ from lm.evaluation.windows import (
 )
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import ParallelMap
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 

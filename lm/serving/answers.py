@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from lm.decoding.batching import Continuation, Finish, Token
-from lm.serving.errors import ApiError
+from lm.serving.api_errors import ApiError
 from lm.serving.inspection import ScoredIds
 from lm.serving.models import ServedModel
 from lm.serving.requests import CompletionRequest

@@ -19,9 +19,9 @@ from lm.config.decoding import TranslationConfig
 from lm.config.options import format_value
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
-from lm.serving import curves, inspection
+from lm.serving import inspection, run_curves
 from lm.serving.answers import ChatAnswer, CompletionAnswer
-from lm.serving.errors import ApiError, from_lm_error, invalid, unavailable
+from lm.serving.api_errors import ApiError, from_lm_error, invalid, unavailable
 from lm.serving.fields import SAMPLING_FIELDS, TRANSLATION_NAMES, check_known
 from lm.serving.http import AccessMiddleware, JsonResponse, read_object
 from lm.serving.models import Models, ServedModel
@@ -264,14 +264,14 @@ class Endpoints:
 
     async def list_runs(self, _: Request) -> Response:
         """The runs whose curves can be read."""
-        return JsonResponse(await asyncio.to_thread(curves.list_runs, self._config.runs))
+        return JsonResponse(await asyncio.to_thread(run_curves.list_runs, self._config.runs))
 
     async def run_metrics(self, request: Request) -> Response:
         """The metrics of a run after a step."""
         name, first = request.path_params["name"], request.query_params.get("from", "0")
         if not first.isdecimal() or len(first) > 18:
             raise invalid("from must be a step", param="from")
-        return JsonResponse(await asyncio.to_thread(curves.read_metrics, self._config.runs, name, int(first)))
+        return JsonResponse(await asyncio.to_thread(run_curves.read_metrics, self._config.runs, name, int(first)))
 
     async def _read_body(self, request: Request, *names: str) -> Mapping[str, Any]:
         """Read the JSON body of a request; with names of fields, no others are allowed."""

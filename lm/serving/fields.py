@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.options import did_you_mean, list_options
-from lm.serving.errors import invalid
+from lm.serving.api_errors import invalid
 
 Treatment = Literal["supported", "refused", "no effect"]
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lm.config.serving import ServerConfig
-from lm.serving.errors import ApiError, invalid, unavailable
+from lm.serving.api_errors import ApiError, invalid, unavailable
 from lm.serving.responses import to_json
 from lm.serving.statistics import Statistics
 from lm.serving.streams import DisconnectedError

@@ -23,10 +23,10 @@ from lm.decoding.session import window_start
 from lm.decoding.translation import Translation, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import nan_logits_error
-from lm.evaluation.attention import compute_attention, compute_translation_attention
-from lm.evaluation.windows import CausalWindowSplitter, resolve_window_sizes
+from lm.evaluation.scoring_windows import CausalWindowSplitter, resolve_window_sizes
+from lm.evaluation.text_attention import compute_attention, compute_translation_attention
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.serving.errors import invalid
+from lm.serving.api_errors import invalid
 from lm.serving.models import ServedModel
 from lm.text.documents import TextPiece
 from lm.tokenizer.special_tokens import build_text_frame

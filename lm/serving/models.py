@@ -24,7 +24,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
-from lm.serving.errors import ApiError, invalid
+from lm.serving.api_errors import ApiError, invalid
 from lm.serving.scheduler import Deliver, Scheduler
 from lm.text.conversations import Message
 from lm.text.normalization import normalize_like_training

@@ -12,7 +12,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.options import check_text, format_value, list_options
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
-from lm.serving.errors import ApiError, from_lm_error, invalid
+from lm.serving.api_errors import ApiError, from_lm_error, invalid
 from lm.serving.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,

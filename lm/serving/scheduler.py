@@ -27,7 +27,7 @@ from lm.engine.pytorch import SharedPrefix
 from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError
 from lm.model.transformer import DecoderOnly
-from lm.serving.errors import ApiError, from_lm_error, unavailable
+from lm.serving.api_errors import ApiError, from_lm_error, unavailable
 
 T = TypeVar("T")
 

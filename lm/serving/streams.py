@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from lm.serving.errors import ApiError
+from lm.serving.api_errors import ApiError
 from lm.serving.scheduler import Completion, Event, Scheduler
 
 _MAX_BUFFERED = 16_384

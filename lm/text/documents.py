@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from lm.text import conversations, examples, files, parquet
+from lm.text import conversations, examples, parquet, text_files
 from lm.text.compression import detect_compression
-from lm.text.files import BlockCallback, FileRange, TextFile
 from lm.text.normalization import TextChanges
+from lm.text.text_files import BlockCallback, FileRange, TextFile
 
 T = TypeVar("T")
 
@@ -139,8 +139,8 @@ def read_pieces(
     """
     if file.supervised or file.holds_rows:
         for text in _read_row_documents(file, on_block, file_range, changes):
-            for start in range(0, len(text), files.BLOCK_BYTES):
-                yield TextPiece(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
+            for start in range(0, len(text), text_files.BLOCK_BYTES):
+                yield TextPiece(text[start : start + text_files.BLOCK_BYTES], starts_document=start == 0)
         return
     starts = True
     for part in _split_at_separators(file.text(on_block, file_range, changes), separator):

@@ -26,9 +26,9 @@ from lm.errors import Advice, InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
 from lm.text.normalization import TextChanges
 from lm.text.rows import list_fields, read_text
+from lm.text.text_files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40

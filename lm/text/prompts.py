@@ -11,8 +11,8 @@ from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines, detect_compression, read_blocks
-from lm.text.files import BLOCK_BYTES, TextFile
 from lm.text.rows import Row, list_fields, naming_no_setting, read_text
+from lm.text.text_files import BLOCK_BYTES, TextFile
 
 _BYTES = 8
 

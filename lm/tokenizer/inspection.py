@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lm.errors import InputError
 from lm.text.documents import read_pieces
-from lm.text.files import ProgressCallback, TextFile, total_text_bytes
+from lm.text.text_files import ProgressCallback, TextFile, total_text_bytes
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}

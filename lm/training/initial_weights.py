@@ -13,7 +13,7 @@ from torch import Tensor
 from lm.checkpoint import load_tokenizers, prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware

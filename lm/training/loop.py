@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lm.config.data import IGNORE_INDEX
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import Criterion
 from lm.data.batch import Batch, micro_batch_rows
 from lm.distributed.strategy import ParallelStrategy

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.data.training_data import TrainingData
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, TrainingError
@@ -29,7 +29,6 @@ from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
 from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
-from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.objective import Objective, hidden_states_fn
 from lm.training.planning.budget import UNLIMITED_STEPS, BudgetClock, TrainingSpeed, evaluation_reserve
@@ -37,6 +36,7 @@ from lm.training.planning.continued_training import OverfitCheckpoint, find_over
 from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
 from lm.training.run_log import RunLog
+from lm.training.training_corpus import TrainingCorpus
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""

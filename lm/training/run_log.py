@@ -14,7 +14,7 @@ from typing import Any
 
 from lm import files, run_folder
 from lm.config.options import list_options
-from lm.config.run import SECTIONS, RunConfig
+from lm.config.run_config import SECTIONS, RunConfig
 from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
 
 _STEP_FIELDS = {"loss", "tokens_per_second"}

@@ -13,7 +13,7 @@ from typing import Any
 
 from lm import run_folder
 from lm.adapter_base import linked_base_weights, read_base_path
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
 from lm.run_folder import TrainingState

@@ -12,7 +12,7 @@ import torch
 
 from lm import checkpoint, run_folder
 from lm.adapter_base import find_base_weights, link_base, link_base_weights, with_base_hash
-from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.training_data import TrainingData
@@ -23,7 +23,6 @@ from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
-from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers, has_matching_head, load_initial_weights
 from lm.training.planning import continued_training, resolve
@@ -32,6 +31,7 @@ from lm.training.planning.hardware_selection import select_training_hardware
 from lm.training.planning.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
 from lm.training.run_log import RunLog
+from lm.training.training_corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 
 _FIXED_PLAN_FIELDS = ("device", "dtype", "optimizer_dtype", "data_key")
 """Fields of a plan that never change during a run."""

@@ -14,23 +14,23 @@ import numpy as np
 import torch
 
 from lm import files
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, PairManifest, PairSplit, SplitRecord
-from lm.corpus.pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWriter, WordTable, write_word_table
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import ShardWriter, token_dtype
+from lm.corpus.tokenized_pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWriter, WordTable, write_word_table
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
 from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, TrainingSpeed
 from lm.training.run import Run
 from lm.training.startup import start_run
+from lm.training.training_corpus import TrainingCorpus
 
 Timer = Callable[[], float]
 """Does some work once; returns the seconds it took."""
@@ -189,7 +189,7 @@ _FIRST_CHARACTER = 0x10000  # followed by enough code points for any vocabulary
 
 
 def write_random_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
-    """Write random sentence pairs in the format of `lm.corpus.pairs`, each token a word of its own."""
+    """Write random sentence pairs in the format of `lm.corpus.tokenized_pairs`, each token a word of its own."""
     folder.mkdir()
     rng, tokens = np.random.default_rng(0), pairs * (SENTENCE_LENGTH - 1)
     ends = np.arange(1, pairs + 1) * (SENTENCE_LENGTH - 1)

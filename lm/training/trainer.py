@@ -18,11 +18,11 @@ from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
 from lm.config.portable_architectures import describe_unportable
 from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
-from lm.config.run import CHANGEABLE_ON_RESUME, RunConfig
+from lm.config.run_config import CHANGEABLE_ON_RESUME, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, parse_duration
-from lm.corpus.corpus import read_beginnings
 from lm.corpus.shards import open_split
+from lm.corpus.text_corpus import read_beginnings
 from lm.data.training_data import TrainingData
 from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env
@@ -47,19 +47,6 @@ from lm.run_folder import (
 )
 from lm.training import events, step_timing
 from lm.training.compiling import check_compiler
-from lm.training.corpus import (
-    CorpusPrepared,
-    PairCorpus,
-    ProgressCallback,
-    TextCorpus,
-    TokenizerSampling,
-    TrainingCorpus,
-    check_model_fits_data,
-    load_named_tokenizers,
-    no_progress,
-    open_corpus,
-    open_data,
-)
 from lm.training.initial_weights import (
     add_token_rows,
     check_compatible,
@@ -75,6 +62,19 @@ from lm.training.planning.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
 from lm.training.run_summaries import find_unfinished
 from lm.training.startup import join_run, plan_run, resume_run, start_planned_run
+from lm.training.training_corpus import (
+    CorpusPrepared,
+    PairCorpus,
+    ProgressCallback,
+    TextCorpus,
+    TokenizerSampling,
+    TrainingCorpus,
+    check_model_fits_data,
+    load_named_tokenizers,
+    no_progress,
+    open_corpus,
+    open_data,
+)
 
 RUNS = Path("runs")
 """Folder of runs without an output folder."""

@@ -28,7 +28,7 @@ from lm.evaluation.ngram_baseline import compute_ngram_surprisals
 from lm.hardware import select_inference_hardware
 from lm.model.transformer import EncoderOnly
 from lm.text.documents import read_pieces
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.benchmarks.runs import lm
 
 Ids = NDArray[np.int64]

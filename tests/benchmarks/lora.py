@@ -21,18 +21,18 @@ from lm.checkpoint import load_weights
 from lm.config.data import DataConfig
 from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
-from lm.corpus.corpus import scan_corpus
+from lm.config.run_config import RunConfig
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import scan_corpus
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import find_checkpoint
-from lm.text.files import find_text_files
-from lm.training.corpus import TrainingCorpus
+from lm.text.text_files import find_text_files
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.benchmarks.supervised import Question, accuracy, pretrained, questions
 
 

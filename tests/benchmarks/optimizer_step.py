@@ -12,7 +12,7 @@ import statistics
 from contextlib import ExitStack
 
 from lm.config.presets import PRESETS, build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import batch_rows
 from lm.training.step_timing import random_data_run, time_interleaved, training_step_timer
 

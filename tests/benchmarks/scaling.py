@@ -26,22 +26,22 @@ from torch.profiler import ProfilerActivity, profile
 from lm.config.data import DataConfig
 from lm.config.hardware import DistributionConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import scan_corpus, train_tokenizer
 from lm.distributed.process_group import init_distributed
 from lm.distributed.strategy import DDPStrategy
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify_checkpoint
-from lm.text.files import find_text_files
-from lm.training.corpus import TrainingCorpus
+from lm.text.text_files import find_text_files
 from lm.training.events import Event
 from lm.training.loop import train
 from lm.training.planning.memory import estimate_memory
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 
 STORIES = Path("corpora/stories/train.txt")
 SHAPES = {

@@ -45,7 +45,7 @@ from lm.checkpoint import LoadedModel, save_checkpoint
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.model.transformer import build_model

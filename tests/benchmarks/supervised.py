@@ -24,17 +24,17 @@ from corpora.stories.lexicon import NAMES
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
-from lm.corpus.corpus import scan_corpus, train_tokenizer
+from lm.config.run_config import RunConfig
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import scan_corpus, train_tokenizer
 from lm.decoding.generator import Generator, encode_prompt
 from lm.model.transformer import DecoderOnly
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer.special_tokens import build_text_frame
-from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import start_run
+from lm.training.training_corpus import TrainingCorpus
 
 CORPUS = Path(stories.__file__).parent
 LONGEST = 140  # characters

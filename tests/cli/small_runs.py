@@ -5,7 +5,7 @@ from pathlib import Path
 from lm.checkpoint import save_checkpoint
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState

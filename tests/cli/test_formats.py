@@ -11,11 +11,11 @@ import pytest
 import lm
 from cli.main import run
 from lm.config.data import DataConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.corpus.shards import open_split
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 
 SMALL = [
     *("--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--context", "32", "--batch-size", "4"),

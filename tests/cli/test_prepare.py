@@ -12,9 +12,9 @@ from cli.corpus_report import train_or_load_tokenizer
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.shards import open_split
-from lm.text.files import find_text_files
+from lm.corpus.text_corpus import scan_corpus
+from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50

@@ -16,8 +16,8 @@ from cli.main import run
 from cli.tokenizer_report import build_training_report, format_training_report
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import read_training_texts, scan_corpus
-from lm.text.files import find_text_files
+from lm.corpus.text_corpus import read_training_texts, scan_corpus
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from cli.translation.line_io import (
     write_translations,
 )
 from lm.checkpoint import save_checkpoint
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.decoding.translation import TranslatedLine, Translation
 from lm.errors import InputError, UsageError
 from lm.run_folder import TrainingState

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState

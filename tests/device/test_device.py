@@ -13,16 +13,16 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.decoding.batching import SampleSpec, Token, generate
 from lm.decoding.sampling import Sampler
 from lm.model.transformer import DecoderOnly, build_model
-from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import assert_close
 

@@ -110,7 +110,7 @@ def prepared(folder: Path) -> dict[str, str]:
 def batches() -> dict[str, str]:
     """Hashes of the first training batches and of the validation batches of runs."""
     from lm.run_folder import load_config
-    from lm.training.corpus import open_data
+    from lm.training.training_corpus import open_data
 
     found = {}
     for name in _ORDERS:

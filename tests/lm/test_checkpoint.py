@@ -9,7 +9,7 @@ import torch
 from lm import checkpoint, files, run_folder, safetensors_io
 from lm.checkpoint import load_model, prepare_for_inference, save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.hardware import Hardware

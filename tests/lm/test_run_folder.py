@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lm import run_folder
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import FILE_NAME

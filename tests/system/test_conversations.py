@@ -14,7 +14,7 @@ from cli.main import run
 from lm.checkpoint import load_tokenizers, load_weights
 from lm.config.data import IGNORE_INDEX
 from lm.run_folder import find_checkpoint, load_config
-from lm.training.corpus import open_data
+from lm.training.training_corpus import open_data
 from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 

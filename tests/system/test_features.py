@@ -23,13 +23,13 @@ from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import MaskFiller
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.attention import compute_attention
 from lm.evaluation.classification import evaluate_classifier
 from lm.evaluation.perplexity import FileScore, PerplexityResult
+from lm.evaluation.text_attention import compute_attention
 from lm.evaluation.window_scorer import TextScorer
 from lm.hardware import select_inference_hardware
 from lm.interop.exporting import export_run
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from lm.text import files
+from lm.text import text_files
 from tests.lm.corpus.parallel_text import lines
 from tests.system.conftest import SMALL
 from tests.system.test_budget import steady  # noqa: F401 (a fixture)
@@ -37,13 +37,13 @@ def here(tmp_path, monkeypatch):
 def readings(monkeypatch) -> Counter[str]:
     """How often each file has been read from its start to its end."""
     found: Counter[str] = Counter()
-    blocks = files.read_blocks
+    blocks = text_files.read_blocks
 
     def counted(*arguments: Any, name: str) -> Iterator[bytes]:
         yield from blocks(*arguments, name=name)
         found[name] += 1
 
-    monkeypatch.setattr(files, "read_blocks", counted)
+    monkeypatch.setattr(text_files, "read_blocks", counted)
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import carray
 from numpy.typing import NDArray
 
-from lm.engine.compiled.attention import attend
+from lm.engine.compiled.cached_attention import attend
 from lm.kernels.jit import njit
 from lm.kernels.matmul import matmul, matmul_activation
 from lm.kernels.scalar_math import as_pointer, as_variable
@@ -133,7 +133,7 @@ def _linear_at(weight, scale, bias, outputs, inputs, dtype_like):
 
 
 class AttentionArrays(NamedTuple):
-    """The inputs of `lm.engine.compiled.attention.attend` besides queries.
+    """The inputs of `lm.engine.compiled.cached_attention.attend` besides queries.
 
     Attributes:
         keys: (rows, kv_heads, capacity, head).

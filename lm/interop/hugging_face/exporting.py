@@ -13,7 +13,7 @@ from lm import checkpoint, files, run_folder
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.export import ExportConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import custom_code, tokenizer_files
 from lm.interop.hugging_face.configuration import explain_family, find_family, to_json

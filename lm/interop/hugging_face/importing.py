@@ -13,7 +13,7 @@ from lm import run_folder
 from lm.checkpoint import save_checkpoint
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import tokenizer_files
 from lm.interop.hugging_face.configuration import from_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.errors import LMError
 from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, SEQUENCE_CLASSIFICATION, Family

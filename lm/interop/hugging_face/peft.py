@@ -27,7 +27,7 @@ from lm.adapter_base import link_base, read_base_path, refuse_adapters, with_bas
 from lm.config.export import ExportConfig
 from lm.config.lora import LAYER_KINDS, LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import find_family
 from lm.interop.hugging_face.family_schema import Family

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.config.presets import muon_learning_rate
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.training_data import TrainingData

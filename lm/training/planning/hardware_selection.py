@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware, single_threaded, time_work
 from lm.model.cost import training_flops

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware, free_gpu_memory

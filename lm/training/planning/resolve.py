@@ -37,7 +37,7 @@ from lm.config.presets import (
     portable_name,
     preset_depth,
 )
-from lm.config.run import SECTIONS, RunConfig, RunPlan
+from lm.config.run_config import SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import RunSpec, Settings
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS, TrainingConfig, parse_duration
@@ -48,7 +48,6 @@ from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
 from lm.optim.optimizers import training_bytes
 from lm.optim.schedules import steps_for_batches
-from lm.training.corpus import TrainingCorpus
 from lm.training.planning import sizing
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.planning.regularisation import (
@@ -58,6 +57,7 @@ from lm.training.planning.regularisation import (
     compute_novelty,
     count_useful_epochs,
 )
+from lm.training.training_corpus import TrainingCorpus
 
 _MAX_STEPS = 1 << 53
 """Largest number of steps that float64 counts exactly."""

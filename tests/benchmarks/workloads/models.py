@@ -8,7 +8,7 @@ from pathlib import Path
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.engine.compiled.build import compile_decode_step
 from lm.interop.ctranslate2.exporting import export_ctranslate2
 from lm.interop.gguf.exporting import export_gguf

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lm.benchmark import hugging_face
 from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.cost import training_flops

@@ -10,7 +10,7 @@ from cli.flags import help as help_pages
 from cli.flags.help import SHORT_HELP_LINES, group_names, summarize
 from cli.main import COMMANDS, run
 from lm.config.options import list_options
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from tests.documented_help import alias_table, commands
 
 COLUMNS = 80

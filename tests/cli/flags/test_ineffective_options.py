@@ -22,7 +22,7 @@ from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfi
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.model import _OF_ATTENTION, _OF_EXPERTS, _OF_SCALING, OF_BLOCKS, ModelConfig
 from lm.config.options import Option, list_options
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 from tests.cli.small_runs import make_run

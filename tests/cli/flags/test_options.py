@@ -12,7 +12,7 @@ from cli.main import _build_parser, run
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
 from lm.config.options import list_options
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.errors import Advice, InputError, UsageError
 
 

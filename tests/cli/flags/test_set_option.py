@@ -10,7 +10,7 @@ import pytest
 from cli.flags.options import ParsedOptions
 from cli.main import run
 from lm.config.options import Option, list_options
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from tests.documented_help import commands
 from tests.system.conftest import SMALL
 

@@ -8,10 +8,10 @@ import pytest
 from cli.main import run
 from cli.training.report import report
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles
-from lm.training import corpus as training_corpus
-from lm.training.corpus import PairCorpus, no_progress
+from lm.training import training_corpus
+from lm.training.training_corpus import PairCorpus, no_progress
 
 TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
         "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip

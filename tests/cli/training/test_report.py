@@ -12,7 +12,7 @@ from cli.training.plan import equivalent_command, plan_rows, warn_about_few_step
 from cli.training.report import describe_run, report_labels
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig

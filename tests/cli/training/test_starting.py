@@ -10,7 +10,7 @@ from cli.main import run
 from lm.locks import LockFile
 from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER, find_checkpoint, find_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import TextCorpus
+from lm.training.training_corpus import TextCorpus
 from tests.system.conftest import SMALL
 
 

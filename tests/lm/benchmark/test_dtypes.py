@@ -9,7 +9,7 @@ import pytest
 from lm.benchmark import dtypes
 from lm.benchmark.dtypes import BRIEF, DtypeMeasurement, choose_dtype_briefly, compare_dtypes, select_fastest_dtype
 from lm.config.hardware import HardwareConfig
-from lm.config.run import RunPlan
+from lm.config.run_config import RunPlan
 from lm.data.batch import Batch
 from lm.engine.compiled.build import compile_decode_step
 from lm.engine.fastest_dtype import decoding_dtype, load_for_decoding, read_recorded_dtypes

@@ -14,15 +14,15 @@ from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
 from lm.training import step_timing
-from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.planning.budget import EvaluationCost
 from lm.training.step_timing import random_data_run, training_step_timer
+from lm.training.training_corpus import TrainingCorpus, open_data
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)

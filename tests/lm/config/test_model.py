@@ -6,7 +6,7 @@ import math
 import pytest
 
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.model import ModelConfig
-from lm.config.run import SECTIONS
+from lm.config.run_config import SECTIONS
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 

@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.portable_architectures import ARCHITECTURES, describe_unportable, differing_fields
 from lm.config.presets import PRESETS, build_run_config, depth_preset_name, find_preset, portable_name
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lm.config.presets import PRESETS, build_run_config
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import DataFiles
 from lm.config.toml import read_toml
 from lm.errors import InputError, UsageError

@@ -8,7 +8,7 @@ from lm.config.export import ExportConfig
 from lm.config.hardware import DistributionConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepared_folder import PreparedFolder
-from lm.text.files import ProgressCallback, TextFile
+from lm.corpus.text_corpus import scan_corpus
+from lm.text.text_files import ProgressCallback, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.text.files import TextFile, find_text_files
+from lm.text.text_files import TextFile, find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from lm.config.data import DataConfig, ParallelConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.manifest import PairManifest, SplitName
-from lm.corpus.pairs import SIDES, open_pairs
 from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.corpus.prepared_folder import PreparedFolder
+from lm.corpus.tokenized_pairs import SIDES, open_pairs
 from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.corpus.preparing import byte_tokenizer

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus import corpus as corpora
-from lm.corpus.corpus import Chunk, HeldOutRule, scan_corpus, split_into_chunks
-from lm.text.files import FileRange
+from lm.corpus import text_corpus
+from lm.corpus.text_corpus import Chunk, HeldOutRule, scan_corpus, split_into_chunks
+from lm.text.text_files import FileRange
 from tests.lm.corpus.preparing import written
 
 SEPARATOR = "<|endoftext|>\n"
@@ -15,7 +15,7 @@ SEPARATOR = "<|endoftext|>\n"
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(corpora, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 100)
 
 
 def places(found: list[Chunk]) -> list[list[tuple[str, FileRange | None]]]:
@@ -50,7 +50,7 @@ def test_all_of_the_files_for_validation_is_held_out(tmp_path):
 
 
 def test_there_are_not_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "_MAX_CHUNKS", 3)
+    monkeypatch.setattr(text_corpus, "_MAX_CHUNKS", 3)
     corpus = scan_corpus(written(tmp_path, *["a" * 100] * 9), DataConfig())
     assert len(split_into_chunks(corpus, HeldOutRule(0))) == 3
 

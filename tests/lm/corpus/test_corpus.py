@@ -7,7 +7,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import (
+from lm.corpus.text_corpus import (
     compute_hash_bound,
     hash_text,
     parse_held_out_fraction,
@@ -18,7 +18,7 @@ from lm.corpus.corpus import (
 )
 from lm.errors import InputError, UsageError
 from lm.text.documents import TextPiece
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.lm.corpus.preparing import written
 
 WHOLE = DataConfig(validation="0")

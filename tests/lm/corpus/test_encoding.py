@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lm.corpus import corpus as encoding
-from lm.corpus.corpus import encode_groups
+from lm.corpus import text_corpus
+from lm.corpus.text_corpus import encode_groups
 from lm.errors import InputError
 
 
@@ -43,7 +43,7 @@ def squares(group):
 
 
 def test_each_item_has_what_was_made_of_it_in_order(monkeypatch):
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 7)
+    monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 7)
     seen, corpus = [], Corpus(200)
     found = list(encode_groups(corpus, corpus.items(), squares, progress=lambda *now: seen.append(now)))
     assert [item.number for group, _ in found for item in group] == list(range(200))
@@ -54,7 +54,7 @@ def test_each_item_has_what_was_made_of_it_in_order(monkeypatch):
 
 
 def test_encoding_runs_ahead_by_a_bounded_amount(monkeypatch):
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 1)
+    monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 1)
     taken = []
 
     def items():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm.corpus.examples import index_file_name, open_examples
+from lm.corpus.tokenized_examples import index_file_name, open_examples
 from lm.errors import InputError
 from tests.lm.corpus.preparing import prepare
 from tests.lm.corpus.small_examples import PAIRS, WHOLE, lines, source, tokenizer

@@ -12,18 +12,18 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
 from lm.corpus.partitions import join_partitions, prepare_partition
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.prepared_folder import cache_folder
-from lm.text.files import find_text_files
+from lm.corpus.text_corpus import scan_corpus
 from lm.text.parallel import find_parallel_texts
-from lm.training.corpus import open_data, verify_data
+from lm.text.text_files import find_text_files
+from lm.training.training_corpus import open_data, verify_data
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare_corpus import contents
 

@@ -10,7 +10,6 @@ import pytest
 from lm import files
 from lm.config.data import DataConfig
 from lm.corpus import prepared_folder
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import (
     MANIFEST,
     Manifest,
@@ -23,6 +22,7 @@ from lm.corpus.manifest import (
 )
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepared_folder import PreparedFolder, compute_checksums, verify_checksums
+from lm.corpus.text_corpus import scan_corpus
 from lm.errors import InputError
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 

@@ -12,13 +12,13 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import overlap, repetition, shards
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Repetition
 from lm.corpus.overlap import TrainingOverlap
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.repetition import TokenizedDocuments, measure_repetition
 from lm.corpus.shards import read_manifest
-from lm.text.files import TextFile, find_text_files
+from lm.corpus.text_corpus import scan_corpus
+from lm.text.text_files import TextFile, find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import prepare

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs
+from lm.corpus.tokenized_pairs import open_pairs
 from lm.errors import InputError
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import BYTES, PLAIN, corpus

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus import corpus as corpora
-from lm.corpus.corpus import Corpus, scan_corpus
+from lm.corpus import text_corpus
 from lm.corpus.manifest import PartitionManifest
 from lm.corpus.partitions import join_partitions, prepare_partition
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepared_folder import PreparedFolder, locked_folder
+from lm.corpus.text_corpus import Corpus, scan_corpus
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, written
@@ -20,7 +20,7 @@ from tests.lm.corpus.test_prepare_corpus import contents, texts
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 3000)
 
 
 @pytest.fixture

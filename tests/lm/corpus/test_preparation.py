@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepared_folder import Preparation, PreparedFolder, hash_inputs
 from lm.corpus.shards import open_split
+from lm.corpus.text_corpus import scan_corpus
 from lm.errors import InputError
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 from tests.lm.corpus.test_manifest import MADE

@@ -12,12 +12,12 @@ import pytest
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import corpus as corpora
 from lm.corpus import prepare_corpus as preparation
-from lm.corpus.corpus import Corpus, scan_corpus
+from lm.corpus import text_corpus
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import Corpus, scan_corpus
 from lm.errors import InputError
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
 from tests.forked import Forked
 from tests.lm.corpus.preparing import byte_tokenizer, written
@@ -39,7 +39,7 @@ def texts(count: int, *, seed: int = 0) -> str:
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 3000)
 
 
 @pytest.mark.parametrize("kind", ["many documents", "few", "files", "examples", "few examples"])
@@ -60,7 +60,7 @@ def test_parts_join_to_what_one_makes(kind, elsewhere, tmp_path, monkeypatch):
         found = find_text_files([str(tmp_path)], DataConfig(supervised=True))
     corpus = scan_corpus(found, config)
     whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
-    monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 3000)
     assert len(preparation.select_steps(config).chunks(corpus)) > 1 or kind.startswith("few")
     prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
@@ -94,7 +94,7 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path)
 
 
 def prepare_small_parts(text: str, folder: str) -> None:
-    corpora.CHUNK_BYTES = 3000
+    text_corpus.CHUNK_BYTES = 3000
     os.environ["LM_CACHE"] = f"{folder}/cache"
     sys.exit(run(["prepare", text, "-o", f"{folder}/out", "--kind", "byte", "--processes", "2"]))
 

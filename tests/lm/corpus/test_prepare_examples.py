@@ -7,10 +7,10 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import corpus as encoding
-from lm.corpus.examples import open_examples
+from lm.corpus import text_corpus
+from lm.corpus.tokenized_examples import open_examples
 from lm.errors import InputError, UsageError
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import prepare
@@ -74,7 +74,7 @@ def test_the_text_in_all_batches_is_bounded(tmp_path, monkeypatch):
             sizes.append(sum(map(len, texts)))
             return super().encode_batch(texts)
 
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
+    monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 100)
     pairs = drawn(200)
     watched = Watched(tokenizer()._backend)
     prepare([source(tmp_path, lines(pairs))], watched, WHOLE, tmp_path / "out")

@@ -9,12 +9,11 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import corpus as encoding
-from lm.corpus import parallel_corpus
+from lm.corpus import parallel_corpus, text_corpus
 from lm.corpus.manifest import PairManifest
-from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.ragged import RaggedArray
+from lm.corpus.tokenized_pairs import open_pairs
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.errors import InputError, UsageError
 from lm.text.dependency_trees import compute_tree_positions
@@ -36,7 +35,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 def test_tokens_are_the_tokenizers(elsewhere, tmp_path, monkeypatch):
     if elsewhere.end_of_text is None:
         pytest.skip("has no token that ends a text")
-    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 100)
+    monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 100)
     sources = [line.strip() for line in TEXT.split("\n") if line.strip()]
     targets = [text[::-1] for text in sources]
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), elsewhere, PLAIN)

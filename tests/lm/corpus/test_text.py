@@ -9,12 +9,12 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import corpus as encoding
+from lm.corpus import text_corpus
 from lm.corpus.manifest import Manifest, SplitName
 from lm.corpus.prepared_folder import PreparedFolder
 from lm.corpus.shards import open_split
 from lm.errors import InputError
-from lm.text import files
+from lm.text import text_files
 from lm.tokenizer import tokenizer as tokenizers
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
@@ -47,8 +47,8 @@ class TestTokens:
         assert ids(prepared) == expected + ([end] if start == end else [])
 
     def test_long_documents_in_pieces_are_the_same(self, elsewhere, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "BLOCK_BYTES", 999)
-        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", 999)
+        monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 3000)
         monkeypatch.setattr(tokenizers.split_into_pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(written(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
@@ -105,7 +105,7 @@ class TestValidation:
     @pytest.mark.parametrize("fraction", ["0.05", "0.3", "0.5", "0.81", "1/3"])
     @pytest.mark.parametrize("block", [1, 4, 1 << 18])
     def test_the_boundary_never_splits_a_character(self, fraction, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "BLOCK_BYTES", block)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
         texts = ["한국어 é", "🙂🙂", "plain text", "ü"]
         prepared = prepare(
             written(tmp_path, *texts), byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "out"

@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
-from lm.corpus.pairs import WordTable
 from lm.corpus.ragged import RaggedArray
+from lm.corpus.tokenized_pairs import WordTable
 
 
 def test_a_full_table_changes_no_token():

@@ -5,8 +5,8 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 

@@ -5,7 +5,7 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows, micro_batch_rows

@@ -13,17 +13,17 @@ import torch
 
 from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.model import ModelConfig
-from lm.corpus import corpus as encoding
-from lm.corpus.examples import open_examples
+from lm.corpus import text_corpus
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepared_folder import PreparedFolder
+from lm.corpus.tokenized_examples import open_examples
 from lm.data.batch import Batch
-from lm.data.examples import ExampleData, completion_length_error, truncate_prompt
+from lm.data.example_data import ExampleData, completion_length_error, truncate_prompt
 from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
 from tests.lm.corpus.preparing import prepare
@@ -59,7 +59,7 @@ def expected(made: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Counter[Row]:
 
 class TestRows:
     def test_are_what_generation_sees_and_the_completion_with_its_end(self, elsewhere, tmp_path, monkeypatch):
-        monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 30)
+        monkeypatch.setattr(text_corpus, "GROUP_CHARACTERS", 30)
         prepared = prepare([source(tmp_path, lines(PAIRS))], elsewhere, WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(elsewhere, PAIRS)
 

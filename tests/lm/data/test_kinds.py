@@ -9,23 +9,23 @@ from lm import files
 from lm.config.data import DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import manifest
 from lm.corpus.manifest import SourceRecord
 from lm.data import training_data
-from lm.data.examples import ExampleData
-from lm.data.pairs import PairData
+from lm.data.example_data import ExampleData
+from lm.data.pair_data import PairData
 from lm.data.windows import WindowData
 from lm.errors import InputError, UsageError
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
-from lm.training import corpus
-from lm.training.corpus import TrainingCorpus, check_model_fits_data, data_key, open_data, source_files
+from lm.training import training_corpus
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus, check_model_fits_data, data_key, open_data, source_files
 from tests.lm.corpus.preparing import prepare
 from tests.lm.data.test_training_data import CountData, CountManifest
 
@@ -118,7 +118,7 @@ def test_only_pairs_have_something_to_translate(folders, stored):
 def test_a_new_kind_takes_two_lines(tmp_path, monkeypatch):
     """Then a run on it starts, evaluates, and continues."""
     monkeypatch.setitem(manifest.MANIFEST_CLASSES, "count", CountManifest)
-    monkeypatch.setitem(corpus.DATA_CLASSES, "count", (CountData, None))
+    monkeypatch.setitem(training_corpus.DATA_CLASSES, "count", (CountData, None))
     made = CountManifest(
         kind="count", key="count-10", sources=(SourceRecord("one to ten", 10, ""),), validation_sources=(), most=10
     )

@@ -11,16 +11,16 @@ import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import corpus, examples
-from lm.corpus.corpus import scan_corpus
-from lm.corpus.examples import open_examples
+from lm.corpus import text_corpus, tokenized_examples
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import scan_corpus
+from lm.corpus.tokenized_examples import open_examples
 from lm.data.labels import LabelledData, count_labels, find_label_completions, load_labels, read_completions
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import open_data
+from lm.training.training_corpus import open_data
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.tokenizers_elsewhere import bert_like, gpt2_like
@@ -140,7 +140,7 @@ def spaced() -> tokenizers.Tokenizer:
 
 @pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
 def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(corpus, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 300)
     tokenizer = Tokenizer(made())
     folder, given = of_labels(tmp_path, tokenizer)
     labels = load_labels(folder)
@@ -199,7 +199,7 @@ def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for
 
 @pytest.mark.parametrize("limit", ["_MAX_LABELS", "_MAX_LABEL_BYTES"])
 def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(examples, limit, 8)
+    monkeypatch.setattr(tokenized_examples, limit, 8)
     folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
     assert not list(folder.glob("*labels*"))
     with pytest.raises(UsageError, match="too many different completions"):

@@ -7,7 +7,7 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.masking import Masking, sample_keys
@@ -15,7 +15,7 @@ from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import UsageError
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import open_data
+from lm.training.training_corpus import open_data
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 
 TEXT = "the owl saw the fox, and the fox ran home by the mill. " * 20

@@ -9,7 +9,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout, select_layout
-from lm.data.pairs import PairData
+from lm.data.pair_data import PairData
 from lm.errors import InputError
 from tests.lm.data.test_pairs import ALL, PLAIN, epoch
 

@@ -5,12 +5,12 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.data.batch import Batch
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout
+from lm.data.pair_data import PairData
 from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_directions
-from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import SourceLine, TranslationModel
 from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder

@@ -13,11 +13,11 @@ import pytest
 from lm.config.data import IGNORE_INDEX, DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
-from lm.data import pairs
+from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
+from lm.data import pair_data
 from lm.data.batch import Batch
-from lm.data.pairs import PairData
+from lm.data.pair_data import PairData
 from lm.errors import InputError, UsageError
 from lm.text.parallel import find_parallel_texts
 from lm.tokenizer import training as tokenizer_training
@@ -31,7 +31,7 @@ ALL = [PLAIN, DROPPING, BOTH, ParallelConfig(bidirectional=True, bpe_dropout=0.2
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch):
-    monkeypatch.setattr(pairs, "_POOL_SIZE", 256)
+    monkeypatch.setattr(pair_data, "_POOL_SIZE", 256)
 
 
 def data(stored: StoredPairs, config: ParallelConfig, *, seed: int = 3, **options: int) -> PairData:
@@ -134,7 +134,7 @@ def test_no_batch_is_beyond_its_limits(stored, config):
 
 @pytest.mark.parametrize("config", ALL)
 def test_little_is_padding(stored, config, monkeypatch):
-    monkeypatch.setattr(pairs, "_POOL_SIZE", 1 << 14)
+    monkeypatch.setattr(pair_data, "_POOL_SIZE", 1 << 14)
     real = positions = 0
     for batch in epoch(data(stored, config)):
         assert batch.source is not None

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import pytest
 
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import PreparedManifest
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData

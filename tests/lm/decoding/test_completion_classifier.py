@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.checkpoint import LoadedModel
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.decoding.classifier import CompletionClassifier, build_classifier
 from lm.errors import UsageError

@@ -15,21 +15,21 @@ from lm.config.data import DataConfig, ParallelConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.text_corpus import scan_corpus, train_tokenizer
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
-from lm.text.files import find_text_files
 from lm.text.parallel import find_parallel_texts
-from lm.training.corpus import TrainingCorpus
+from lm.text.text_files import find_text_files
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.forked import Forked
 
 

@@ -10,8 +10,8 @@ from lm.config.model import ModelConfig
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
-from lm.evaluation.attention import compute_attention, compute_translation_attention
 from lm.evaluation.attention_maps import AttentionMap, Axis, SpecialToken, build_text_axis, build_token_axis
+from lm.evaluation.text_attention import compute_attention, compute_translation_attention
 from lm.hardware import select_inference_hardware
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus.examples import open_examples
+from lm.corpus.tokenized_examples import open_examples
 from lm.data.batch import Batch
-from lm.data.examples import ExampleData
+from lm.data.example_data import ExampleData
 from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
 from lm.evaluation.completion_scoring import score_completions
 from lm.evaluation.file_scoring import WindowBatcher
 from lm.hardware import Hardware
 from lm.text.examples import Example
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.training.objective import summed_loss
 from tests.lm.corpus.preparing import prepare
 from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token

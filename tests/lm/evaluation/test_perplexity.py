@@ -19,7 +19,7 @@ from lm.evaluation.window_scorer import TextScorer, build_window_scorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
 from lm.text.documents import TextPiece
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
 from tests.tolerances import approx, assert_close
 
@@ -73,7 +73,7 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
 
 
 def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     (result,) = results(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
@@ -222,7 +222,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_segments_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
@@ -249,7 +249,7 @@ def _spelled(segment):
 
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 200})
     pieces = {s.piece.first: s.piece for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(pieces) > 3

@@ -14,7 +14,7 @@ from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import iterate_token_scores
 from lm.evaluation.window_scorer import TextScorer
 from lm.model.transformer import EncoderOnly, build_model
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
 from tests.lm.evaluation import small_models
 from tests.tolerances import approx, assert_close

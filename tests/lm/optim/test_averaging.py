@@ -7,7 +7,7 @@ from torch import nn
 from lm import checkpoint, run_folder
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware

@@ -22,7 +22,7 @@ from lm.checkpoint import save_checkpoint
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import find_checkpoint

@@ -10,9 +10,9 @@ import pytest
 import zstandard
 
 from lm.errors import InputError
-from lm.text import documents, files
+from lm.text import documents, text_files
 from lm.text.compression import read_blocks
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -63,7 +63,7 @@ class TestReading:
     def test_memory_stays_bounded(self, kind, tmp_path):
         found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
         longest = max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR))
-        assert longest <= 2 * files.BLOCK_BYTES
+        assert longest <= 2 * text_files.BLOCK_BYTES
 
 
 @every_kind

@@ -6,7 +6,7 @@ import pytest
 
 from lm.errors import InputError
 from lm.text.conversations import Conversation, Message, is_conversation_line, parse_conversations, parse_messages
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 
 HI, HELLO = {"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}
 

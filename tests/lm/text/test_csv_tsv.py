@@ -10,7 +10,7 @@ import pytest
 from lm.config.data import DataConfig, FilesConfig
 from lm.errors import InputError, UsageError
 from lm.text.csv_tsv import parse_rows
-from lm.text.files import TextFile, find_text_files
+from lm.text.text_files import TextFile, find_text_files
 
 
 def written(folder: Path, data: str | bytes, name: str, **reading: object) -> TextFile:
@@ -99,7 +99,7 @@ class TestColumns:
 
 @pytest.mark.parametrize("block", [1, 5, 1 << 18])
 def test_a_json_array_has_its_objects(block, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", block)
     file = written(tmp_path, ' [ {"text": "a\\"]"} ,\n{"text": "é, {}", "n": [1, {"b": 2}]}]\n', "a.json")
     assert list(file.documents()) == ['a"]', "é, {}"]
     assert list(written(tmp_path, "[]", "empty.json").documents()) == []
@@ -122,7 +122,7 @@ def test_what_is_no_array_of_objects_is_refused(text, message, tmp_path):
 
 
 def test_a_long_array_is_read_in_little_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 1000)
     monkeypatch.setattr("lm.text.json_lines.MAX_LINE_CHARACTERS", 5000)
     record = '{"text": "' + "a" * 900 + '"}'
     file = written(tmp_path, "[" + ",\n".join([record] * 2000) + "]", "a.json")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.text import documents, files
+from lm.text import documents, text_files
 from lm.text.documents import group_by_size
-from lm.text.files import TextFile, find_text_files
+from lm.text.text_files import TextFile, find_text_files
 
 SEPARATOR = "<|endoftext|>"
 
@@ -63,7 +63,7 @@ class TestSeparators:
 
     @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
     def test_blocks_make_no_difference(self, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "BLOCK_BYTES", block)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
         draw = random.Random(block)
         for _ in range(200):
             separator = draw.choice(["S", "<|e|>", "ab"])
@@ -74,7 +74,7 @@ class TestSeparators:
     def test_a_document_streams_in_small_fragments(self, tmp_path):
         file = written(tmp_path, "no line ends " * 100_000)
         lengths = [len(piece.text) for piece in documents.read_pieces(file, SEPARATOR)]
-        assert max(lengths) <= files.BLOCK_BYTES + len(SEPARATOR) + 2
+        assert max(lengths) <= text_files.BLOCK_BYTES + len(SEPARATOR) + 2
 
     def test_a_byte_order_mark_is_text(self, tmp_path):
         assert read(written(tmp_path, "\ufeffone")) == ["\ufeffone"]
@@ -89,7 +89,7 @@ class TestSurvey:
 
 
 def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 4)
     (tmp_path / "a.jsonl").write_text('{"text": "abcdefghij"}\n{"text": "klmn"}\n{"text": "o"}\n')
     (file,) = find_text_files([str(tmp_path / "a.jsonl")])
     found = [(piece.text, piece.starts_document) for piece in documents.read_pieces(file, "---")]

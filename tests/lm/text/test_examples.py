@@ -7,7 +7,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.errors import InputError, UsageError
 from lm.text.examples import Example
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.lm.corpus.small_examples import PAIRS, lines, source
 
 

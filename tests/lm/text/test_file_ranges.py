@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.text.documents import read_pieces, split_into_ranges
-from lm.text.files import FileRange, TextFile, find_text_files
+from lm.text.text_files import FileRange, TextFile, find_text_files
 
 TEXTS = [
     b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from lm.config.data import DataConfig, FilesConfig
-from lm.corpus.corpus import scan_corpus
+from lm.corpus.text_corpus import scan_corpus
 from lm.errors import InputError, UsageError
 from lm.text import compression as module
-from lm.text import documents, files
+from lm.text import documents, text_files
 from lm.text.compression import decode_lines, read_file_lines
 from lm.text.encodings import UnreadableError, decode
-from lm.text.files import TextFile, find_text_files, select_readable, total_text_bytes
+from lm.text.text_files import TextFile, find_text_files, select_readable, total_text_bytes
 
 
 def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFile:
@@ -49,7 +49,7 @@ class TestWrongFiles:
         ],
     )
     def test_invalid_utf8_is_refused_with_its_offset(self, data, offset, byte, *, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "BLOCK_BYTES", block)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
         with pytest.raises(
             InputError, match=rf"corpus\.txt: not valid UTF-8 at byte offset {offset} \(0x{byte}\).*iconv"
         ):
@@ -57,7 +57,7 @@ class TestWrongFiles:
 
     @pytest.mark.parametrize("block", [1, 5, 1 << 18])
     def test_a_file_that_ends_inside_a_character_is_cut_off(self, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "BLOCK_BYTES", block)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
         with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
             read(written(tmp_path, "한국어".encode()[:-1]))
 
@@ -117,12 +117,12 @@ class TestResolve:
 
     def test_the_copy_of_stdin_is_closed_at_once_and_deleted_with_the_last_that_refers_to_it(self, monkeypatch):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text")))
-        files._copy_stdin.cache_clear()
+        text_files._copy_stdin.cache_clear()
         before = opened_descriptors()
         (file,) = find_text_files(["-"])
         assert opened_descriptors() == before
         path, other = file.path, dataclasses.replace(file, data=DataConfig(field="body"))
-        files._copy_stdin.cache_clear()
+        text_files._copy_stdin.cache_clear()
         del file
         gc.collect()
         assert read(other) == "text"
@@ -131,7 +131,7 @@ class TestResolve:
         assert not path.exists()
 
     def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path):
-        program = "from lm.text.files import find_text_files; print(find_text_files(['-'])[0].path)"
+        program = "from lm.text.text_files import find_text_files; print(find_text_files(['-'])[0].path)"
         told = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], input="text", capture_output=True, text=True,
             env={**os.environ, "TMPDIR": str(tmp_path)},

@@ -10,8 +10,8 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.errors import InputError
-from lm.text import documents, files, json_lines
-from lm.text.files import TextFile, find_text_files
+from lm.text import documents, json_lines, text_files
+from lm.text.text_files import TextFile, find_text_files
 
 SEPARATOR = "<|endoftext|>"
 
@@ -34,7 +34,7 @@ def read(found: TextFile) -> list[str]:
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_each_line_is_a_document(block, tmp_path, monkeypatch, *, ascii_only):
-    monkeypatch.setattr(files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     draw = random.Random(block)
     for end in ("\n", "\r\n", "\n\n"):
         parts = ["x", "é한", "🙂", "\n", "\u2028", "\x85", '"', "\\", f"\n{SEPARATOR}\n"]
@@ -72,10 +72,10 @@ def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch)
 
     def endless(*_: object, **__: object) -> Iterator[bytes]:
         while len(blocks) < 200:
-            blocks.append(b"a" * files.BLOCK_BYTES)
+            blocks.append(b"a" * text_files.BLOCK_BYTES)
             yield blocks[-1]
 
-    monkeypatch.setattr(files, "read_blocks", endless)
+    monkeypatch.setattr(text_files, "read_blocks", endless)
     assert found.format == "text"
     assert len(blocks) < 100
 
@@ -83,7 +83,7 @@ def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch)
 def test_long_documents_come_in_pieces(tmp_path):
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
-    assert max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR)) <= files.BLOCK_BYTES
+    assert max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR)) <= text_files.BLOCK_BYTES
     assert read(found) == [text]
 
 
@@ -116,7 +116,7 @@ def test_a_bad_line_is_named(line, message, tmp_path):
 
 
 def test_an_endless_line_is_not_read_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 10)
     monkeypatch.setattr(json_lines, "MAX_LINE_CHARACTERS", 100)
     with pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 100 characters"):
         read(source(tmp_path, '{"text": "x"}\n' + "[" * 200))

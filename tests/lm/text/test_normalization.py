@@ -7,7 +7,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.text import documents
 from lm.text.documents import scan_file
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 
 BOOK = (
     "The Project Gutenberg eBook of Emma\n\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n\nEmma Woodhouse.\n\n"
@@ -38,7 +38,7 @@ def text(found: documents.FileSummary) -> str:
     ],
 )
 def test_lines_end_with_line_feeds(data, expected, block, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", block)
     found, kept = read(tmp_path, data), read(tmp_path, data, keep_line_ends=True)
     assert (text(found), text(kept)) == (expected, data)
     assert (found.bytes, kept.bytes) == (len(expected.encode()), len(data.encode()))
@@ -60,7 +60,7 @@ def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_pat
 @pytest.mark.parametrize("block", [100, 1 << 18])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_the_text_of_a_book_is_what_stands_between_its_markers(block, end, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block if block > 1000 else 1 << 12)
+    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", block if block > 1000 else 1 << 12)
     data = (BOOK * 3).replace("\n", end) if block > 1000 else (BOOK + "x\n" * 9000).replace("\n", end)
     plain, stripped = read(tmp_path, data), read(tmp_path, data, strip_gutenberg=True)
     assert plain.changes.is_book

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus, select_steps
+from lm.corpus.text_corpus import scan_corpus
 from lm.errors import InputError, UsageError
 from lm.text import parquet
 from lm.text.documents import read_pieces, split_into_ranges
 from lm.text.examples import Example
-from lm.text.files import FileRange, TextFile, find_text_files, total_text_bytes
 from lm.text.parallel import find_parallel_texts
+from lm.text.text_files import FileRange, TextFile, find_text_files, total_text_bytes
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare_corpus import contents
 
@@ -72,7 +72,7 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path, monkeypatch):
     (lines,) = find_text_files([str(tmp_path / "a.jsonl")], DataConfig(field="body"))
     (table,) = find_text_files([str(tmp_path / "a.parquet")], DataConfig(field="body"))
     prepare_corpus(scan_corpus([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
-    monkeypatch.setattr("lm.corpus.corpus.CHUNK_BYTES", 3000)
+    monkeypatch.setattr("lm.corpus.text_corpus.CHUNK_BYTES", 3000)
     corpus = scan_corpus([table], config)
     assert len(select_steps(config).chunks(corpus)) > 3
     prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)

@@ -4,8 +4,8 @@ import json
 import pytest
 
 from lm.errors import InputError
-from lm.text.files import find_text_files
 from lm.text.prompts import Prompt, read_prompts
+from lm.text.text_files import find_text_files
 
 
 def read(path) -> list[Prompt]:

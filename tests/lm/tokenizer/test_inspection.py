@@ -6,7 +6,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.text.documents import TextPiece
-from lm.text.files import find_text_files, total_text_bytes
+from lm.text.text_files import find_text_files, total_text_bytes
 from lm.tokenizer import inspection, training
 from lm.tokenizer.inspection import format_token
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets

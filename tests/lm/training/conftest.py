@@ -9,18 +9,18 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.run_folder import find_checkpoint
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import compute_validation_loss
 from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.startup import start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus.preparing import prepare
 
 

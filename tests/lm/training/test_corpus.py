@@ -4,7 +4,7 @@ import pytest
 
 from lm.config.presets import build_run_config
 from lm.config.run_spec import DataFiles
-from lm.training.corpus import TrainingCorpus, no_progress, open_corpus
+from lm.training.training_corpus import TrainingCorpus, no_progress, open_corpus
 
 
 @pytest.fixture(autouse=True)

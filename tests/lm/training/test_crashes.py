@@ -19,14 +19,14 @@ from lm import files, run_folder
 from lm.checkpoint import load_weights, save_checkpoint
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
 

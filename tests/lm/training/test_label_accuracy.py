@@ -8,18 +8,18 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.keywords import run_spec
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus.examples import open_examples
+from lm.corpus.tokenized_examples import open_examples
 from lm.decoding.classifier import CompletionClassifier
 from lm.run_folder import load_config
 from lm.training import evaluation
-from lm.training.corpus import CorpusPrepared, TrainingCorpus
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from lm.training.trainer import Trainer
+from lm.training.training_corpus import CorpusPrepared, TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import metrics_lines, stop_after

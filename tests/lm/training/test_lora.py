@@ -20,10 +20,10 @@ from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
 from lm.optim.averaging import average_checkpoints
-from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run_summaries import summarise_run
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import loss_of, metrics_lines, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)

@@ -11,13 +11,12 @@ from lm.checkpoint import load_model, load_weights
 from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
-from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import compute_validation_loss
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.initial_weights import check_compatible
@@ -25,6 +24,7 @@ from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import metrics_lines, stop_after, sums

@@ -7,7 +7,7 @@ import torch
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, set_matmul_precision

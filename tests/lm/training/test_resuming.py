@@ -12,11 +12,11 @@ from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.optim.averaging import latest_checkpoints
-from lm.text.files import find_text_files
-from lm.training.corpus import TrainingCorpus
+from lm.text.text_files import find_text_files
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
 

@@ -12,10 +12,10 @@ from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint
 from lm.tokenizer import training as tokenizer_training
 from lm.training import startup
-from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.events import Saved, Step, TrainingWarning
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus, open_data
 from tests.lm.training.conftest import loss_of, stop_after, sums
 
 

@@ -14,7 +14,7 @@ from lm.checkpoint import load_model
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
@@ -30,13 +30,13 @@ from lm.text.parallel import find_parallel_texts
 from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import evaluation
-from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.tolerances import approx, assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}

@@ -9,7 +9,7 @@ import torch
 
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.hardware import Hardware
 from lm.interop.gguf.exporting import export_gguf
 from lm.model.transformer import build_model

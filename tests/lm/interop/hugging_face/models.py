@@ -9,7 +9,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.interop.hugging_face.families import QWEN2
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState

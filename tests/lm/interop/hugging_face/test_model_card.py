@@ -5,13 +5,13 @@ import shutil
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig, RunPlan
-from lm.corpus.corpus import scan_corpus
+from lm.config.run_config import RunConfig, RunPlan
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.text_corpus import scan_corpus
 from lm.interop.hugging_face.families import LLAMA
 from lm.interop.hugging_face.model_card import build_model_card
 from lm.run_folder import TrainingState
-from lm.text.files import find_text_files
+from lm.text.text_files import find_text_files
 from tests.cli.small_runs import TEXT, make_tokenizer
 
 PLAN = RunPlan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")

@@ -13,11 +13,11 @@ from lm.hardware import Hardware
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import MODEL, checkpoint_folder
 from lm.safetensors_io import load_tensors
-from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import FakeTime, new_run
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}

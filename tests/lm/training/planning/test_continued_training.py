@@ -16,10 +16,9 @@ from lm.checkpoint import load_weights
 from lm.config.keywords import run_spec
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError
-from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.planning.continued_training import (
@@ -32,6 +31,7 @@ from lm.training.planning.resolve import resolve_spec
 from lm.training.run import Run
 from lm.training.run_summaries import has_improved
 from lm.training.startup import resume_run, start_run
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
 from tests.lm.training.conftest import loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)

@@ -10,7 +10,7 @@ import torch
 
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware

@@ -7,7 +7,7 @@ from typing import Any
 
 from lm import run_folder
 from lm.errors import LMError
-from lm.serving.errors import ApiError
+from lm.serving.api_errors import ApiError
 from lm.training import run_summaries
 
 

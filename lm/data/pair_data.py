@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.model import check_heads_given
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import SPLITS
-from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.ragged import RaggedArray
+from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.data.batch import Batch
 from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, bucket_pairs, select_layout
 from lm.data.pair_tokens import FramedPairs, translation_directions

@@ -14,27 +14,27 @@ from lm.checkpoint import load_tokenizers
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
-from lm.config.run import RunConfig
+from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.corpus import prepared_folder
-from lm.corpus.conversations import hold_conversations
-from lm.corpus.corpus import Corpus, scan_corpus, train_tokenizer
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
 from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
-from lm.data.conversations import ConversationData
-from lm.data.examples import ExampleData
+from lm.corpus.text_corpus import Corpus, scan_corpus, train_tokenizer
+from lm.corpus.tokenized_conversations import hold_conversations
+from lm.data.conversation_data import ConversationData
+from lm.data.example_data import ExampleData
 from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_completions, load_labels
-from lm.data.pairs import PairData
+from lm.data.pair_data import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import Advice, InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
-from lm.text.files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.text.text_files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.tokenizer.chat_template import CHAT_TOKENS
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES

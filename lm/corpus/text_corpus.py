@@ -26,7 +26,9 @@ from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
-from lm.text.files import (
+from lm.text.normalization import describe_malformed
+from lm.text.rows import FIELD
+from lm.text.text_files import (
     FileRange,
     ProgressCallback,
     TextFile,
@@ -34,8 +36,6 @@ from lm.text.files import (
     drop_unreadable,
     find_text_files,
 )
-from lm.text.normalization import describe_malformed
-from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
 

@@ -11,10 +11,10 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from lm.config.run import RunConfig
-from lm.corpus.conversations import StoredConversations, open_conversations
+from lm.config.run_config import RunConfig
+from lm.corpus.tokenized_conversations import StoredConversations, open_conversations
 from lm.data.batch import Batch, batch_rows
-from lm.data.examples import RowData
+from lm.data.example_data import RowData
 from lm.data.training_data import LabelledPrompt
 from lm.errors import Advice, InputError
 

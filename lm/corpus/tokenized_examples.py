@@ -27,17 +27,6 @@ import numpy.typing as npt
 
 from lm import files
 from lm.corpus import repetition, shards
-from lm.corpus.corpus import (
-    BytesCallback,
-    Chunk,
-    ChunkInput,
-    Corpus,
-    HeldOutRule,
-    compute_hash_bound,
-    count_text_bytes,
-    encode_groups_unchecked,
-    hash_text,
-)
 from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord
 from lm.corpus.repetition import TokenizedDocuments
 from lm.corpus.shards import (
@@ -51,9 +40,20 @@ from lm.corpus.shards import (
     read_in_blocks,
     token_dtype,
 )
+from lm.corpus.text_corpus import (
+    BytesCallback,
+    Chunk,
+    ChunkInput,
+    Corpus,
+    HeldOutRule,
+    compute_hash_bound,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+)
 from lm.errors import InputError
 from lm.text.examples import Example
-from lm.text.files import TextFile
+from lm.text.text_files import TextFile
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 

@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run import RunConfig
-from lm.corpus.examples import StoredExamples, open_examples
+from lm.config.run_config import RunConfig
+from lm.corpus.tokenized_examples import StoredExamples, open_examples
 from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
 from lm.data.training_data import LabelledPrompt, TrainingData
@@ -31,7 +31,7 @@ class StoredRows(Protocol):
 
     @property
     def records(self) -> NDArray[Any]:
-        """(rows,) records, as `lm.corpus.examples.EXAMPLE_DTYPE`."""
+        """(rows,) records, as `lm.corpus.tokenized_examples.EXAMPLE_DTYPE`."""
         ...
 
     def __len__(self) -> int:

@@ -21,23 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
-from lm.corpus.corpus import (
-    BytesCallback,
-    Chunk,
-    Corpus,
-    count_text_bytes,
-    encode_groups_unchecked,
-    hash_text,
-)
-from lm.corpus.examples import (
-    EXAMPLE_DTYPE,
-    RowMerger,
-    StoredExamples,
-    assign_splits,
-    count_row_copies,
-    index_file_name,
-    open_examples,
-)
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
 from lm.corpus.shards import (
     ArrayWriter,
@@ -48,9 +31,26 @@ from lm.corpus.shards import (
     read_in_blocks,
     token_dtype,
 )
+from lm.corpus.text_corpus import (
+    BytesCallback,
+    Chunk,
+    Corpus,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+)
+from lm.corpus.tokenized_examples import (
+    EXAMPLE_DTYPE,
+    RowMerger,
+    StoredExamples,
+    assign_splits,
+    count_row_copies,
+    index_file_name,
+    open_examples,
+)
 from lm.errors import InputError
 from lm.text.conversations import Conversation
-from lm.text.files import TextFile, are_conversations
+from lm.text.text_files import TextFile, are_conversations
 from lm.tokenizer.chat_template import EncodedConversation
 from lm.tokenizer.tokenizer import Tokenizer
 
