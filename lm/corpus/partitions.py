@@ -17,7 +17,7 @@ from lm.corpus.prepare_corpus import (
     accumulate_progress,
     find_kind,
     merge_chunks,
-    select_steps,
+    select_stages,
     tokenize_chunks,
 )
 from lm.corpus.prepared_folder import PreparedFolder, locked_folder
@@ -61,7 +61,7 @@ def prepare_partition(
     """
     if (kind := find_kind(corpus)) == "conversations":
         raise UsageError(f"{corpus.name}: conversations are prepared as a whole, not in partitions", settings=["part"])
-    preparation = select_steps(kind)
+    preparation = select_stages(kind)
     all_chunks = preparation.chunks(corpus)
     own = all_chunks[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in all_chunks)

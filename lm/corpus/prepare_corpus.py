@@ -95,7 +95,7 @@ class ChunkWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class PreparationSteps:
+class PreparationStages:
     """The steps for a kind of data.
 
     Attributes:
@@ -113,13 +113,13 @@ class PreparationSteps:
         return split_into_chunks(corpus, self.held_out(corpus))
 
 
-def select_steps(kind: DataKind) -> PreparationSteps:
+def select_stages(kind: DataKind) -> PreparationStages:
     """Return the preparation steps for a kind of data."""
     if kind == "conversations":
-        return PreparationSteps(choose_held_out_examples, write_conversation_chunk, merge_conversation_chunks)
+        return PreparationStages(choose_held_out_examples, write_conversation_chunk, merge_conversation_chunks)
     if kind == "examples":
-        return PreparationSteps(choose_held_out_examples, write_example_chunk, merge_example_chunks)
-    return PreparationSteps(choose_held_out_text, write_text_chunk, merge_text_chunks)
+        return PreparationStages(choose_held_out_examples, write_example_chunk, merge_example_chunks)
+    return PreparationStages(choose_held_out_text, write_text_chunk, merge_text_chunks)
 
 
 def find_kind(corpus: Corpus) -> DataKind:
@@ -192,7 +192,7 @@ def prepare_corpus(
     with_labels: bool = False,
 ) -> PreparedFolder[Manifest]:
     """Tokenize a corpus of text or examples into a folder, or load it."""
-    preparation = select_steps(find_kind(corpus))
+    preparation = select_stages(find_kind(corpus))
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
         chunks, done = preparation.chunks(corpus), accumulate_progress(progress, corpus.bytes)
@@ -246,7 +246,7 @@ def merge_chunks(
             unfinished = opened.enter_context(resumable_folder(place.resolve()))
             tokenizer.save(partial / FILE_NAME)
             chunks = _ChunkCounter(stored(unfinished, partial / FILE_NAME))
-            written = select_steps(origin.kind).join(chunks, tokenizer, partial)
+            written = select_stages(origin.kind).join(chunks, tokenizer, partial)
             if chunks.bytes != origin.bytes:
                 shutil.rmtree(unfinished)
                 raise InputError(f"{origin.name}: the corpus changed while it was read; try again")
