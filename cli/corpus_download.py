@@ -68,7 +68,7 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
     with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
     for download in fetched:
-        origin = "there already, " if download.reused else ""
+        origin = "already downloaded, " if download.reused else ""
         print_note(f"{download.path}: {format_bytes(download.size)}, {origin}{_CHECKS[download.check]}")
     return fetched
 

@@ -37,11 +37,11 @@ def train_or_load_tokenizer(
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
     """Print the report on stderr and, with `as_json`, as JSON on stdout."""
-    made = build_report(prepared)
-    print_report(made)
+    report = build_report(prepared)
+    print_report(report)
     warn_of_repetition(prepared.manifest)
     if as_json:
-        print(format_json_line(made))
+        print(format_json_line(report))
 
 
 def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:

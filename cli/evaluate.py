@@ -271,6 +271,6 @@ def _refuse_contradictions(
     if run is not None and not sources:
         raise UsageError("a run needs something to translate: give --source, or --pairs")
     if hypotheses is not None and out is not None:
-        raise UsageError("--out writes the translations of a run; these are there already (--hypotheses)")
+        raise UsageError("--out writes the translations of a run; these exist already (--hypotheses)")
     if out is not None:
         check_writable(out)

@@ -206,11 +206,11 @@ def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     if (costs := described.get("per_process")) is None:
         return []
     parts = ", ".join(f"{format_bytes(costs[part])} {part}" for part in _PROCESS_COSTS)
-    who = "one process" if costs["processes"] == 1 else "per process"
+    label = "one process" if costs["processes"] == 1 else "per process"
     sent = [("", f"{format_bytes(costs['exchanged'])} sent per step")] if costs["processes"] > 1 else []
     rank = " on rank 0" if costs["processes"] > 1 else ""
     copied = f"{format_bytes(costs['copied'])} more CPU memory{rank} for writing checkpoints"
-    return [(who, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}"), ("", copied), *sent]
+    return [(label, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}"), ("", copied), *sent]
 
 
 _PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")

@@ -68,7 +68,7 @@ COMMAND_GROUPS = {
 }
 """Where each command is, or the app of its own commands, by group of `lm --help`."""
 _NAME_WIDTH = 10
-COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
+COMMANDS = {name: module for group in COMMAND_GROUPS.values() for name, module in group.items()}
 _PROCESS_BEGAN = time.monotonic() - time.process_time()
 """Approximate start of the process, from its CPU time so far; budgets count from there."""
 
@@ -76,8 +76,8 @@ _PROCESS_BEGAN = time.monotonic() - time.process_time()
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         import torch
@@ -124,7 +124,7 @@ class CommandGroup(TyperGroup):
 @cache
 def build_app(*names: str) -> typer.Typer:
     """Build the app with some or all of `COMMANDS`; others are not imported, to save time."""
-    made = typer.Typer(
+    app = typer.Typer(
         name="lm",
         callback=global_options,
         help="Train, sample from and evaluate language models on your own text.",
@@ -138,12 +138,12 @@ def build_app(*names: str) -> typer.Typer:
         module, _, attribute = COMMANDS[name].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if isinstance(command, typer.Typer):
-            made.add_typer(command, name=name)
+            app.add_typer(command, name=name)
             set_help(command)
         else:
-            made.command(name)(command)
-    set_help(made)
-    return made
+            app.command(name)(command)
+    set_help(app)
+    return app
 
 
 @cache
@@ -152,14 +152,14 @@ def _build_parser(*names: str) -> Any:  # noqa: ANN401 (click's types, which typ
     return typer.main.get_command(build_app(*names))
 
 
-def run(arguments: Sequence[str], *, alone: bool = False) -> int:
+def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped)."""
-    began = _PROCESS_BEGAN if alone else time.monotonic()
+    start_time = _PROCESS_BEGAN if is_process else time.monotonic()
     words = list(arguments)
     try:
         words = _insert_default_command(arguments)
         asked = _build_parser(*[name for name in words[:1] if name in COMMANDS])
-        return asked(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, began)) or 0
+        return asked(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, start_time)) or 0
     except LMError as error:
         return _fail(_format_message(error, words), error.exit_code)
     except _UsageProblem as error:
@@ -226,7 +226,7 @@ def main() -> None:
     for number in termination_signals():
         signal.signal(number, _terminate)
     _warn_of_unknown_variables()
-    code = run(sys.argv[1:], alone=True)
+    code = run(sys.argv[1:], is_process=True)
     for number in termination_signals():
         signal.signal(number, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
     sys.exit(code)

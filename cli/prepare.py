@@ -124,9 +124,9 @@ def prepare(
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
     print_notes([*files.notes, *surveyed.notes])
-    wanted = TokenizerConfig(**options["tokenizer"])
-    unknown = unknown if wanted.kind == "char" else None
-    loaded = loaded or train_or_load_tokenizer(surveyed, wanted, special=special, unknown=unknown)
+    tokenizer_config = TokenizerConfig(**options["tokenizer"])
+    unknown = unknown if tokenizer_config.kind == "char" else None
+    loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
     if hold_conversations(surveyed) and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
     if number is not None and out is not None:
@@ -164,7 +164,7 @@ def _prepare_partition(
     from lm.corpus.partitions import prepare_partition
 
     with show_tokenization_progress() as progress:
-        made = prepare_partition(
+        prepared = prepare_partition(
             corpus,
             tokenizer,
             out,
@@ -174,11 +174,9 @@ def _prepare_partition(
             processes=processes,
             progress=progress,
         )
-    own, n_reused = len(made.manifest.own_chunks), made.chunks_reused
-    before = f", {n_reused:,} of them made before" if n_reused else ""
-    print_note(
-        f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}"
-    )
+    own, n_chunks, n_reused = len(prepared.manifest.own_chunks), len(prepared.manifest.chunks), prepared.chunks_reused
+    reused = f", {n_reused:,} of them reused" if n_reused else ""
+    print_note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {n_chunks:,} chunks{reused}")
     if as_json:
         print(
             format_json_line(

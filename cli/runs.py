@@ -108,7 +108,7 @@ def plot(
     run: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.complete_runs)
     ],
-    what: _What = _NLL,
+    metric: _What = _NLL,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg."),
@@ -128,21 +128,21 @@ def plot(
       lm plot runs/* --what validation_loss
       lm plot runs/novel --what learning_rate -o rate.svg
     """
-    chosen = _choose_curves(run, what)
+    chosen = _choose_curves(run, metric)
     if out is not None:
-        _write_picture(chosen, what, out)
+        _write_picture(chosen, metric, out)
         return
     curves = {format_label(name): (curve.steps, curve.values) for name, curve in chosen.items()}
     width = width or min(get_terminal_size().columns, 120)
-    print(plot_curves(curves, title=format_label(what), width=width, height=height, colour=is_colour_enabled()))
+    print(plot_curves(curves, title=format_label(metric), width=width, height=height, colour=is_colour_enabled()))
 
 
-def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
+def _choose_curves(runs: Sequence[Path], metric: str) -> dict[str, MetricCurve]:
     """Return the curves by run, skipping runs without; raises the first error if none is left."""
     chosen, problems = {}, []
     for folder in runs:
         try:
-            chosen[str(folder)] = _read_curve(folder, what)
+            chosen[str(folder)] = _read_curve(folder, metric)
         except LMError as error:
             problems.append(error)
     if not chosen:
@@ -152,17 +152,17 @@ def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
     return chosen
 
 
-def _read_curve(run: Path, what: str) -> MetricCurve:
+def _read_curve(run: Path, metric: str) -> MetricCurve:
     curves = run_summaries.load_curves(run)
-    if what == _NLL and _NLL not in curves and _LOSS in curves:
+    if metric == _NLL and _NLL not in curves and _LOSS in curves:
         print_note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
         return curves[_LOSS]
-    if what not in curves:
-        raise UsageError(f"{run}: no {what!r}{did_you_mean(what, curves)}; there is {', '.join(curves)} (--what)")
-    return curves[what]
+    if metric not in curves:
+        raise UsageError(f"{run}: no {metric!r}{did_you_mean(metric, curves)}; there is {', '.join(curves)} (--what)")
+    return curves[metric]
 
 
-def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> None:
+def _write_picture(chosen: Mapping[str, MetricCurve], metric: str, out: Path) -> None:
     if out.suffix not in (".png", ".svg"):
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
     try:
@@ -176,7 +176,7 @@ def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> N
     for name, curve in chosen.items():
         axes.plot(curve.steps, curve.values, label=name, linewidth=1.2)
     axes.set_xlabel("step")
-    axes.set_ylabel(what.replace("_", " "))
+    axes.set_ylabel(metric.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     with atomic_write_bytes(out) as file:

@@ -48,7 +48,7 @@ def train(
         raise UsageError(f"{out} is a folder; name the file to write, for instance {out / 'tokenizer.json'} (--out)")
     check_writable(out)
     if out.exists() and not force:
-        raise InputError(f"{out}: is there already; choose another name, or --force")
+        raise InputError(f"{out}: already exists; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import print_note, print_notes
     from lm.corpus.text_corpus import read_training_texts, scan_corpus
@@ -184,7 +184,7 @@ def _parse_ids(text: str) -> list[int]:
     words = re.sub(r"[\[\],]", " ", text).split()
     wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
     if wrong is not None:
-        raise InputError(f"{wrong!r} is no token id; ids are integers separated by spaces")
+        raise InputError(f"{wrong!r} is not a token ID; IDs are integers separated by spaces")
     return [int(word) for word in words]
 
 

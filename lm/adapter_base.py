@@ -59,20 +59,20 @@ def refuse_adapters(base: Path) -> None:
 def read_base_path(checkpoint: Path) -> str | None:
     """Return the path of the base of a checkpoint as written in its run; None without one."""
     owner = _base_folder(checkpoint)
-    place = run_folder.read_pointer(owner, "base")
-    return os.path.normpath(owner / place) if place else None
+    base = run_folder.read_pointer(owner, "base")
+    return os.path.normpath(owner / base) if base else None
 
 
 def find_base(checkpoint: Path) -> Path:
     """Return the base checkpoint of adapters; InputError if it is missing."""
     owner = _base_folder(checkpoint)
-    place = run_folder.read_pointer(owner, "base")
-    if not place:
+    pointer = run_folder.read_pointer(owner, "base")
+    if not pointer:
         raise InputError(f"{owner / BASE}: missing; write into it where the run is that {checkpoint} adapts")
     with contextlib.suppress(OSError):  # an impossible name
-        if run_folder.is_checkpoint(owner / place):
-            return owner / place
-    gone = f"there is no checkpoint at {place[:_MAX_SHOWN]}, the base of this run"
+        if run_folder.is_checkpoint(owner / pointer):
+            return owner / pointer
+    gone = f"there is no checkpoint at {pointer[:_MAX_SHOWN]}, the base of this run"
     raise InputError(f"{owner / BASE}: {gone}; put it back, or write into this file where it is now")
 
 

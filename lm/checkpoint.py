@@ -134,10 +134,10 @@ def _remove_old_branch(run: Path) -> None:
 
     Idempotent, so that it can be repeated after a crash. `best` and `last` always point to complete checkpoints.
     """
-    for begun, folder, resumed_at in run_folder.hidden_checkpoints(run):
+    for hidden, folder, resumed_at in run_folder.hidden_checkpoints(run):
         if resumed_at is None:
             continue
-        best_step = run_folder.load_state(begun).best_step
+        best_step = run_folder.load_state(hidden).best_step
         kept = {run_folder.checkpoint_step(path): path for path in run_folder.list_checkpoints(run)}
         kept = {step: path for step, path in kept.items() if step <= resumed_at}
         best_of_kept = run_folder.load_state(kept[max(kept)]).best_step if kept else None
@@ -159,7 +159,7 @@ def _remove_old_branch(run: Path) -> None:
         else:
             (run / run_folder.BEST).unlink(missing_ok=True)
         set_pointer(folder, "last")
-        _move_into_place(begun, folder)
+        _move_into_place(hidden, folder)
 
 
 def _write_manifest(folder: Path) -> None:
@@ -173,17 +173,17 @@ def _write_manifest(folder: Path) -> None:
 
 def _move_into_place(unfinished: Path, folder: Path) -> None:
     """Rename a checkpoint into place; a previous one of that name is kept until then."""
-    aside = run_folder.replaced_checkpoint_path(folder)
+    replaced = run_folder.replaced_checkpoint_path(folder)
     with contextlib.suppress(FileNotFoundError):
-        folder.rename(aside)
+        folder.rename(replaced)
     try:
         unfinished.rename(folder)
     except OSError:
-        if aside.exists():
-            aside.rename(folder)
+        if replaced.exists():
+            replaced.rename(folder)
         raise
     files.sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def clean_up(run: Path) -> None:
@@ -208,9 +208,9 @@ def clean_up(run: Path) -> None:
 
 def remove_checkpoint(folder: Path) -> None:
     """Remove a checkpoint atomically."""
-    going = folder.with_name(f".{folder.name}.removed")
-    folder.rename(going)
-    shutil.rmtree(going)
+    removed = folder.with_name(f".{folder.name}.removed")
+    folder.rename(removed)
+    shutil.rmtree(removed)
 
 
 def prune_checkpoints(run: Path, *, keep: int) -> None:
@@ -316,8 +316,8 @@ def write_merged_run(path: Path, out: Path) -> Path:
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
     """Load the tokenizer of a checkpoint, and that of its sources if they have their own."""
-    of_source = folder / run_folder.SOURCE_TOKENIZER
-    return Tokenizer.load(folder / run_folder.TOKENIZER), Tokenizer.load(of_source) if of_source.is_file() else None
+    source_path = folder / run_folder.SOURCE_TOKENIZER
+    return Tokenizer.load(folder / run_folder.TOKENIZER), Tokenizer.load(source_path) if source_path.is_file() else None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -344,5 +344,5 @@ def _load_merged_weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
 
 
 def _weights_error(folder: Path) -> InputError:
-    problem = f"has not the weights of the model in {run_folder.CONFIG}"
+    problem = f"does not hold the weights of the model in {run_folder.CONFIG}"
     return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")

@@ -21,9 +21,9 @@ class LMError(Exception):
         super().__init__(message)
         self.settings = tuple(settings)
 
-    def at(self, place: str) -> Self:
+    def at(self, location: str) -> Self:
         """Return the same error with a place in front of the message, such as a file and line."""
-        return type(self)(f"{place}: {self}", settings=self.settings)
+        return type(self)(f"{location}: {self}", settings=self.settings)
 
 
 class UsageError(LMError):

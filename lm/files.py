@@ -72,12 +72,14 @@ def naming_errors(path: Path) -> Iterator[None]:
 
 def check_folder(folder: Path) -> None:
     """Raise InputError unless a folder can be written to or created."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        problem = "is a file, not a folder" if there == folder else f"cannot be made, since {there} is a file"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        problem = "is a file, not a folder" if existing == folder else f"cannot be made, since {existing} is a file"
         raise InputError(f"{folder}: {problem}; choose another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        problem = "cannot be written to" if there == folder else f"cannot be made, since {there} cannot be written to"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        problem = (
+            "cannot be written to" if existing == folder else f"cannot be made, since {existing} cannot be written to"
+        )
         raise InputError(f"{folder}: {problem}; choose another place")
 
 
@@ -121,8 +123,8 @@ def atomic_write_bytes(path: Path) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
     check_writable(path)
-    if (place := _in_place_target(path)) is not None:
-        with naming_errors(path), open(place, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
+    if (target := _in_place_target(path)) is not None:
+        with naming_errors(path), open(target, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
             yield file
         return
     path = path.resolve()
@@ -166,7 +168,7 @@ def atomic_new_file(path: Path) -> Iterator[Path]:
     """
     check_writable(path)
     if path.exists():
-        raise InputError(f"{path}: is there already; choose a new file", settings=("out",))
+        raise InputError(f"{path}: already exists; choose a new file", settings=("out",))
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")

@@ -254,11 +254,11 @@ def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, 
 def cpu_seconds(work: Callable[[], object]) -> float:
     """Return the CPU time of some work; repeated where the clock is coarse."""
     least = _WINDOWS_TICKS if sys.platform == "win32" else 0.0
-    began, calls = time.thread_time(), 0
+    start, calls = time.thread_time(), 0
     while True:
         work()
         calls += 1
-        if (taken := time.thread_time() - began) >= least and taken > 0:
+        if (taken := time.thread_time() - start) >= least and taken > 0:
             return taken / calls
 
 
@@ -271,9 +271,9 @@ def synchronized_time(hardware: Hardware) -> float:
 
 def time_work(work: Callable[[], object], hardware: Hardware) -> float:
     """Return the seconds of some work, including device synchronisation."""
-    began = synchronized_time(hardware)
+    start = synchronized_time(hardware)
     work()
-    return synchronized_time(hardware) - began
+    return synchronized_time(hardware) - start
 
 
 def select_device(config: HardwareConfig) -> str:

@@ -298,9 +298,9 @@ def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
 def _find_complete(run: Path, name: str) -> Path | None:
     """Return a complete checkpoint by name, also while it is being moved into place; None if it is missing."""
     named = run / CHECKPOINTS / name
-    hidden = (folder for folder, place, _ in hidden_checkpoints(run) if place == named)
-    places = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
-    return next((place for place in places if (place / MANIFEST).is_file()), None)
+    hidden = (folder for folder, destination, _ in hidden_checkpoints(run) if destination == named)
+    candidates = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
+    return next((candidate for candidate in candidates if (candidate / MANIFEST).is_file()), None)
 
 
 def _not_found_error(path: Path) -> InputError:

@@ -79,12 +79,12 @@ def _section(shown: TextAttention, config: AttentionConfig) -> Iterator[str]:
     yield "</section>\n"
 
 
-def _table(of: AttentionMap, config: AttentionConfig) -> Iterator[str]:
+def _table(attention_map: AttentionMap, config: AttentionConfig) -> Iterator[str]:
     """The chosen map with its numbers, and tooltips with the words."""
-    columns = [escape(format_name(name), quote=True) for name in of.keys.labels]
+    columns = [escape(format_name(name), quote=True) for name in attention_map.keys.labels]
     heads = "".join(f"<th><span>{name}</span></th>" for name in columns)
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
-    for name, row in zip(of.queries.labels, weight_rows(of, config), strict=True):
+    for name, row in zip(attention_map.queries.labels, weight_rows(attention_map, config), strict=True):
         head = escape(format_name(name), quote=True)
         cells = "".join(_cell(weight, head, column) for weight, column in zip(row, columns, strict=True))
         yield f"<tr><th>{head}</th>{cells}</tr>\n"
@@ -99,16 +99,18 @@ def _cell(weight: float | None, row: str, column: str) -> str:
     return f'<td class="w{percent}{light}" title="{row} → {column}: {weight:.1%}">{percent or "·"}</td>'
 
 
-def _all(of: AttentionMap) -> Iterator[str]:
+def _all(attention_map: AttentionMap) -> Iterator[str]:
     """Every head of every layer, a row for each layer."""
-    layers, heads = of.weights.shape[:2]
+    layers, heads = attention_map.weights.shape[:2]
     if layers * heads == 1:
         return
     yield '<p class="what">every head (column) of every layer (row)</p>\n'
     yield f'<div class="all" style="grid-template-columns: repeat({heads}, minmax(3.5rem, 10rem))">\n'
     for layer in range(layers):
         for head in range(heads):
-            picture = base64.b64encode(_png(of.weights[layer, head], is_causal=of.is_causal)).decode()
+            picture = base64.b64encode(
+                _png(attention_map.weights[layer, head], is_causal=attention_map.is_causal)
+            ).decode()
             name = f"layer {layer + 1}, head {head + 1}"
             yield (
                 f'<figure><img alt="{name}" src="data:image/png;base64,{picture}">'

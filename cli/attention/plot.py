@@ -50,7 +50,9 @@ def save_plot(path: Path, attention: TextAttention, config: AttentionConfig) -> 
             figure.savefig(file, format=path.suffix[1:], dpi=150)
         plot.close(figure)
     if any("missing from font" in str(warning.message) for warning in raised):
-        print_note(f"{path}: no font of this machine has all the characters; boxes stand for them (.html shows them)")
+        print_note(
+            f"{path}: no font of this machine has all the characters; they are shown as boxes (.html shows them)"
+        )
     return path
 
 
@@ -62,37 +64,43 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *(name for name in installed if name.startswith(_WIDE_FONTS))]
 
 
-def _draw(plot: Any, of: AttentionMap, config: AttentionConfig) -> Any:  # noqa: ANN401
-    rows, columns = len(of.queries.labels), len(of.keys.labels)
+def _draw(plot: Any, attention_map: AttentionMap, config: AttentionConfig) -> Any:  # noqa: ANN401
+    rows, columns = len(attention_map.queries.labels), len(attention_map.keys.labels)
     width, height = 2.2 + 0.32 * columns, 2.2 + 0.28 * rows
-    layers, heads = of.weights.shape[:2]
+    layers, heads = attention_map.weights.shape[:2]
     with_all = not (config.layer and config.head) and layers * heads > 1
     side = max(3.0, 0.9 * heads) if with_all else 0.0
     figure = plot.figure(figsize=(width + side, max(height, 0.9 * layers + 1 if with_all else 0)), layout="constrained")
     parts = figure.subfigures(1, 2, width_ratios=[width, side]) if with_all else [figure]
-    _large(parts[0].subplots(), of, config)
-    parts[0].suptitle(fill(describe(of, config), int(14 * width)), fontsize=8)
+    _large(parts[0].subplots(), attention_map, config)
+    parts[0].suptitle(fill(describe(attention_map, config), int(14 * width)), fontsize=8)
     if with_all:
         grid = parts[1].subplots(layers, heads, squeeze=False)
         for layer in range(layers):
             for head in range(heads):
-                _small(grid[layer][head], _blank_future(of, of.weights[layer, head]), f"{layer + 1}.{head + 1}")
+                _small(
+                    grid[layer][head],
+                    _blank_future(attention_map, attention_map.weights[layer, head]),
+                    f"{layer + 1}.{head + 1}",
+                )
         parts[1].suptitle("layer.head", fontsize=8)
     return figure
 
 
-def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noqa: ANN401
-    image = _image(axes, _blank_future(of, of.mean(layer=config.layer, head=config.head)))
-    axes.set_xticks(range(len(of.keys.labels)), list(_labels(of.keys.labels)), rotation=90, fontsize=8)
-    axes.set_yticks(range(len(of.queries.labels)), list(_labels(of.queries.labels)), fontsize=8)
+def _large(axes: Any, attention_map: AttentionMap, config: AttentionConfig) -> None:  # noqa: ANN401
+    image = _image(axes, _blank_future(attention_map, attention_map.mean(layer=config.layer, head=config.head)))
+    axes.set_xticks(
+        range(len(attention_map.keys.labels)), list(_labels(attention_map.keys.labels)), rotation=90, fontsize=8
+    )
+    axes.set_yticks(range(len(attention_map.queries.labels)), list(_labels(attention_map.queries.labels)), fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, ticks=_TICKS)
     bar.ax.set_yticklabels([f"{tick:.0%}" for tick in _TICKS], fontsize=8)
 
 
-def _blank_future(of: AttentionMap, weights: Weights) -> Weights:
-    if not of.is_causal:
+def _blank_future(attention_map: AttentionMap, weights: Weights) -> Weights:
+    if not attention_map.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
 

@@ -68,11 +68,11 @@ class _ErrorIgnoringStream(io.RawIOBase):
 
     def write(self, data: Any) -> int:  # noqa: ANN401 (any buffer)
         """Write the data, or drop the rest at the first error; returns the number of bytes."""
-        left = memoryview(data).cast("B")
-        n_bytes = len(left)
+        unwritten = memoryview(data).cast("B")
+        n_bytes = len(unwritten)
         with contextlib.suppress(OSError, ValueError):
-            while left and (written := self._stream.write(left)):
-                left = left[written:]
+            while unwritten and (written := self._stream.write(unwritten)):
+                unwritten = unwritten[written:]
         return n_bytes
 
     def writable(self) -> bool:

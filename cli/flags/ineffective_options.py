@@ -520,7 +520,7 @@ _OF_GENERATION = (
         "leave it out, or give that too", neutral={"--top-alternatives": 0},
     ),
     IneffectiveRule(
-        _GENERATE, ("--echo",), lambda mode: bool(mode["--json"]), "with --json, which has the prompt apart",
+        _GENERATE, ("--echo",), lambda mode: bool(mode["--json"]), "with --json, which has the prompt in a field",
     ),
     IneffectiveRule(
         _GENERATE, ("prompt", "--prompt-file", "--interactive", "--draft"), lambda mode: mode["--prompts"] is not None,

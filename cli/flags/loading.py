@@ -151,8 +151,8 @@ def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = N
     config = loaded.model.config
     if config.translates and instead is not None:
         is_two = config.is_encoder_decoder
-        does = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
-        return UsageError(f"{run}: this run {does}: {instead}")
+        description = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
+        return UsageError(f"{run}: this run {description}: {instead}")
     return UsageError(f"{run}: this run {config.purpose}: use {_COMMANDS[config.purpose]}")
 
 

@@ -179,18 +179,18 @@ def _with_progress(
     results: Iterable[tuple[int, Continued]], request: GenerationRequest, output_format: OutputFormat, *, total: int
 ) -> Iterator[tuple[int, Continued]]:
     """The same results, with their number and speed on stderr if that is a terminal."""
-    began, tokens, done = time.perf_counter(), 0, 0
+    start, tokens, done = time.perf_counter(), 0, 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts  {task.fields[speed]}"), TimeRemainingColumn())
     with create_progress(*columns) as bar:
         task = bar.add_task("", total=total, speed="")
         for done, (number, (prompt, continuations)) in enumerate(results, 1):
             tokens += sum(len(continuation.tokens) for continuation in continuations)
-            speed = f"{tokens / (time.perf_counter() - began):,.0f} tokens/s"
+            speed = f"{tokens / (time.perf_counter() - start):,.0f} tokens/s"
             bar.update(task, completed=done, speed=speed)
             yield number, (prompt, continuations)
     if done and (output_format.stats or (output_format.stats is None and sys.stderr.isatty())):
         is_sampled = not request.sampling.greedy and request.beam.beam is None
-        took = format_duration(time.perf_counter() - began)
+        took = format_duration(time.perf_counter() - start)
         seed = f", seed {request.sampling.seed}" if is_sampled else ""
         number_type = decoding_dtype(request.run, request.hardware)
         print_note(
@@ -209,11 +209,11 @@ def _write(  # noqa: PLR0917
     *,
     is_first: bool,
 ) -> None:
-    for place, continuation in enumerate(continuations):
+    for index, continuation in enumerate(continuations):
         if not output_format.as_json:
             write_completion(
                 (prompt.text if output_format.echo else "") + continuation.text,
-                is_first=is_first and not place,
+                is_first=is_first and not index,
                 stream=stream,
             )
         elif request.beam.beam is not None:

@@ -183,13 +183,13 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
         (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded)),
     )
     with scoring_progress(files) as on_batch:
-        both = (
+        scorers = (
             scorer.text.score_segments(files, scores=[], on_batch=on_batch),
             other.text.score_segments(files, scores=[]),
         )
         first, second = (
             _count_into(contamination.watch(segments), result)
-            for contamination, segments, result in zip(seen, both, results, strict=True)
+            for contamination, segments, result in zip(seen, scorers, results, strict=True)
         )
         differences = perplexity_comparison.compare_models(first, second, files=len(files))
     _report_on_files(seen, files)
@@ -234,14 +234,14 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     """
     if not scorer.loaded.config.data.supervised or "field" in scorer.options.from_flags["data"]:
         return False
-    of_examples = [file for file in files if file.holds_examples]
-    if of_examples and len(of_examples) < len(files):
+    with_examples = [file for file in files if file.holds_examples]
+    if with_examples and len(with_examples) < len(files):
         text = next(file for file in files if not file.holds_examples)
         raise UsageError(
-            f"{of_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
+            f"{with_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
             "of all (--field)"
         )
-    return bool(of_examples)
+    return bool(with_examples)
 
 
 def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
@@ -278,14 +278,14 @@ def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Re
             shortened += last.shortened
     _report_on_files([contamination], files)
     report.refuse_no_tokens(scores)
-    how = report.example_conditions(
+    conditions = report.example_conditions(
         scorer.run,
         scorer.loaded,
         context=scorer.text.context,
         shortened=shortened,
         are_conversations=files[0].holds_conversations,
     )
-    report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
+    report.print_scores(scores, conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 class _ScoringOptions(TypedDict):

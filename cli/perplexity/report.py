@@ -85,56 +85,60 @@ def warn_of_lost_text(result: PerplexityResult) -> None:
         )
 
 
-def describe_conditions(how: dict[str, Any], total: PerplexityResult) -> str:
+def describe_conditions(conditions: dict[str, Any], total: PerplexityResult) -> str:
     """Describe in a sentence how, and how much, text was scored."""
-    if how["unit"] == COMPLETION_TOKEN:
-        return _describe_examples(how, total)
-    if how["unit"] == REPLY_TOKEN:
-        return _describe_conversations(how, total)
-    if how["unit"] == MASKED_TOKEN:
-        return _describe_masks(how, total)
-    start = "conditioned on a document-start token" if how["first_token_scored"] else "with an unscored first token"
+    if conditions["unit"] == COMPLETION_TOKEN:
+        return _describe_examples(conditions, total)
+    if conditions["unit"] == REPLY_TOKEN:
+        return _describe_conversations(conditions, total)
+    if conditions["unit"] == MASKED_TOKEN:
+        return _describe_masks(conditions, total)
+    start = (
+        "conditioned on a document-start token" if conditions["first_token_scored"] else "with an unscored first token"
+    )
     return (
-        f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
-        f"context {how['context']}, stride {how['stride']}; "
+        f"perplexity per token ({conditions['tokenizer']['vocab_size']:,} in the vocabulary), "
+        f"context {conditions['context']}, stride {conditions['stride']}; "
         f"{format_number_of(total.documents, 'document')}, each {start} "
         f"({total.unscored:,} tokens unscored)"
     )
 
 
-def _describe_examples(how: dict[str, Any], total: PerplexityResult) -> str:
-    shortened = how["shortened"]
+def _describe_examples(conditions: dict[str, Any], total: PerplexityResult) -> str:
+    shortened, vocab_size = conditions["shortened"], conditions["tokenizer"]["vocab_size"]
     return (
-        f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
-        f"each included, after its prompt, as the run is supervised; context {how['context']}; "
+        f"perplexity per token of the completions ({vocab_size:,} in the vocabulary), the end "
+        f"of each included, after its prompt, as the run is supervised; context {conditions['context']}; "
         f"{format_number_of(total.documents, 'example')}"
         + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
     )
 
 
-def _describe_conversations(how: dict[str, Any], total: PerplexityResult) -> str:
-    shortened = how["shortened"]
+def _describe_conversations(conditions: dict[str, Any], total: PerplexityResult) -> str:
+    shortened = conditions["shortened"]
     return (
-        f"perplexity per token of the assistant ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
-        f"each turn included, after all messages before; context {how['context']}; "
+        f"perplexity per token of the assistant ({conditions['tokenizer']['vocab_size']:,} in the vocabulary), the end "
+        f"of each turn included, after all messages before; context {conditions['context']}; "
         f"{format_number_of(total.documents, 'conversation')}"
         + (f", of which {shortened:,} lost their last turns" if shortened else "")
     )
 
 
-def _describe_masks(how: dict[str, Any], total: PerplexityResult) -> str:
+def _describe_masks(conditions: dict[str, Any], total: PerplexityResult) -> str:
     left_out = (
-        f"only one in {how['score_every']} is scored ({total.unscored:,} are not); " if how["score_every"] > 1 else ""
+        f"only one in {conditions['score_every']} is scored ({total.unscored:,} are not); "
+        if conditions["score_every"] > 1
+        else ""
     )
     return (
-        f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
-        f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"
-        f"context {how['context']}, stride {how['stride']}; "
+        f"pseudo-perplexity per token ({conditions['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in "
+        f"turn and guessed from both sides, which no perplexity from one side compares with; {left_out}"
+        f"context {conditions['context']}, stride {conditions['stride']}; "
         f"{format_number_of(total.documents, 'document')}"
     )
 
 
-def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
+def print_scores(scores: Sequence[FileScore], conditions: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the results on stdout, as a table unless another form is requested."""
     total, macro = (
         PerplexityResult.total(score.result for score in scores),
@@ -142,26 +146,28 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
     )
     warn_of_lost_text(total)
     if as_json:
-        print_json(scores, total, macro, how)
+        print_json(scores, total, macro, conditions)
     elif as_csv:
         print_csv(scores, total)
-        print_note(describe_conditions(how, total))
+        print_note(describe_conditions(conditions, total))
     else:
-        print_score_table(scores, total, macro, how)
+        print_score_table(scores, total, macro, conditions)
 
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
     """Raise InputError if no token was scored."""
     if not any(score.result.tokens for score in scores):
         unscored = sum(score.result.unscored for score in scores)
-        why = "only first tokens, which nothing predicts" if unscored else "there is no text"
-        raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {why}")
+        reason = "only first tokens, which nothing predicts" if unscored else "there is no text"
+        raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {reason}")
 
 
-def print_json(scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, how: dict[str, Any]) -> None:
+def print_json(
+    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, conditions: dict[str, Any]
+) -> None:
     """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
     files = [{"file": score.name, **_figures(score.result)} for score in scores]
-    report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
+    report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **conditions}
     print(format_json_line(report))
 
 
@@ -178,7 +184,7 @@ def _figures(result: PerplexityResult) -> dict[str, Any]:
 
 
 def print_score_table(
-    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, how: dict[str, Any]
+    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, conditions: dict[str, Any]
 ) -> None:
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.result) for score in scores]
@@ -189,7 +195,7 @@ def print_score_table(
         counts = [format_value(None, 0)] * 3
         rows += [_row("total", total), ["mean", *counts, *map(format_value, means, (3, 3, 4, 4))]]
     print_table(COLUMNS, rows)
-    print_paragraph(describe_conditions(how, total))
+    print_paragraph(describe_conditions(conditions, total))
 
 
 def _row(name: str, result: PerplexityResult) -> list[str]:

@@ -92,7 +92,7 @@ class LoadedScorer:
 
 
 def with_divided_threads(options: ParsedOptions, processes: int) -> ParsedOptions:
-    """Return the settings of each of so many processes, with its part of the threads."""
+    """Return the settings of one of several processes, with its part of the threads."""
     return with_hardware(options, threads=divide_threads(HardwareConfig(**options["hardware"]), processes).threads)
 
 

@@ -132,12 +132,12 @@ class _DigitRow:
 
 def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[tuple[str, TextSpan]]:
     """Yield spans with the heading before them: a file name if there are several, a number for later documents."""
-    place = (-1, 0)
+    document = (-1, 0)
     for span in spans:
         heading = ""
-        if span.file != place[0] and len(names) > 1:
+        if span.file != document[0] and len(names) > 1:
             heading = f"── {escape_controls_and_line_ends(names[span.file])} ──"
-        elif span.file == place[0] and span.document != place[1]:
+        elif span.file == document[0] and span.document != document[1]:
             heading = f"── document {span.document + 1} ──"
-        place = span.file, span.document
+        document = span.file, span.document
         yield heading, span

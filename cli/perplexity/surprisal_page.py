@@ -77,12 +77,12 @@ def _palette(colours: Sequence[str]) -> str:
 
 def render_body(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[str]:
     """Yield the text in blocks that end with lines, if the text has lines."""
-    place, length = (-1, -1), 0
+    document, length = (-1, -1), 0
     for span in spans:
-        if (span.file, span.document) != place:
-            yield ("</div>\n" if length else "") + _heading(span, place[0], names)
+        if (span.file, span.document) != document:
+            yield ("</div>\n" if length else "") + _heading(span, document[0], names)
             length = 0
-        place = span.file, span.document
+        document = span.file, span.document
         yield ('<div class="text" dir="auto">' if not length else "") + _render_span(span)
         length += len(span.text)
         if length > _BLOCK and span.text.endswith("\n"):

@@ -98,10 +98,10 @@ def print_comparison_table(
         _row(file.name, difference, is_comparable=fair) for file, difference in zip(files, differences, strict=True)
     ]
     print_table(COLUMNS, [*rows, _row("total", total, is_comparable=fair)] if len(rows) > 1 else rows)
-    how = "; ".join(
+    notes = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
     )
-    print_paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
+    print_paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {notes}")
     if compared.losses:
         print_paragraph(f"not all of the text is scored: {compared.losses}")
     print_paragraph(verdict(total, runs) if fair else _NO_VERDICT)

@@ -46,7 +46,7 @@ class TrainingDisplay:
         steps: int,
         first_step: int,
         matmul_flops_per_second: float,
-        left: Callable[[], float] | None = None,
+        seconds_left: Callable[[], float] | None = None,
         forecast: Callable[[], int] | None = None,
     ) -> None:
         """Create the display of steps `first_step` + 1 to `steps`.
@@ -55,10 +55,10 @@ class TrainingDisplay:
             steps: last step.
             first_step: steps taken before.
             matmul_flops_per_second: the reference of model-FLOPs utilisation.
-            left: returns the seconds left of a budget, if there is one.
+            seconds_left: returns the seconds left of a budget, if there is one.
             forecast: returns the last step of a budget, if there is one.
         """
-        self.steps, self.left, self.forecast = steps, left, forecast
+        self.steps, self.left, self.forecast = steps, seconds_left, forecast
         self.matmul_flops_per_second = matmul_flops_per_second
         self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
@@ -93,11 +93,11 @@ class TrainingDisplay:
         elif isinstance(event, DecayStarted | EndRescheduled | Replanned):
             self._set_total(event.steps)
             if isinstance(event, DecayStarted):
-                why = "the validation loss no longer falls: " if event.on_plateau else ""
+                reason = "the validation loss no longer falls: " if event.on_plateau else ""
                 if event.restored_step is not None:
-                    why += f"back to the weights of step {event.restored_step:,}, the best; "
+                    reason += f"back to the weights of step {event.restored_step:,}, the best; "
                 end = f"the end, about step {event.steps:,}"
-                self._print(f"step {event.step:>6,}  {why}the learning rate decays from here to {end}")
+                self._print(f"step {event.step:>6,}  {reason}the learning rate decays from here to {end}")
             elif isinstance(event, Replanned):
                 slower = f"a step takes {event.seconds:.3g} s, and {event.measured:.3g} s were measured"
                 self._print(f"step {event.step:>6,}  {slower}: about {event.steps:,} steps in all")
@@ -134,14 +134,14 @@ class TrainingDisplay:
         speed = f"{format_count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
         self.times.append(time.perf_counter())
         by_speed = (self.times[-1] - self.times[0]) / (len(self.times) - 1) * (self.steps - event.step)
-        left = format_duration(max(0.0, by_speed if self.left is None else self.left()))
+        time_left = format_duration(max(0.0, by_speed if self.left is None else self.left()))
         self.progress.update(
-            self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed, left=left
+            self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed, left=time_left
         )
         if self.progress.disable and (event.step % self.log_interval == 0 or event.step == self.steps):
             self._print(
                 f"step {event.step:>6,}/{self.steps:,}  nll {sum(self.recent) / len(self.recent):.4f}  "
-                f"lr {event.learning_rate:.1e}  {speed}  {left} left"
+                f"lr {event.learning_rate:.1e}  {speed}  {time_left} left"
             )
             self.recent.clear()
 

@@ -52,7 +52,7 @@ Row = tuple[str, str, str]
 def show_plan(event: Planned) -> None:
     """Print the plan as a table on stderr, and warn if the budget is too short."""
     rows = [("plan", "", "chosen by"), *plan_rows(event)]
-    names, values = (max(len(row[place]) for row in rows) for place in (0, 1))
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, value, by in rows:
         print_note(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
     if event.forecast is not None:
@@ -72,8 +72,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
         yield "time", training.budget, reasons["training.budget"]
     shape = f"{layers}, {model.d_model} wide, {format_count(parameters)} parameters"
     preset = reasons.get("preset", "given")
-    of_preset = f"preset {config.preset}" if preset != "budget" else _IN_WORDS[preset]
-    yield "model", shape, _IN_WORDS["from_run"] if reasons.get("model.d_model") == "from_run" else of_preset
+    preset_name = f"preset {config.preset}" if preset != "budget" else _IN_WORDS[preset]
+    yield "model", shape, _IN_WORDS["from_run"] if reasons.get("model.d_model") == "from_run" else preset_name
     tokenizer = event.corpus.tokenizer
     kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}.get(tokenizer.kind, "tokens")
     if tokenizer.merges_within_characters:
@@ -134,7 +134,7 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
         print_labelled("note", f"{memorised}, so the run ends before {budget}; more text would help")
     if event.config.model.translates and forecast.tokens < _MIN_TARGETS:
         enough = event.spent + forecast.steps * forecast.step_seconds * _MIN_TARGETS / forecast.tokens
-        too_few = f"{format_count(forecast.tokens)} tokens of targets teach hardly any translation"
+        too_few = f"{format_count(forecast.tokens)} tokens of targets are too few to learn to translate"
         print_labelled(
             "warning", f"{too_few}: {format_duration(enough)} or more would be enough to begin with (--budget)"
         )

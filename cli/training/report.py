@@ -258,7 +258,7 @@ def compiling_warnings(seconds: float) -> list[str]:
         return []
     return [
         f"--compile takes a minute or more first, and this run is {format_duration(seconds)} of arithmetic at full "
-        "speed: it will hardly repay it"
+        "speed: compiling will cost more time than it saves"
     ]
 
 
@@ -272,11 +272,11 @@ def _schedule_warnings(run: Run) -> list[str]:
     return [
         with_flags(
             Advice(
-                f"the {what} rises over the first {warmup} steps, and there are only {steps:,}: give fewer",
+                f"the {quantity} rises over the first {warmup} steps, and there are only {steps:,}: give fewer",
                 settings=[setting],
             )
         )
-        for what, warmup, setting in rises
+        for quantity, warmup, setting in rises
         if 2 * warmup > steps
     ]
 

@@ -62,9 +62,9 @@ def run_training(
     """
     if tensorboard:
         check_installed()
-    began = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
+    start_time = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     machine = SpeedEstimator() if dry_run else None
-    with Trainer(spec, began=began, progress=show_tokenization_progress, machine=machine) as trainer:
+    with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, machine=machine) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer, options), spec)
             return
@@ -127,7 +127,7 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         steps=run.plan.steps,
         first_step=run.state.step,
         matmul_flops_per_second=flops_per_second,
-        left=None if run.clock is None else run.seconds_to_end,
+        seconds_left=None if run.clock is None else run.seconds_to_end,
         forecast=None if run.clock is None else run.forecast_steps,
     )
     device, is_long_running = run.hardware.device, run.clock is not None and run.seconds_to_end() >= _LONG_SECONDS
@@ -216,8 +216,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
     record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
-    for place, command in enumerate(_next_commands(run)):
-        print_note(f"{'' if place else 'next':<8}{command}")
+    for index, command in enumerate(_next_commands(run)):
+        print_note(f"{'' if index else 'next':<8}{command}")
 
 
 def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:
@@ -253,8 +253,8 @@ def _next_commands(run: Run) -> list[str]:
             f"lm evaluate {run.folder} --source FILE --target FILE",
         ]
     if run.config.is_classifier:
-        of_held_out = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
-        evaluate = of_held_out if run.state.best_loss is not None else f"{of_held_out} FILE"
+        evaluate_command = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
+        evaluate = evaluate_command if run.state.best_loss is not None else f"{evaluate_command} FILE"
         return [f"lm classify {run.folder} FILE", evaluate, f"lm info {run.folder}"]
     if run.config.model.is_masked:
         fill = f'lm fill {run.folder} "... [MASK] ..."'

@@ -183,9 +183,9 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     """
     words = list(arguments)
     if words[:1] == ["train"] and "--resume" in words:
-        place = words.index("--resume") + 1
-        if place == len(words) or words[place].startswith("-"):
-            words.insert(place, _RUNS)
+        index = words.index("--resume") + 1
+        if index == len(words) or words[index].startswith("-"):
+            words.insert(index, _RUNS)
     return words
 
 
@@ -291,7 +291,7 @@ def _launch_processes(options: ParsedOptions, *, processes: int) -> int:
     """Run this command line in several processes; returns the exit code."""
     from lm.distributed.launcher import launch
 
-    result = launch(["-m", "cli", *options.arguments], processes=processes, began=options.started_at)
+    result = launch(["-m", "cli", *options.arguments], processes=processes, start_time=options.started_at)
     if result.were_killed:
         print_note(
             "lm: all processes of this training were killed; what was saved is there: resume it with --resume, or "

@@ -165,7 +165,7 @@ def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -
     """The texts in files: of sources, of references, and of heads; errors as of `read_lines`.
 
     Raises:
-        InputError: a line of heads is no tree of its source.
+        InputError: a line of heads is not a tree of its source.
     """
     lines, references = read_lines(source or targets[0], targets)
     sources = None if source is None else lines

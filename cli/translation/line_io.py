@@ -41,9 +41,9 @@ def read_lines_with_heads(
         )
     parsed = (
         pair
-        for file, of_file in zip(files, heads, strict=True)
+        for file, heads_file in zip(files, heads, strict=True)
         for pair in attach_heads(
-            read_input_lines([file]), read_file_lines(of_file), sentence=str, names=(str(file), str(of_file))
+            read_input_lines([file]), read_file_lines(heads_file), sentence=str, names=(str(file), str(heads_file))
         )
     )
     lines, trees = itertools.tee(parsed)
@@ -98,7 +98,7 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
     On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
     """
     has_bar = shown and sys.stderr.isatty() and not sys.stdout.isatty()
-    began = noted = time.perf_counter()
+    start = noted = time.perf_counter()
     number = 0
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
     with create_progress(*columns, hidden=not has_bar) as bar:
@@ -106,10 +106,10 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
         for number, result in enumerate(results, 1):
             yield result
             now = time.perf_counter()
-            speed = f"{number / (now - began):.1f} lines/s"
+            speed = f"{number / (now - start):.1f} lines/s"
             bar.update(task, completed=number, speed=speed)
             if shown and not has_bar and now - noted > _NOTE_INTERVAL:
                 noted = now
                 print_note(f"{format_number_of(number, 'line')}, {speed}")
-    if shown and number and (has_bar or noted > began):
-        print_note(f"{format_number_of(number, 'line')} in {format_duration(time.perf_counter() - began)}, {speed}")
+    if shown and number and (has_bar or noted > start):
+        print_note(f"{format_number_of(number, 'line')} in {format_duration(time.perf_counter() - start)}, {speed}")

@@ -131,16 +131,19 @@ def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = N
     data = None if is_imported else _open_training_data(path, run)
     loaded, delays = {}, []
     for dtype in _candidate_dtypes(select_device(config)):
-        began = time.perf_counter()
+        start = time.perf_counter()
         loaded[dtype] = load_with_dtype(checkpoint, config, dtype)
-        delays.append(time.perf_counter() - began)
+        delays.append(time.perf_counter() - start)
     batches = _sample_batches(loaded["float32"]) if data is None else data.validation()
     nats = _compare_nats([*loaded.values()], batches, effort)
     workloads = _workloads(loaded, data, select_inference_hardware(config), effort)
     ratios = {work: _median_ratios(sides, effort.seconds) for work, sides in workloads}
     return [
         DtypeMeasurement(
-            dtype, {work: of[index] for work, of in ratios.items()}, nats[index] / nats[0], delays[index] - delays[0]
+            dtype,
+            {work: ratios_of_work[index] for work, ratios_of_work in ratios.items()},
+            nats[index] / nats[0],
+            delays[index] - delays[0],
         )
         for index, dtype in enumerate(loaded)
     ][1:]
@@ -213,9 +216,9 @@ def _compare_nats(loaded: Sequence[LoadedModel], batches: Iterator[Batch], effor
         for part in batch.split(_BATCH_ROWS):
             for index, model in enumerate(loaded):
                 assert not isinstance(model.model, EncoderOnly)
-                began = time.perf_counter()
+                start = time.perf_counter()
                 totals[index] += sum(float(row.sum()) for row in score_batch(model.model, part))
-                scoring_seconds += 0.0 if index else time.perf_counter() - began
+                scoring_seconds += 0.0 if index else time.perf_counter() - start
             targets += part.predicted
             if targets >= effort.targets or scoring_seconds >= effort.scoring_seconds:
                 return totals

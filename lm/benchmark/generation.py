@@ -47,10 +47,10 @@ def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *
         events = generate(DecodeSession(plan_engines(model)), prompt, samples, _GREEDY)
         for _ in range(rows):
             next(events)
-        began = synchronized_time(hardware)
+        start = synchronized_time(hardware)
         for _ in events:
             pass
-        return synchronized_time(hardware) - began
+        return synchronized_time(hardware) - start
 
     return work
 

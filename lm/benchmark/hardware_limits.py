@@ -66,9 +66,9 @@ def _measure_memory_bandwidth(hardware: Hardware) -> float:
 
 def _best_rate(rate: Callable[[], float]) -> float:
     """The highest rate of several trials, fewer if they take long."""
-    began, best = time.perf_counter(), rate()
+    start, best = time.perf_counter(), rate()
     for _ in range(_TRIES - 1):
-        if time.perf_counter() - began > _SECONDS:
+        if time.perf_counter() - start > _SECONDS:
             break
         best = max(best, rate())
     return best

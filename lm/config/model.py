@@ -71,7 +71,7 @@ class ModelConfig(ModelFields):
             )
         if self.decoder_only and self.source_vocab_size is not None:
             raise UsageError(
-                "source and target share one vocabulary where one stack reads both", settings=("decoder_only",)
+                "source and target share one vocabulary in a decoder-only model", settings=("decoder_only",)
             )
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
             raise UsageError("source_vocab_size needs an encoder", settings=("n_encoder_layers",))
@@ -95,15 +95,15 @@ class ModelConfig(ModelFields):
 
     def _derived_defaults(self) -> dict[str, Any]:
         """Return the defaults derived from other settings."""
-        of_all = {
+        defaults = {
             "init_std": 0.02 * math.sqrt(768 / self.d_model),
             "attention_bias": "all" if self.bias else "none",
         }
         if self.is_recurrent:
-            return {**of_all, **({"recurrent_attention": "additive"} if self.is_encoder_decoder else {})}
+            return {**defaults, **({"recurrent_attention": "additive"} if self.is_encoder_decoder else {})}
         is_gated = self.activation == "swiglu"
         return {
-            **of_all,
+            **defaults,
             "n_kv_heads": self.n_heads,
             **({} if self.d_model % self.n_heads else {"d_head": self.d_model // self.n_heads}),
             "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if is_gated else 4 * self.d_model,
@@ -140,7 +140,7 @@ class ModelConfig(ModelFields):
         if self.is_masked and self.translates:
             translating = "decoder_only" if self.decoder_only else "n_encoder_layers"
             raise UsageError(
-                "a masked model is one stack that does not translate: leave one of the two out",
+                "a masked model does not translate: leave one of the two out",
                 settings=(translating, "objective"),
             )
         if self.labels and not self.is_masked:

@@ -287,9 +287,9 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
     abbreviated = [
         candidate for candidate in known if len(_initials(candidate)) > 1 and _initials(candidate) == letters
     ]
-    begun = [candidate for candidate in known if len(letters) > 1 and candidate.startswith(word)]
-    if abbreviated or len(set(begun)) == 1:
-        return (abbreviated or begun)[0]
+    prefixed = [candidate for candidate in known if len(letters) > 1 and candidate.startswith(word)]
+    if abbreviated or len(set(prefixed)) == 1:
+        return (abbreviated or prefixed)[0]
     return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 

@@ -434,8 +434,8 @@ def _without_blocks(values: PresetValues) -> PresetValues:
     AdamW trains recurrent layers faster: after 300 steps of copying reversed digits (LSTM, 96 wide, additive attention)
     its loss was 0.01 and Muon's 0.5.
     """
-    of_muon = ("optimizer", "learning_rate") if values.get("optimizer") == "muon" else ()
-    return {name: value for name, value in values.items() if name not in (*OF_BLOCKS, *of_muon)}
+    muon_settings = ("optimizer", "learning_rate") if values.get("optimizer") == "muon" else ()
+    return {name: value for name, value in values.items() if name not in (*OF_BLOCKS, *muon_settings)}
 
 
 def _for_adapters(values: PresetValues) -> PresetValues:

@@ -117,7 +117,7 @@ class RunConfig:
             )
         if self.parallel.separate_vocabularies and self.model.decoder_only:
             raise UsageError(
-                "source and target share one vocabulary where one stack reads both: leave one of the two out",
+                "source and target share one vocabulary in a decoder-only model: leave one of the two out",
                 settings=("separate_vocabularies", "decoder_only"),
             )
         if self.model.syntax != "none":

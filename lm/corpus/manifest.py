@@ -347,11 +347,11 @@ def _upgrade_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
 def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManifest]) -> PreparedManifest:
     """Build a manifest from plain values; `where` names the file in messages."""
     try:
-        of_kind = MANIFEST_CLASSES[values["kind"]]
+        manifest_class = MANIFEST_CLASSES[values["kind"]]
         for name in ("sources", "validation_sources"):
             values[name] = tuple(options.build_config(SourceRecord, record, where=where) for record in values[name])
         _check_checksums(values.get("sha256"))
-        return options.build_config(of_kind, of_kind.with_records(values, where=where), where=where)
+        return options.build_config(manifest_class, manifest_class.with_records(values, where=where), where=where)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(f"{where}: not a manifest of {reader.noun} ({error})") from None
 

@@ -20,7 +20,7 @@ from lm.corpus.shards import TokenReader, open_split, read_manifest
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SAMPLES = 4096  # of a file
-_MOST_TOKENS = 1 << 25  # of all files; what follows is not looked at
+_MOST_TOKENS = 1 << 25  # of all files; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _PART = 1 << 12  # tokens of such a part
 _WHOLE = 1 << 16
@@ -114,15 +114,15 @@ class TrainingOverlap:
         record, repetition = manifest.splits["train"], manifest.repetition
         rolling_hash = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
         sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
-        wanted = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
+        lookup = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
         train = open_split(folder, "train")
         for ids in _read_overlapping(train, rolling_hash.window):
             sums = rolling_hash.prefix_sums(ids)
-            wanted.mark(rolling_hash.window_hashes(sums))
+            lookup.mark(rolling_hash.window_hashes(sums))
             starts = np.flatnonzero(np.isin(ids, self._start))
-            wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
+            lookup.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
-        is_found, measured = wanted.is_found, {}
+        is_found, measured = lookup.is_found, {}
         repeated = (repetition.held_out if repetition is not None else None) or 0.0
         for file, hashes in sampled.items():
             fraction = min(1.0, float(is_found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
@@ -135,11 +135,11 @@ class TrainingOverlap:
     def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
         """Hash windows, or whole shorter documents, at equal distances."""
         ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
-        places = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
+        offsets = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
         edges = np.array([*text.edges, len(ids)])
-        documents = np.searchsorted(edges, places, side="right") - 1
+        documents = np.searchsorted(edges, offsets, side="right") - 1
         begins, ends = edges[documents], edges[documents + 1]
-        begins = np.where(ends - begins < rolling_hash.window, begins, np.minimum(places, ends - rolling_hash.window))
+        begins = np.where(ends - begins < rolling_hash.window, begins, np.minimum(offsets, ends - rolling_hash.window))
         ends = np.minimum(ends, begins + rolling_hash.window)
         return np.array(
             [rolling_hash.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],

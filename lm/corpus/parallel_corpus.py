@@ -122,8 +122,10 @@ class ParallelCorpus:
     @property
     def copies(self) -> tuple[str, ...]:
         """Return the texts whose source and target files are identical."""
-        of_two = [summary for summary in self.texts if summary.text.target is not None]
-        return tuple(summary.text.name for summary in of_two if summary.records[0].sha256 == summary.records[1].sha256)
+        in_two_files = [summary for summary in self.texts if summary.text.target is not None]
+        return tuple(
+            summary.text.name for summary in in_two_files if summary.records[0].sha256 == summary.records[1].sha256
+        )
 
     @property
     def bytes(self) -> int:
@@ -237,9 +239,9 @@ def _scan_parallel_text(
         if len(hashes) < FEW_DOCUMENTS and pair.source and pair.target:
             hashes.append(hash_text(pair.source))
         if (hashes_pairs or others) and pair.source and pair.target:
-            both = hash_text(f"{pair.source}\n{pair.target}")
-            own |= {both} if hashes_pairs else set()
-            seen |= {both} & others
+            pair_hash = hash_text(f"{pair.source}\n{pair.target}")
+            own |= {pair_hash} if hashes_pairs else set()
+            seen |= {pair_hash} & others
     records = (
         SourceRecord(file.name, size, digest.hexdigest(), file.read_as(TextChanges(malformed=changes.malformed)))
         for file, size, digest in zip(text.all_files, sizes, digests, strict=True)

@@ -82,9 +82,9 @@ def prepare_partition(
     with locked_folder(folder):
         _remove_other_files(folder, partition, force=force)
         tokenizer.save(folder / FILE_NAME)
-        place, saved = folder / _PARTS_FOLDER, folder / FILE_NAME
+        unfinished, saved = folder / _PARTS_FOLDER, folder / FILE_NAME
         stored = tokenize_chunks(
-            own, tokenizer, preparation.write, folder=place, saved=saved, workers=processes, done=done
+            own, tokenizer, preparation.write, folder=unfinished, saved=saved, workers=processes, done=done
         )
         n_reused = sum(chunk.is_reused for chunk in stored)
         files.write_json(folder / MANIFEST, partition.to_dict())
@@ -95,7 +95,7 @@ def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bo
     """Remove files that don't belong to a partition; InputError if they may be valuable."""
     present = {path.name for path in folder.iterdir()}
     if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME, CONFIG_FILE}:
-        raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
+        raise InputError(f"{folder}: already exists, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
         problem = f"{folder}: holds another partition already; choose another folder, or replace it"
         raise InputError(problem, settings=["force"])
@@ -121,14 +121,14 @@ def join_partitions(
     Raises:
         InputError: a partition is missing, damaged or of another corpus, or as of `prepare_corpus`.
     """
-    read = [(place, PartitionManifest.read(place)) for place in folders]
-    partitions = {partition.number: (place, partition) for place, partition in read}
+    read = [(partition_folder, PartitionManifest.read(partition_folder)) for partition_folder in folders]
+    partitions = {partition.number: (partition_folder, partition) for partition_folder, partition in read}
     first_place, first = partitions[min(partitions)]
     _check_complete(partitions)
 
     def stored(_unfinished: Path, _saved: Path) -> Iterator[StoredChunk]:
-        for place, name in enumerate(first.chunks):
-            owner, partition = partitions[place % first.count + 1]
+        for index, name in enumerate(first.chunks):
+            owner, partition = partitions[index % first.count + 1]
             if (chunk := load_chunk(owner / _PARTS_FOLDER / name)) is None:
                 again = f"part={partition.number}/{partition.count}"
                 raise InputError(
@@ -143,15 +143,17 @@ def join_partitions(
     origin = PreparationInputs(
         first.key, first.config, kind, first.name, first.bytes, first.sources, first.validation_sources
     )
-    made = merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
-    return PreparedFolder(made.folder, made.manifest, reused=made.reused)
+    merged = merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
+    return PreparedFolder(merged.folder, merged.manifest, reused=merged.reused)
 
 
 def _check_complete(partitions: Mapping[int, tuple[Path, PartitionManifest]]) -> None:
     first_place, first = partitions[min(partitions)]
-    for place, partition in partitions.values():
+    for partition_folder, partition in partitions.values():
         if (partition.chunks, partition.count, partition.key) != (first.chunks, first.count, first.key):
-            raise InputError(f"{place}: a partition of another corpus, or by another tokenizer, than {first_place}")
+            raise InputError(
+                f"{partition_folder}: a partition of another corpus, or by another tokenizer, than {first_place}"
+            )
     missing = [f"{number}/{first.count}" for number in range(1, first.count + 1) if number not in partitions]
     if missing:
         raise InputError(

@@ -237,13 +237,13 @@ def merge_chunks(
     read: Callable[[Path], Manifest] = read_manifest,
 ) -> PreparedFolder[Manifest]:
     """Load a folder of tokens, or merge it from chunks."""
-    place = folder or cache_folder("tokens", origin.key, root=root)
+    destination = folder or cache_folder("tokens", origin.key, root=root)
     n_reused = 0
-    with contextlib.ExitStack() as opened:  # until the folder has its name, what is finished stays
+    with contextlib.ExitStack() as stack:  # until the folder has its name, what is finished stays
 
         def make(partial: Path) -> Manifest:
             nonlocal n_reused
-            unfinished = opened.enter_context(resumable_folder(place.resolve()))
+            unfinished = stack.enter_context(resumable_folder(destination.resolve()))
             tokenizer.save(partial / FILE_NAME)
             chunks = _ChunkCounter(stored(unfinished, partial / FILE_NAME))
             written = select_stages(origin.kind).join(chunks, tokenizer, partial)
@@ -254,17 +254,17 @@ def merge_chunks(
             return origin.manifest(written, tokenizer)
 
         preparation = Preparation(origin.key, read, make)
-        damage = there = None
+        damage = complete = None
         try:
-            there = preparation.check(place)
+            complete = preparation.check(destination)
         except InputError as error:
             damage = error
-        if there is not None:
-            remove_leftover_parts(place.resolve())
+        if complete is not None:
+            remove_leftover_parts(destination.resolve())
         elif folder is not None:
             _refuse_other_files(folder, force=force, damage=damage)
             remove_abandoned(folder.resolve().parent, folder.resolve().name)
-        return dataclasses.replace(preparation.load_or_prepare(place), chunks_reused=n_reused)
+        return dataclasses.replace(preparation.load_or_prepare(destination), chunks_reused=n_reused)
 
 
 class _ChunkCounter:
@@ -285,7 +285,7 @@ def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None)
     """Raise InputError if a folder holds anything but prepared tokens, or these without `force`."""
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
-        raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
+        raise InputError(f"{folder}: already exists, and holds no prepared tokens; choose another folder")
     if present and not force and damage is not None:
         raise InputError(str(damage), settings=["force"])
     if present and not force:
@@ -340,8 +340,8 @@ def tokenize_chunks(
 
 def _remove_incomplete(folder: Path) -> None:
     """Remove incomplete chunks of killed processes."""
-    for begun in folder.glob(f"*{_INCOMPLETE_PREFIX}*"):
-        shutil.rmtree(begun, ignore_errors=True)
+    for incomplete in folder.glob(f"*{_INCOMPLETE_PREFIX}*"):
+        shutil.rmtree(incomplete, ignore_errors=True)
 
 
 def _load_or_tokenize(
@@ -428,10 +428,10 @@ def write_text_chunk(
     follows each document but the last; if it is, the start token of the next document ends the previous one. The end
     token of a split is added when chunks are merged.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():
-            opened.callback(writer.discard)
+            stack.callback(writer.discard)
         items = (
             item for chunk_input in chunk.inputs for item in read_split_pieces(chunk_input, chunk.separator, tokenizer)
         )
@@ -503,10 +503,10 @@ class _TextChunkWriter:
 
 def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
     """Merge all chunks, in order, into the shards of both splits."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         joined = {split: _SplitMerger(folder, split, tokenizer) for split in SPLITS}
         for split in joined.values():
-            opened.callback(split.remove)
+            stack.callback(split.remove)
         for chunk in chunks:
             for split in joined.values():
                 split.add(chunk)

@@ -187,10 +187,10 @@ def write_pair_splits(
     """
     tables = {side: WordTable() for side in SIDES}
     reader = TreeReader(tokenizers["source"]) if corpus.has_dependency_heads else None
-    with contextlib.ExitStack() as opened:
-        texts = opened.enter_context((folder / VALIDATION_TEXTS_FILE).open("w", encoding="utf-8", newline="\n"))
+    with contextlib.ExitStack() as stack:
+        texts = stack.enter_context((folder / VALIDATION_TEXTS_FILE).open("w", encoding="utf-8", newline="\n"))
         writers = {
-            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_dependency_heads)
+            split: _SplitWriter(folder, split, tables, texts, stack, trees=corpus.has_dependency_heads)
             for split in SPLITS
         }
         items = corpus.split_pairs()
@@ -214,7 +214,7 @@ def _encode_pairs(
     sources = [
         _encode_with_tree(reader, item.pair, *tokens) for item, tokens in zip(group, sides["source"], strict=True)
     ]
-    return _EncodedPairs({**sides, "source": [words for words, _ in sources]}, [places for _, places in sources])
+    return _EncodedPairs({**sides, "source": [words for words, _ in sources]}, [positions for _, positions in sources])
 
 
 def _encode_with_tree(
@@ -239,7 +239,7 @@ class _SplitWriter:
         split: SplitName,
         tables: Mapping[SideName, WordTable],
         texts: TextIO,
-        opened: contextlib.ExitStack,
+        stack: contextlib.ExitStack,
         *,
         trees: bool,
     ) -> None:
@@ -247,7 +247,7 @@ class _SplitWriter:
         self._sides = {side: SentenceWriter(folder, split, side, tables[side]) for side in SIDES}
         self._places = TreePositionWriter(folder, split) if trees else None
         for writer in self._writers:
-            opened.callback(writer.discard)
+            stack.callback(writer.discard)
         self._record = PairSplit()
 
     @property

@@ -38,10 +38,10 @@ _SECONDS_TO_RESUME = 14 * 24 * 3600
 
 
 @contextlib.contextmanager
-def partial_folder(place: Path) -> Iterator[Path]:
-    """Create an empty folder beside `place`, to be filled and renamed; it is removed unless renamed."""
-    partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-    files.make_folder(place.absolute().parent)
+def partial_folder(destination: Path) -> Iterator[Path]:
+    """Create an empty folder beside `destination`, to be filled and renamed; it is removed unless renamed."""
+    partial = destination.with_name(f".{destination.name}.partial-{secrets.token_hex(4)}")
+    files.make_folder(destination.absolute().parent)
     partial.mkdir()
     try:
         with _locked(partial):  # or not, on a file system without locks
@@ -51,13 +51,13 @@ def partial_folder(place: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def resumable_folder(place: Path) -> Iterator[Path]:
-    """Create or reuse a folder beside `place` for finished parts.
+def resumable_folder(destination: Path) -> Iterator[Path]:
+    """Create or reuse a folder beside `destination` for finished parts.
 
     After an interruption or error it stays, unless it is empty, so that work can be resumed; else it is removed. While
     another process holds its lock, a temporary empty folder is used instead.
     """
-    folder = _parts_folder(place)
+    folder = _parts_folder(destination)
     files.make_folder(folder.absolute())
     with locks.open_folder_for_locking(folder) as descriptor:
         try:
@@ -65,7 +65,7 @@ def resumable_folder(place: Path) -> Iterator[Path]:
                 yield folder
                 shutil.rmtree(folder, ignore_errors=True)
             else:
-                with partial_folder(place) as own:
+                with partial_folder(destination) as own:
                     yield own
         finally:
             with contextlib.suppress(OSError):  # it is not empty
@@ -111,9 +111,9 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
         _remove_old(folder.glob(".*.parts"), _SECONDS_TO_RESUME)
 
 
-def remove_leftover_parts(place: Path) -> None:
+def remove_leftover_parts(destination: Path) -> None:
     """Remove the finished parts of a folder that is complete."""
-    _remove_old([_parts_folder(place)], 0)
+    _remove_old([_parts_folder(destination)], 0)
 
 
 @contextlib.contextmanager
@@ -126,8 +126,8 @@ def locked_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def _parts_folder(place: Path) -> Path:
-    return place.with_name(f".{place.name}.parts")
+def _parts_folder(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.parts")
 
 
 def _remove_old(folders: Iterable[Path], seconds: float) -> None:
@@ -213,21 +213,21 @@ class Preparation(Generic[M]):
     def load_or_prepare(self, folder: Path) -> PreparedFolder[M]:
         """Load the data in a folder, or prepare them, replacing what the folder holds."""
         try:
-            there = self.check(folder)
+            complete = self.check(folder)
         except InputError as error:
-            there = None
+            complete = None
             _LOG.warning("%s (done now)", error)
-        if there is not None:
-            return PreparedFolder(folder, there, reused=True)
-        place = folder.resolve()  # so that a link stays one
-        with partial_folder(place) as partial:
-            made = self.write(partial)
+        if complete is not None:
+            return PreparedFolder(folder, complete, reused=True)
+        destination = folder.resolve()  # so that a link stays one
+        with partial_folder(destination) as partial:
+            manifest = self.write(partial)
             for file in partial.iterdir():
                 files.sync(file)
-            made = made.with_checksums(compute_checksums(partial))
-            files.write_json(partial / MANIFEST, made.to_dict())
-            rename_into_place(partial, place, is_there=lambda: self.find(place) is not None)
-        return PreparedFolder(folder, made, reused=False)
+            manifest = manifest.with_checksums(compute_checksums(partial))
+            files.write_json(partial / MANIFEST, manifest.to_dict())
+            rename_into_place(partial, destination, is_there=lambda: self.find(destination) is not None)
+        return PreparedFolder(folder, manifest, reused=False)
 
     def load_or_prepare_in_cache(self, kind: str, *, root: Path | None = None) -> PreparedFolder[M]:
         """Load or prepare the data in the cache folder named after their key.

@@ -70,10 +70,10 @@ class RaggedArray:
         widths = lengths + len(before) + len(after)
         ends = np.cumsum(widths)
         values = np.empty((int(ends[-1]) if len(ends) else 0, *self.values.shape[1:]), dtype=np.int64)
-        for place, value in enumerate(before):
-            values[ends - widths + place] = value
-        for place, value in enumerate(after[::-1], 1):
-            values[ends - place] = value
+        for index, value in enumerate(before):
+            values[ends - widths + index] = value
+        for index, value in enumerate(after[::-1], 1):
+            values[ends - index] = value
         values[concatenate_ranges(ends - len(after) - lengths, lengths)] = self.values
         return RaggedArray(values, ends)
 

@@ -102,9 +102,9 @@ def count_copies(
         hashes.append(_DocumentHashes(split.edges, rolling_hash, folder))
         for block in rolling_hash.blocks(split.tokens):
             hashes[-1].add(block)
-    of_train, of_held_out = (rows.hashes for rows in hashes)
-    seen = np.isin(of_held_out, of_train)
-    return Repetition(_count_duplicates(of_train, of_held_out), float(seen.mean()) if len(seen) else None, 0)
+    train_hashes, held_out_hashes = (rows.hashes for rows in hashes)
+    seen = np.isin(held_out_hashes, train_hashes)
+    return Repetition(_count_duplicates(train_hashes, held_out_hashes), float(seen.mean()) if len(seen) else None, 0)
 
 
 def _count_duplicates(*hashes: Hashes) -> int:
@@ -222,26 +222,26 @@ class _HeldOutWindows:
     def __init__(self, held_out: TokenizedDocuments, window: int) -> None:
         begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
         self.count = min(end - begin, _SAMPLES)
-        places = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
-        documents = np.searchsorted(held_out.edges, places, side="right") - 1
+        starts = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
+        documents = np.searchsorted(held_out.edges, starts, side="right") - 1
         ends = held_out.edges[documents + 1]
         short = ends - held_out.edges[documents] < window
         self.short = documents[short]
-        self.tree_positions = np.minimum(places, ends - window)[~short]
-        self.hashes = np.empty(len(self.tree_positions), dtype=np.uint64)
+        self.starts = np.minimum(starts, ends - window)[~short]
+        self.hashes = np.empty(len(self.starts), dtype=np.uint64)
 
     def record(self, block: _HashedBlock) -> None:
         """Record the hashes of the windows in a held-out block."""
-        here = slice(*np.searchsorted(self.tree_positions, [block.start, block.stop]))
-        self.hashes[here] = block.window_hashes[self.tree_positions[here] - block.start]
+        inside = slice(*np.searchsorted(self.starts, [block.start, block.stop]))
+        self.hashes[inside] = block.window_hashes[self.starts[inside] - block.start]
 
     def sort(self) -> None:
         """Sort the hashes once all are recorded."""
-        self.wanted = HashLookup(self.hashes)
+        self.lookup = HashLookup(self.hashes)
 
     def mark_found(self, block: _HashedBlock) -> None:
         """Mark the windows that occur in a training block."""
-        self.wanted.mark(block.window_hashes)
+        self.lookup.mark(block.window_hashes)
 
     def fraction(self, held_out: Hashes, train: Hashes) -> float | None:
         """Return the fraction found, given the hashes of all documents."""
@@ -249,7 +249,7 @@ class _HeldOutWindows:
         whole = np.zeros(len(short), dtype=bool)
         for block in _read_blocks(train) if len(short) else ():
             whole |= np.isin(short, block)
-        n_found = int(self.wanted.is_found.sum()) + int(whole.sum())
+        n_found = int(self.lookup.is_found.sum()) + int(whole.sum())
         return n_found / self.count if self.count else None
 
 

@@ -144,9 +144,9 @@ class TokenShards:
 
         Very many shards, and all if not `mapped`, are opened for each read, so that pages don't stay in memory.
         """
-        opened = _ShardFile if not mapped or len(record.shards) > _MAX_MAPPED_SHARDS else _open_shard
+        open_file = _ShardFile if not mapped or len(record.shards) > _MAX_MAPPED_SHARDS else _open_shard
         self._shards: list[_Readable] = [
-            opened(folder / shard_file_name(split, number), tokens) for number, tokens in enumerate(record.shards)
+            open_file(folder / shard_file_name(split, number), tokens) for number, tokens in enumerate(record.shards)
         ]
         self._starts = np.cumsum([0, *record.shards])
         self.documents = record.documents
@@ -297,9 +297,11 @@ def load_chunk(folder: Path) -> StoredChunk | None:
 
 def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> None:
     """Write counts and checksums of a chunk, which makes it complete."""
-    sums = {path.name: files.sha256(path) for path in folder.iterdir()}
-    described = {split: asdict(record) for split, record in splits.items()}
-    (folder / _RECORD).write_text(json.dumps({"splits": described, "sha256": sums}))  # sums tell whether all is there
+    checksums = {path.name: files.sha256(path) for path in folder.iterdir()}
+    split_records = {split: asdict(record) for split, record in splits.items()}
+    (folder / _RECORD).write_text(
+        json.dumps({"splits": split_records, "sha256": checksums})
+    )  # sums tell whether all is there
 
 
 def read_in_blocks(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:

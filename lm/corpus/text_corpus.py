@@ -135,8 +135,8 @@ class Corpus:
         all_files, notes = [*self.files, *self.validation_files], []
         if changed := [summary for summary in all_files if summary.changes.line_ends or summary.changes.mark]:
             ends, marks = (any(getattr(summary.changes, name) for summary in changed) for name in ("line_ends", "mark"))
-            what = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
-            text = f"{_name_first(changed)}: read {' and '.join(what)}, and bits per byte count that text"
+            descriptions = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
+            text = f"{_name_first(changed)}: read {' and '.join(descriptions)}, and bits per byte count that text"
             notes.append(Advice(text, settings=["keep_line_ends"]))
         books = [summary for summary in all_files if summary.changes.is_book]
         if books and self.config.strip_gutenberg:
@@ -201,8 +201,8 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is", settings=["validation"])
-    of_training = _scan_files(kept, config.separator, workers)
-    return Corpus(of_training, _scan_files(held_out, config.separator, workers), config)
+    summaries = _scan_files(kept, config.separator, workers)
+    return Corpus(summaries, _scan_files(held_out, config.separator, workers), config)
 
 
 def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
@@ -316,8 +316,8 @@ def _list_inputs(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[C
     position = 0
     for number, summary in enumerate(corpus.files):
         if held_out.boundary is not None:
-            here = HeldOutRule(held_out.bound, held_out.boundary - position)
-            yield ChunkInput(summary.file, number, summary.identity, _decompressed_size(summary), here)
+            file_rule = HeldOutRule(held_out.bound, held_out.boundary - position)
+            yield ChunkInput(summary.file, number, summary.identity, _decompressed_size(summary), file_rule)
         else:
             yield from _split_file(summary, number, held_out, corpus.config.separator, size)
         position += summary.bytes
@@ -374,12 +374,12 @@ def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     """Yield the same initial fraction of each of `corpus.files`, about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for summary in corpus.files:
-        left, parts = math.ceil(fraction * summary.bytes), []
+        remaining, parts = math.ceil(fraction * summary.bytes), []
         for piece in documents.read_pieces(summary.file, corpus.config.separator):
-            part = piece.text.encode()[:left].decode(errors="ignore")
+            part = piece.text.encode()[:remaining].decode(errors="ignore")
             parts.append(part)
-            left -= len(piece.text.encode())
-            if left <= 0:
+            remaining -= len(piece.text.encode())
+            if remaining <= 0:
                 break
         yield "".join(parts)
 

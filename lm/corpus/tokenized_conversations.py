@@ -195,10 +195,10 @@ def write_conversation_chunk(
     def encode(group: Sequence[_SplitConversation]) -> list[EncodedConversation]:
         return [template.encode_replies(tokenizer, item.conversation.messages) for item in group]
 
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         writers = {split: _ConversationWriter(folder, split, dtype=dtype) for split in SPLITS}
         for writer in writers.values():
-            opened.callback(writer.discard)
+            stack.callback(writer.discard)
         for group, encoded in encode_groups_unchecked(_read_split_conversations(chunk), encode):
             for item, conversation in zip(group, encoded, strict=True):
                 writers[item.split].add(item, conversation)
@@ -234,11 +234,11 @@ class _ConversationMerger(RowMerger):
 def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
     """Merge all chunks, in order, into the files of both splits."""
     held_out = []
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         dtype = token_dtype(tokenizer.vocab_size)
         joined = {split: _ConversationMerger(folder, split, dtype=dtype) for split in SPLITS}
         for split in joined.values():
-            opened.callback(split.discard)
+            stack.callback(split.discard)
         for chunk in chunks:
             for split in joined.values():
                 split.add(chunk)

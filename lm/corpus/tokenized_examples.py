@@ -263,9 +263,9 @@ class RowMerger:
     def add(self, chunk: StoredChunk) -> None:
         """Append a chunk."""
         for records in read_in_blocks(chunk.array(self._split, _INDEX)):
-            moved = records.copy()
-            moved["end"] += self._tokens
-            self._index.append(moved)
+            shifted = records.copy()
+            shifted["end"] += self._tokens
+            self._index.append(shifted)
         tokens = chunk.array(self._split, _TOKENS)
         for ids in read_in_blocks(tokens):
             self._shards.append(ids)
@@ -362,10 +362,10 @@ def write_example_chunk(
     Prompt and completion are tokenized separately, so that training sees the boundary that generation sees.
     """
     frame, dtype = build_example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
         for writer in writers.values():
-            opened.callback(writer.discard)
+            stack.callback(writer.discard)
         for group, tokens in encode_groups_unchecked(read_split_examples(chunk), partial(_encode_examples, tokenizer)):
             for item, prompt, completion in zip(group, *tokens, strict=True):
                 writers[item.split].add(item.example, prompt, completion, file=item.file)
@@ -382,11 +382,11 @@ def _encode_examples(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tup
 
 def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
     """Merge all chunks, in order, into the files of both splits."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         dtype, labels = token_dtype(tokenizer.vocab_size), LabelCollector()
         joined = {split: ExampleMerger(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
         for split in joined.values():
-            opened.callback(split.discard)
+            stack.callback(split.discard)
         for chunk in chunks:
             for split in joined.values():
                 split.add(chunk)

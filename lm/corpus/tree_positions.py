@@ -43,9 +43,9 @@ class TreeReader:
         return attach_positions(ids, compute_tree_positions(heads)[self.words(sentence, ids)])
 
 
-def attach_positions(ids: Ids, places: TreePositions) -> Integers:
+def attach_positions(ids: Ids, positions: TreePositions) -> Integers:
     """Return (tokens, 4) IDs with tree positions."""
-    return np.concatenate([np.asarray(ids, dtype=np.int64)[:, None], places], axis=1)
+    return np.concatenate([np.asarray(ids, dtype=np.int64)[:, None], positions], axis=1)
 
 
 def attach_outside(ids: Sequence[int]) -> Integers:

@@ -114,11 +114,11 @@ class Batch:
         rows = RaggedArray.concatenate([sources.wrap_rows((), (start,)), targets]).take(halves)
         ids = rows.merge_rows(np.arange(2, 2 * len(sources) + 1, 2)).to_padded(IGNORE_INDEX)
         inputs, following = np.where(ids[:, 1:] == IGNORE_INDEX, _PADDING, ids[:, :-1]), ids[:, 1:]
-        places, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
+        positions, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
         return cls(
             inputs=inputs,
-            targets=np.where(places < lengths, IGNORE_INDEX, following),
-            source_targets=np.where(places < lengths - 1, following, IGNORE_INDEX) if learns_source else None,
+            targets=np.where(positions < lengths, IGNORE_INDEX, following),
+            source_targets=np.where(positions < lengths - 1, following, IGNORE_INDEX) if learns_source else None,
         )
 
     @property

@@ -57,8 +57,8 @@ class Merges:
     def ranks_of(self, left: Integers, right: Integers) -> Integers:
         """Return the rank of the rule that merges each pair of tokens, or the largest integer without one."""
         keys = (left << 32) | right
-        places = np.searchsorted(self._keys[:-1], keys)
-        return np.where(self._keys[places] == keys, self._ranks[places], _NO_RULE)
+        indices = np.searchsorted(self._keys[:-1], keys)
+        return np.where(self._keys[indices] == keys, self._ranks[indices], _NO_RULE)
 
     def merge_results(self, ranks: Integers) -> Integers:
         """Return the tokens that rules produce."""

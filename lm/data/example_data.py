@@ -65,8 +65,10 @@ class RowData(TrainingData, Generic[Rows]):
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
         """Return the rows after `consumed` ones; a batch may cross the end of an epoch."""
         numbers = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
-        epochs, places = np.divmod(numbers, np.uint64(self.samples))
-        return self._make_batch(self._train, permute_indices(places, self.samples, hash64(self._key ^ epochs)).tolist())
+        epochs, indices = np.divmod(numbers, np.uint64(self.samples))
+        return self._make_batch(
+            self._train, permute_indices(indices, self.samples, hash64(self._key ^ epochs)).tolist()
+        )
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length."""
@@ -108,9 +110,9 @@ class ExampleData(RowData[StoredExamples]):
         if split.labels is None:
             return []
         prompts, count = [], min(limit, len(split))
-        for place in (number * len(split) // count for number in range(count)):
-            ids, learned = split.read(place)
-            prompts.append(LabelledPrompt(ids[1:-learned], numbers[split.labels[place]]))
+        for index in (number * len(split) // count for number in range(count)):
+            ids, learned = split.read(index)
+            prompts.append(LabelledPrompt(ids[1:-learned], numbers[split.labels[index]]))
         return prompts
 
     def describe_batch_size(self) -> str:

@@ -210,10 +210,10 @@ def _label_indices(
     Raises:
         InputError: an example has none of these labels.
     """
-    places = {label: number for number, label in enumerate(labels)}
+    indices = {label: number for number, label in enumerate(labels)}
     for read in (_read_labels, _decode_labels):
         with contextlib.suppress(KeyError):
-            return [np.array([places[label] for label in read(split, tokenizer)], dtype=np.int64) for split in splits]
+            return [np.array([indices[label] for label in read(split, tokenizer)], dtype=np.int64) for split in splits]
     raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
 
 

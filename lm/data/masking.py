@@ -47,8 +47,8 @@ class WordBoundaries:
 
     def starts(self, tokens: NDArray[Any]) -> Flags:
         """Return (rows, length) whether a word starts at each token."""
-        goes_on = self.ends[tokens[:, :-1]] & self.begins[tokens[:, 1:]]
-        return np.concatenate([np.ones((len(tokens), 1), dtype=bool), ~goes_on], axis=1)
+        continues_word = self.ends[tokens[:, :-1]] & self.begins[tokens[:, 1:]]
+        return np.concatenate([np.ones((len(tokens), 1), dtype=bool), ~continues_word], axis=1)
 
 
 def _is_word_byte(data: bytes, *, first: bool) -> bool:
@@ -110,12 +110,12 @@ class Masking:
         length = tokens.shape[1]
         draws = uniform(keys, 3 * length)
         chosen = self._select(tokens, draws[:, :length])
-        what, which = draws[:, length : 2 * length], draws[:, 2 * length :]
-        others = self.ordinary_ids[(which * len(self.ordinary_ids)).astype(np.int64)]
+        replacement_draws, token_draws = draws[:, length : 2 * length], draws[:, 2 * length :]
+        others = self.ordinary_ids[(token_draws * len(self.ordinary_ids)).astype(np.int64)]
         replaced = np.where(
-            what < _MASKED_FRACTION,
+            replacement_draws < _MASKED_FRACTION,
             self.mask_id,
-            np.where(what < _MASKED_FRACTION + _REPLACED_FRACTION, others, tokens),
+            np.where(replacement_draws < _MASKED_FRACTION + _REPLACED_FRACTION, others, tokens),
         )
         return Batch(
             inputs=np.where(chosen, replaced, tokens),
@@ -126,8 +126,8 @@ class Masking:
     def _select(self, tokens: Ids, draws: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return (rows, length) which tokens are selected."""
         if self.words is not None:  # all tokens of a word have the draw of its first token
-            places = np.where(self.words.starts(tokens), np.arange(tokens.shape[1]), 0)
-            draws = np.take_along_axis(draws, np.maximum.accumulate(places, axis=1), axis=1)
+            starts = np.where(self.words.starts(tokens), np.arange(tokens.shape[1]), 0)
+            draws = np.take_along_axis(draws, np.maximum.accumulate(starts, axis=1), axis=1)
         is_ordinary = np.zeros(self.vocab_size, dtype=bool)
         is_ordinary[self.ordinary_ids] = True
         draws = draws + ~is_ordinary[tokens]  # special tokens are selected only if a row has no others

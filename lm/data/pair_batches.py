@@ -36,8 +36,8 @@ class EncoderDecoderLayout:
         Sorted by target length; source lengths alternately ascend and descend within equal target lengths, so that
         neighbours are similar on both sides.
         """
-        of_source, of_target = sources.lengths(), targets.lengths()
-        return np.lexsort((np.where(of_target % 2, of_source, -of_source), of_target))
+        source_lengths, target_lengths = sources.lengths(), targets.lengths()
+        return np.lexsort((np.where(target_lengths % 2, source_lengths, -source_lengths), target_lengths))
 
     @property
     def for_scoring(self) -> EncoderDecoderLayout:

@@ -206,16 +206,16 @@ class PairData(TrainingData):
     def _check_lengths(self, context: int) -> None:
         """Raise InputError if a pair does not fit into the context."""
         if self._layout.sides == 1:
-            what = "sentence"
+            noun = "sentence"
             longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
         else:
-            what = "pair"
+            noun = "pair"
             longest = max(
                 self._framed.max_length(split, direction) for split in SPLITS for direction in self._directions
             )
         if longest > context:
             raise InputError(
-                f"the longest {what} takes {longest} tokens, more than the context of {context}",
+                f"the longest {noun} takes {longest} tokens, more than the context of {context}",
                 settings=["max_length", "context_length"],
             )
 
@@ -246,10 +246,10 @@ class PairData(TrainingData):
             samples: (pairs,) their numbers.
             key: of the epoch, for BPE dropout.
         """
-        of_direction, pairs = np.divmod(samples, self.samples // len(self._directions))
+        direction_samples, pairs = np.divmod(samples, self.samples // len(self._directions))
         indices, parts = [], []
         for number, direction in enumerate(self._directions):
-            selected = np.flatnonzero(of_direction == number)
+            selected = np.flatnonzero(direction_samples == number)
             keys = None if key is None else hash64(key ^ samples[selected].astype(np.uint64))
             indices.append(selected)
             parts.append(self._framed.rows("train", direction, pairs[selected], keys))

@@ -117,10 +117,10 @@ class FramedPairs:
             keys: (pairs,) what their BPE dropout follows from; without keys there is none.
         """
         frames = self.special_tokens(direction)
-        of_source, of_target = (None, None) if keys is None else (hash64(keys ^ _SOURCE), hash64(keys ^ _TARGET))
+        source_keys, target_keys = (None, None) if keys is None else (hash64(keys ^ _SOURCE), hash64(keys ^ _TARGET))
         rows = (
-            self._side(split, direction.source, frames.source, numbers, of_source),
-            self._side(split, direction.target, frames.target, numbers, of_target),
+            self._side(split, direction.source, frames.source, numbers, source_keys),
+            self._side(split, direction.target, frames.target, numbers, target_keys),
         )
         if keys is None or self._context is None or self._layout.sides == 1:
             return rows
@@ -138,11 +138,15 @@ class FramedPairs:
         sentences = self._sentences(split, side)
         words = sentences.words.take(numbers)
         plain = sentences.table.take(words.values)  # of each word
-        places = self._places(split) if side == "source" else None
-        of_words = None if places is None else places.take(numbers).values[plain.ends - plain.lengths()]
-        tokens = _with_tree_positions(plain, of_words).merge_rows(words.ends)
+        tree_positions = self._places(split) if side == "source" else None
+        word_positions = (
+            None if tree_positions is None else tree_positions.take(numbers).values[plain.ends - plain.lengths()]
+        )
+        tokens = _with_tree_positions(plain, word_positions).merge_rows(words.ends)
         if keys is not None:
-            dropped = _with_tree_positions(self._segment_with_dropout(words, plain, self._merges[side], keys), of_words)
+            dropped = _with_tree_positions(
+                self._segment_with_dropout(words, plain, self._merges[side], keys), word_positions
+            )
             dropped = dropped.merge_rows(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
             tokens = _replace_too_long(dropped.lengths() > room, dropped, tokens)
@@ -153,9 +157,9 @@ class FramedPairs:
     ) -> RaggedArray:
         """Segment words with BPE dropout; keys are derived from those of sentences and word positions."""
         lengths = words.lengths()
-        places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
-        of_words = hash64(np.repeat(keys, lengths) ^ places.astype(np.uint64))
-        return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=of_words)
+        word_indices = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
+        word_keys = hash64(np.repeat(keys, lengths) ^ word_indices.astype(np.uint64))
+        return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=word_keys)
 
 
 def _require_merges(side: SideName, tokenizer: Tokenizer) -> Merges:
@@ -174,8 +178,8 @@ def _replace_too_long(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: 
     return RaggedArray.concatenate([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
 
 
-def _with_tree_positions(words: RaggedArray, places: TreePositions | None) -> RaggedArray:
+def _with_tree_positions(words: RaggedArray, positions: TreePositions | None) -> RaggedArray:
     """Return tokens of words with (words, 3) tree positions beside them, if there are any."""
-    if places is None:
+    if positions is None:
         return words
-    return RaggedArray(attach_positions(words.values, np.repeat(places, words.lengths(), axis=0)), words.ends)
+    return RaggedArray(attach_positions(words.values, np.repeat(positions, words.lengths(), axis=0)), words.ends)

@@ -46,9 +46,9 @@ class WindowOrder:
     def starts(self, first: int, count: int) -> list[int]:
         """Return where the windows of samples first … first + count - 1 start."""
         samples = np.arange(first, first + count, dtype=np.uint64)
-        epochs, places = np.divmod(samples, np.uint64(self.windows))
+        epochs, indices = np.divmod(samples, np.uint64(self.windows))
         keys = hash64(self._key ^ epochs)
-        windows = permute_indices(places, self.windows, keys)
+        windows = permute_indices(indices, self.windows, keys)
         starts = windows * np.uint64(self.context) + hash64(keys) % self._offsets
         return [int(start) for start in starts]
 

@@ -326,11 +326,11 @@ class SampleBatch:
 
     def extend(self) -> None:
         """Append the sampled tokens to the session; finished samples leave."""
-        unfinished = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
+        unfinished = [index for index, sample in enumerate(self._samples) if not sample.is_finished]
         if 0 < len(unfinished) < len(self._samples):
             self._remove_others(unfinished)
             self._history = self._history.select(torch.tensor(unfinished))
-        self._samples = [self._samples[place] for place in unfinished]
+        self._samples = [self._samples[index] for index in unfinished]
         if unfinished:
             self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
 

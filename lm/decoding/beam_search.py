@@ -55,12 +55,12 @@ class CoveragePenalty:
 
     def add(self, weights: Sequence[Tensor]) -> None:
         """Add the attention weights of the next tokens, summed: (rows, source length) of each model."""
-        self._attended = [of + more.cpu() for of, more in zip(self._attended, weights, strict=True)]
+        self._attended = [attended + more.cpu() for attended, more in zip(self._attended, weights, strict=True)]
 
     def select(self, rows: Tensor) -> None:
         """Row i becomes the former row `rows[i]`."""
-        self._attended = [of.index_select(0, rows) for of in self._attended]
-        self._is_padding = [of.index_select(0, rows) for of in self._is_padding]
+        self._attended = [attended.index_select(0, rows) for attended in self._attended]
+        self._is_padding = [padding.index_select(0, rows) for padding in self._is_padding]
 
     def penalties(self) -> Tensor:
         """Return (rows,) penalties, at most 0: the weighted sum over source tokens of log(min(attention, 1)).
@@ -369,8 +369,8 @@ class _Beams:
             (self.cumulative_logprobs[sources, parents], candidates.total_logprobs[sources, chosen_indices, None]),
             dim=1,
         ).tolist()
-        for place, parent, ids, totals in zip(sources.tolist(), parents.tolist(), tokens, sums, strict=True):
-            self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
+        for source, parent, ids, totals in zip(sources.tolist(), parents.tolist(), tokens, sums, strict=True):
+            self.sources[source].finish(ids, totals, reason, added[source][parent] if added else 0.0)
 
     def advance(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Return the hypotheses that the candidates extend, and the rows that they extend.
@@ -389,7 +389,7 @@ class _Beams:
         totals = candidates.total_logprobs[kept_sources].masked_fill(torch.tensor(done)[kept_sources, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
         beams = _Beams(
-            [self.sources[place] for place in kept_sources.tolist()],
+            [self.sources[index] for index in kept_sources.tolist()],
             totals,
             torch.cat((self.tokens[kept_sources].gather(1, before), tokens[:, :, None]), dim=2),
             torch.cat((self.cumulative_logprobs[kept_sources].gather(1, before), totals[:, :, None]), dim=2),
@@ -407,5 +407,5 @@ def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
     if not at_once:
         few_are_done = n_unfinished and len(done) - n_unfinished <= _MIN_DONE_FRACTION * len(done)
         size = len(done) if few_are_done else -(-n_unfinished // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
-    first = sorted(range(len(done)), key=lambda place: done[place])[:size]
+    first = sorted(range(len(done)), key=lambda index: done[index])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)

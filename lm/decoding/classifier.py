@@ -145,8 +145,8 @@ class CompletionClassifier:
     @cached_property
     def _common_prefix(self) -> tuple[int, ...]:
         """Tokens that all completions start with, which are prefilled with the text."""
-        places = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
-        return tuple(tokens[0] for tokens in places)[: min(map(len, self._ids)) - 1]
+        columns = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
+        return tuple(tokens[0] for tokens in columns)[: min(map(len, self._ids)) - 1]
 
     @cached_property
     def _suffixes(self) -> list[tuple[int, ...]]:

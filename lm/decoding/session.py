@@ -117,8 +117,8 @@ class DecodeSession:
         first = len(self.tokens)
         self.tokens += [list(prompt) for prompt in prompts]
         new = range(first, len(self.tokens))
-        for place, model in enumerate(self._models):
-            model.add(len(prompts), None if sources is None else sources[place])
+        for index, model in enumerate(self._models):
+            model.add(len(prompts), None if sources is None else sources[index])
         tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
         return self._read(new, tokens, _with_attention_of(output_spec, max(map(len, prompts))))
 
@@ -253,12 +253,12 @@ class _ModelRows:
             return self._step(rows, tokens, output_spec)
         assert not output_spec.attention
         cached = [row for row in rows if not self.cache.needs_prefill(row)]
-        cached_tokens = tokens[[place for place, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
+        cached_tokens = tokens[[index for index, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
         parts = [
             self._step(cached, cached_tokens, OutputSpec(output_spec.logits_to_keep)),
             self._prefill(uncached, output_spec, held_back),
         ]
-        number = {row: place for place, row in enumerate([*cached, *uncached])}
+        number = {row: index for index, row in enumerate([*cached, *uncached])}
         logits = [part.logits for part in parts if part.logits is not None]
         return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
@@ -295,7 +295,7 @@ class _ModelRows:
             window_logits = forward(ids, firsts, [shared] * len(group), cache, output_spec, lengths=lengths).logits
             if window_logits is not None:
                 logits |= {
-                    row: window_logits[place] for place, window in enumerate(group) for row in rows_of_window[window]
+                    row: window_logits[index] for index, window in enumerate(group) for row in rows_of_window[window]
                 }
             copied = [(row, rows_of_window[window][0]) for window in group for row in rows_of_window[window][1:]]
             if copied:

@@ -101,7 +101,7 @@ class ModelDrafter:
             return tokens
         (read,) = self._session.tokens
         pairs = zip(read, tokens[:-1], strict=False)
-        first_difference = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        first_difference = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
         n_common = min(len(read), len(tokens) - 1) if first_difference is None else first_difference
         if n_common < len(read):
             self._session.truncate([n_common])

@@ -142,8 +142,8 @@ class Translator:
                 are heads for models that read no trees, or none for one that does.
         """
         check_heads_given(*(model.model.config for model in self.models), are_given=heads is not None)
-        begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = zip(itertools.count(), lines, begun, _pad_with_none(heads)), RepeatCounter()
+        all_prefixes = itertools.chain(prefixes or (), itertools.repeat(""))
+        numbered, repeats = zip(itertools.count(), lines, all_prefixes, _pad_with_none(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._encode_lines(chunk)
             if not self._sampler.greedy:
@@ -178,14 +178,14 @@ class Translator:
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(line_heads, text, number) for number, text, _, line_heads in chunk]
-        sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
+        sources = zip(*(self._encode_sources(index, texts, heads) for index in range(len(self.models))), strict=True)
         prefix_ids = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
 
     def _encode_sources(
-        self, place: int, texts: Sequence[str], heads: Sequence[DependencyHeads | None]
+        self, index: int, texts: Sequence[str], heads: Sequence[DependencyHeads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        model, frame = self.models[place], self._frames[place].source
+        model, frame = self.models[index], self._frames[index].source
         return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
 
     def _blank_result(self, line: SourceLine) -> TranslatedLine:

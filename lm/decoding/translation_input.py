@@ -76,7 +76,10 @@ class TranslationModel:
         if self.model.config.syntax == "none":
             return encoded
         reader = TreeReader(self.source_tokenizer)
-        return [reader.read(text, ids, of or ()) for text, ids, of in zip(lines, encoded, heads, strict=True)]
+        return [
+            reader.read(text, ids, sentence_heads or ())
+            for text, ids, sentence_heads in zip(lines, encoded, heads, strict=True)
+        ]
 
     @property
     def source_limit(self) -> int:

@@ -41,7 +41,7 @@ class LaunchResult:
     were_killed: bool = False
 
 
-def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchResult:
+def launch(command: Sequence[str], *, processes: int, start_time: float) -> LaunchResult:
     """Run a command in several processes, dividing the threads among them, and wait until all have ended.
 
     When one fails, the others are terminated. Signals are forwarded to all of them.
@@ -49,11 +49,11 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchRes
     Args:
         command: arguments of the Python interpreter, such as `-m` and a module.
         processes: number of processes.
-        began: start of a budget, in seconds of `time.monotonic`.
+        start_time: start of a budget, in seconds of `time.monotonic`.
     """
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MAX_THREADS // processes)))
-    launcher_env.export_start_time(began)
+    launcher_env.export_start_time(start_time)
     logging.disable()  # the processes report their errors themselves
     try:
         with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:
@@ -69,8 +69,8 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchRes
                 logs_specs=DefaultLogsSpecs(log_dir=logs),
                 signals_to_handle=_forwarded_signals(),
             )
-            places = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(command))
-            elastic_launch(config, sys.executable)(*map(_forward_pipe, command, places))
+            pipes = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(command))
+            elastic_launch(config, sys.executable)(*map(_forward_pipe, command, pipes))
     except SignalException as error:
         return LaunchResult(128 + int(error.sigval))
     except ChildFailedError as error:

@@ -163,10 +163,10 @@ class EncodedSource:
 
     def select(self, rows: Tensor, *, layers: bool = True) -> None:
         """Row i reads the source of the former row `rows[i]`; `layers` are reordered too, unless the caller does it."""
-        of = self._rows.index_select(0, rows)
-        if torch.equal(of, self._rows):
+        source_rows = self._rows.index_select(0, rows)
+        if torch.equal(source_rows, self._rows):
             return
-        self._rows, self.output = of, self.output.index_select(0, rows)
+        self._rows, self.output = source_rows, self.output.index_select(0, rows)
         self.lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
         for layer in self.layers if layers else ():
             layer.reorder(rows)

@@ -145,11 +145,11 @@ class SequenceKVCache:
         """Copy the contents of other rows."""
         if not self._is_enabled:
             return
-        to, of = self._index(self.buffer_rows_of(rows)), self._index(self.buffer_rows_of(others))
+        to_rows, from_rows = self._index(self.buffer_rows_of(rows)), self._index(self.buffer_rows_of(others))
         for layer in self.layers:
-            layer.write_rows(to, *(part.index_select(0, of) for part in layer.keys_and_values()))
+            layer.write_rows(to_rows, *(part.index_select(0, from_rows) for part in layer.keys_and_values()))
         if self._states is not None:
-            self._states.copy(to, of)
+            self._states.copy(to_rows, from_rows)
         for row, other in zip(rows, others, strict=True):
             self.lengths[row] = self.lengths[other]
 
@@ -228,8 +228,8 @@ class SequenceKVCache:
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
         removed = set(rows)
-        self._free_rows += [place for row, place in enumerate(self.buffer_rows) if row in removed]
-        self.buffer_rows = [place for row, place in enumerate(self.buffer_rows) if row not in removed]
+        self._free_rows += [buffer_row for row, buffer_row in enumerate(self.buffer_rows) if row in removed]
+        self.buffer_rows = [buffer_row for row, buffer_row in enumerate(self.buffer_rows) if row not in removed]
         self.lengths = [length for row, length in enumerate(self.lengths) if row not in removed]
 
     def _compact(self, rows: Sequence[int]) -> None:
@@ -250,8 +250,8 @@ class SequenceKVCache:
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate each row to a length; a recurrent state that is not kept leaves an empty row."""
-        for row, (held, length) in enumerate(zip(self.lengths, lengths, strict=True)):
-            self.lengths[row] = held if held <= length else 0 if self._states is not None else length
+        for row, (cached_length, length) in enumerate(zip(self.lengths, lengths, strict=True)):
+            self.lengths[row] = cached_length if cached_length <= length else 0 if self._states is not None else length
 
     def clear(self, rows: Collection[int]) -> None:
         """Empty some rows."""

@@ -182,8 +182,8 @@ def plan_engines(
         return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
     reason = _why_not_compiled(model) or not_loaded
     if reason is None:
-        other, why = get_compiled_engine(model), "CPU, compiled code is installed"
-        return EnginePlan(model, layout, pytorch, other, _max_tokens(config), why, is_loaded)
+        compiled, reason = get_compiled_engine(model), "CPU, compiled code is installed"
+        return EnginePlan(model, layout, pytorch, compiled, _max_tokens(config), reason, is_loaded)
     layout = layout if config.translates else "rows"  # a mask that separates a prompt's rows costs more than a copy
     if device in RECORDERS:
         reason = _why_not_recorded(model, layout)
@@ -250,14 +250,14 @@ def get_compiled_engine(model: DecoderModel) -> CompiledEngine:
 
 def _load_compiled_code(model: DecoderModel) -> None:
     """Load the code for a model's dtype; the first process that does records how long it took."""
-    speed, is_loaded, began = code_cache.read_speed(), "numba" in sys.modules, time.process_time()
+    speed, is_loaded, start = code_cache.read_speed(), "numba" in sys.modules, time.process_time()
     code_cache.initialise()
     if speed is not None and not speed.loading and not is_loaded:
         from lm.engine.compiled.build import load_decode_step
 
         weights, _ = model.output_layer
         load_decode_step(quantised=weights.dtype is torch.int8)
-        code_cache.write_speed(replace(speed, loading=time.process_time() - began))
+        code_cache.write_speed(replace(speed, loading=time.process_time() - start))
 
 
 def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:

@@ -118,7 +118,7 @@ class AttentionMap:
         one source word, and some source words with none.
         """
         weights = self.mean(layer=layer, head=head)
-        columns = [place for place, word in enumerate(self.keys.words) if word is not None]
+        columns = [index for index, word in enumerate(self.keys.words) if word is not None]
         pairs = set()
         for row, word in enumerate(self.queries.words):
             if word is not None and columns and weights[row].any():
@@ -184,7 +184,7 @@ def _build_axis(
     first, last = len(before), len(before) + len(labels)
     return Axis(
         tokens=(*(special.token for special in before), *tokens, *(special.token for special in after)),
-        units=(*range(first), *(first + place for place in units), *range(last, last + len(after))),
+        units=(*range(first), *(first + offset for offset in units), *range(last, last + len(after))),
         labels=(*(special.label for special in before), *labels, *(special.label for special in after)),
         words=(*[None] * first, *(word if spelled else None for word in words), *[None] * len(after)),
     )
@@ -257,12 +257,12 @@ def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, s
     Raises:
         UsageError: source and target together exceed the learned positions.
     """
-    begun = Axis((start,), (0,), (START,), (None,))
-    read = _concatenate_axes(source, begun, _without_last(target))
+    start_axis = Axis((start,), (0,), (START,), (None,))
+    read = _concatenate_axes(source, start_axis, _without_last(target))
     with capture_attention_weights(model.decoder.attention_layers()) as layers:
         model.hidden(_as_batch(read.tokens, model))
-    of_target = [weights[:, :, len(source.tokens) :] for weights in layers]
-    return AttentionMap("joint", target, read, _merge_to_units(of_target, target, read))
+    target_weights = [weights[:, :, len(source.tokens) :] for weights in layers]
+    return AttentionMap("joint", target, read, _merge_to_units(target_weights, target, read))
 
 
 def _without_last(axis: Axis) -> Axis:
@@ -275,7 +275,7 @@ def _concatenate_axes(*axes: Axis) -> Axis:
     first = np.cumsum([0, *(len(axis.labels) for axis in axes)]).tolist()
     return Axis(
         tokens=tuple(token for axis in axes for token in axis.tokens),
-        units=tuple(place + unit for place, axis in zip(first, axes, strict=False) for unit in axis.units),
+        units=tuple(offset + unit for offset, axis in zip(first, axes, strict=False) for unit in axis.units),
         labels=tuple(label for axis in axes for label in axis.labels),
         words=tuple(word for axis in axes for word in axis.words),
     )
@@ -336,8 +336,8 @@ def _encode_source(source: Axis, heads: Sequence[int] | None, model: EncoderDeco
         return row
     words = [source.words[unit] for unit in source.units]
     in_tree = compute_tree_positions(heads)
-    places = [OUTSIDE_TREE if word is None else in_tree[word].tolist() for word in words]
-    return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
+    positions = [OUTSIDE_TREE if word is None else in_tree[word].tolist() for word in words]
+    return torch.cat((row[..., None], row.new_tensor([positions])), dim=-1)
 
 
 def _merge_to_units(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
@@ -346,8 +346,8 @@ def _merge_to_units(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weig
     Raises:
         InputError: a weight is not a number.
     """
-    of_queries = queries.members / np.maximum(queries.members.sum(axis=0), 1)
+    query_weights = queries.members / np.maximum(queries.members.sum(axis=0), 1)
     weights = torch.cat(tuple(layers)).cpu().numpy()
     if not np.isfinite(weights).all():
         raise nan_logits_error()
-    return np.asarray(of_queries.T @ (weights @ keys.members), dtype=np.float32)
+    return np.asarray(query_weights.T @ (weights @ keys.members), dtype=np.float32)

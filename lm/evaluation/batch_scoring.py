@@ -83,7 +83,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
     predicted, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
     if not predicted.any():
         return [np.zeros(0)] * batch.rows
-    inputs, targets, places = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
+    inputs, targets, positions = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
     if isinstance(model, EncoderDecoder):
         assert batch.source is not None
         assert batch.source_lengths is not None
@@ -91,7 +91,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         hidden = model.encode_decode(source, inputs, lengths=lengths)
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
-    nats = compute_surprisals(model, hidden[places], targets[places])
+    nats = compute_surprisals(model, hidden[positions], targets[positions])
     return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
 
 

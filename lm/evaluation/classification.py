@@ -62,7 +62,7 @@ class ClassificationScores:
     ) -> ClassificationScores:
         """Count predictions."""
         labels = tuple(sorted({*expected, *predicted}))
-        number = {label: place for place, label in enumerate(labels)}
+        number = {label: index for index, label in enumerate(labels)}
         confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
         for (label, guess), count in Counter(zip(expected, predicted, strict=True)).items():
             confusion[number[label], number[guess]] = count

@@ -70,7 +70,7 @@ def measure_dtype_costs(
 
 def _time_events(events: Iterator[BatchScored | FileScore]) -> Iterator[tuple[BatchScored | FileScore, float]]:
     """Yield events with the seconds that each took."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     for event in events:
-        yield event, time.perf_counter() - began
-        began = time.perf_counter()
+        yield event, time.perf_counter() - start
+        start = time.perf_counter()

@@ -57,19 +57,19 @@ class WindowBatcher(Generic[W]):
                 pack += islice(self._windows, (_PREFETCHED_BATCHES - 1) * self._size)
                 parts = length_batches([len(window.tokens) for window in pack], rows=self._size)
             self._packs.append(parts)
-            yield from ([pack[place] for place in part] for part in parts)
+            yield from ([pack[index] for index in part] for part in parts)
 
     def restore_order(self, scored: Iterable[Sequence[T]]) -> Iterator[list[T]]:
         """Yield the results of batches in reading order, as soon as a buffer is complete."""
-        held: dict[int, T] = {}
+        pending: dict[int, T] = {}
         done = 0
         for batch in scored:
-            held |= zip(self._packs[0][done].tolist(), batch, strict=True)
+            pending |= zip(self._packs[0][done].tolist(), batch, strict=True)
             done += 1
             if done == len(self._packs[0]):
                 self._packs.popleft()
-                yield [held[place] for place in range(len(held))]
-                held, done = {}, 0
+                yield [pending[index] for index in range(len(pending))]
+                pending, done = {}, 0
 
 
 W_co = TypeVar("W_co", covariant=True, bound=HasTokens)

@@ -82,7 +82,7 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME)
     heads = None
     if manifest.heads:
-        lines = (" ".join(map(str, of_source or ())) + "\n" for _, _, of_source in pairs)
+        lines = (" ".join(map(str, source_heads or ())) + "\n" for _, _, source_heads in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(
         dataclasses.replace(rows, data=DataConfig(field=fields[0], keep_line_ends=True)), None, fields, heads
@@ -103,19 +103,19 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
     """Yield the documents between start and end tokens."""
     tokens = open_split(folder, "validation")
     frame = [token for token in (tokenizer.start_of_text, tokenizer.end_of_text) if token is not None]
-    held = np.empty(0, dtype=np.int64)
+    pending = np.empty(0, dtype=np.int64)
     for start in range(0, len(tokens), _MAX_ROW_TOKENS):
-        held = np.concatenate([held, tokens.read(start, min(start + _MAX_ROW_TOKENS, len(tokens)))])
-        edges = [-1, *np.flatnonzero(np.isin(held, frame)).tolist()]
+        pending = np.concatenate([pending, tokens.read(start, min(start + _MAX_ROW_TOKENS, len(tokens)))])
+        edges = [-1, *np.flatnonzero(np.isin(pending, frame)).tolist()]
         yield from (
-            _decode_row(tokenizer, held[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1
+            _decode_row(tokenizer, pending[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1
         )
-        held = held[edges[-1] + 1 :]
-        if len(held) > _MAX_ROW_TOKENS:
-            yield _decode_row(tokenizer, held)
-            held = held[:0]
-    if len(held):
-        yield _decode_row(tokenizer, held)
+        pending = pending[edges[-1] + 1 :]
+        if len(pending) > _MAX_ROW_TOKENS:
+            yield _decode_row(tokenizer, pending)
+            pending = pending[:0]
+    if len(pending):
+        yield _decode_row(tokenizer, pending)
 
 
 def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:

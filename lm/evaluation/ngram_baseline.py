@@ -83,9 +83,9 @@ def _count_ngrams(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Ite
         )
         numbered = np.full_like(train, -1)
         numbered[has] = numbers
-        wanted = np.where(held_out_contexts >= 0, held_out_contexts * vocab_size + held_out, -1)
-        places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-        seen = np.where(keys[places] == wanted, places, -1)
+        held_out_keys = np.where(held_out_contexts >= 0, held_out_contexts * vocab_size + held_out, -1)
+        indices = np.searchsorted(keys, held_out_keys).clip(max=len(keys) - 1)
+        seen = np.where(keys[indices] == held_out_keys, indices, -1)
         yield _NgramCounts(keys // vocab_size, times.astype(np.float64), has[first], numbered, seen, held_out_contexts)
         contexts, held_out_contexts = _shift(numbered), _shift(seen)
 

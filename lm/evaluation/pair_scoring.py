@@ -92,10 +92,10 @@ class PairEncoder:
             )
         )
         read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
-        of_target = self._frames.target
+        target_frame = self._frames.target
         return EncodedPairs(
             wrap_sources(RaggedArray.from_rows(read), self._frames.source),
-            RaggedArray.from_rows(targets).wrap_rows(of_target.before, of_target.after),
+            RaggedArray.from_rows(targets).wrap_rows(target_frame.before, target_frame.after),
             self._frames.start,
         )
 

@@ -87,16 +87,20 @@ def merge_into_spans(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan]:
 
     A grapheme includes combining marks, the parts of an emoji or flag, the letters of a Hangul syllable, and CRLF.
     """
-    held: TextSpan | None = None
+    pending: TextSpan | None = None
     for span in _split_at_characters(segments):
-        if held and (held.file, held.document) == (span.file, span.document) and _must_merge(held.text, span.text):
-            held += span
+        if (
+            pending
+            and (pending.file, pending.document) == (span.file, span.document)
+            and _must_merge(pending.text, span.text)
+        ):
+            pending += span
             continue
-        if held:
-            yield held
-        held = span
-    if held:
-        yield held
+        if pending:
+            yield pending
+        pending = span
+    if pending:
+        yield pending
 
 
 def _must_merge(before: str, after: str) -> bool:

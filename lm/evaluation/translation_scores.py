@@ -136,7 +136,7 @@ def _bootstrap(
     Uses sacreBLEU's paired test and seed, also for a single system: the interval of `corpus_score` fails on corpora so
     small that a resample has no match.
     """
-    named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
+    named: list[tuple[str, Lines]] = [(str(index), lines) for index, lines in enumerate(systems)]
     test = PairedTest(named, _build_metrics(config), references, test_type="bs", n_samples=config.resamples)
     signatures, results = test()
     by_metric = {metric: [result for result in results[metric] if isinstance(result, Result)] for metric in signatures}

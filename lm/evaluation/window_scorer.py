@@ -92,11 +92,11 @@ class MaskedWindowScorer:
 
     @torch.inference_mode()
     def _score(self, window: MaskedWindow) -> Nats:
-        places = np.array(window.scored_positions(score_every=self.score_every), dtype=np.int64)
+        positions = np.array(window.scored_positions(score_every=self.score_every), dtype=np.int64)
         nats = np.full(window.last - window.first, np.nan)
         tokens = torch.from_numpy(window.tokens.astype(np.int64)).to(next(self.model.parameters()).device)
-        for start in range(0, len(places), self.batch_size):
-            some = places[start : start + self.batch_size]
+        for start in range(0, len(positions), self.batch_size):
+            some = positions[start : start + self.batch_size]
             masked = torch.from_numpy(some).to(tokens.device)
             row = torch.arange(len(some), device=tokens.device)
             rows = tokens.repeat(len(some), 1)

@@ -44,19 +44,21 @@ def pack_panel(_context, weights, output, n_blocks, panel):
     """
 
     def generate(context, builder, signature, arguments):
-        weights, of_panel = (Matrix(context, builder, signature.args[place], arguments[place]) for place in (0, 3))
-        of_weights = weights.offset(arguments[1], INDEX(0))
-        at_once = LANES * of_panel.elements_per_word
-        kind = ir.VectorType(of_panel.element_type, at_once)
+        weights, panel = (
+            Matrix(context, builder, signature.args[row_index], arguments[row_index]) for row_index in (0, 3)
+        )
+        rows = weights.offset(arguments[1], INDEX(0))
+        at_once = LANES * panel.elements_per_word
+        kind = ir.VectorType(panel.element_type, at_once)
         with cgutils.for_range(builder, builder.mul(arguments[2], INDEX(INPUT_BLOCK // at_once))) as loop:
             first, row = (builder.mul(loop.index, INDEX(size)) for size in (at_once, LANES))
             for begin in (0, LANES):
-                read = [of_weights.load(output, first, at_once) for output in range(begin, begin + LANES)]
-                wide = [builder.sext(vector, kind) for vector in read] if of_weights.is_integer else read
+                read = [rows.load(output, first, at_once) for output in range(begin, begin + LANES)]
+                wide = [builder.sext(vector, kind) for vector in read] if rows.is_integer else read
                 in_32_bits = [builder.bitcast(vector, ir.VectorType(BITS_32, LANES)) for vector in wide]
                 for index, vector in enumerate(_transpose(builder, in_32_bits)):
-                    place = builder.add(row, INDEX(index))
-                    of_panel.store(builder.bitcast(vector, kind), place, INDEX(begin * of_panel.elements_per_word))
+                    row_index = builder.add(row, INDEX(index))
+                    panel.store(builder.bitcast(vector, kind), row_index, INDEX(begin * panel.elements_per_word))
         return context.get_dummy_value()
 
     return types.void(weights, types.intp, types.intp, panel), generate

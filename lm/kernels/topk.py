@@ -13,13 +13,13 @@ _BYTES = 4
 
 
 @njit
-def _insert(value, place, values, indices, count):
+def _insert(value, position, values, indices, count):
     """Insert a number into the top k so far, behind equal ones; return how many there are."""
     at = min(count, len(values) - 1)
     while at and values[at - 1] < value:
         values[at], indices[at] = values[at - 1], indices[at - 1]
         at -= 1
-    values[at], indices[at] = value, place
+    values[at], indices[at] = value, position
     return min(count + 1, len(values))
 
 

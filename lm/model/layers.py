@@ -247,7 +247,7 @@ def _quantise_rows(layer: nn.Module, weight: Tensor) -> None:
     """Register int8 weights and scales: the largest absolute weight of each output becomes 127."""
     values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
     chunk_size = _outputs_per_chunk(weight)
-    for part, rounded, scale in zip(*(of.split(chunk_size) for of in (weight, values, scales)), strict=True):
+    for part, rounded, scale in zip(*(tensor.split(chunk_size) for tensor in (weight, values, scales)), strict=True):
         torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_INT8_MAX)
         rounded.copy_((part.float() / scale[:, None]).round_())
     layer.register_buffer("weight", values)

@@ -140,8 +140,8 @@ def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, T
     for name, layer in lora_layers(built).items():
         owner, _, own_name = name.rpartition(".")
         setattr(built.get_submodule(owner), own_name, layer.merge())
-    made = built.state_dict()
-    return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in made.items()}
+    merged = built.state_dict()
+    return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in merged.items()}
 
 
 def trainable_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -143,7 +143,12 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         gradients, ctx.gradients = ctx.gradients, None
-        return None, *(None if of is None else of.mul_(total_gradient) for of in gradients), None, None
+        return (
+            None,
+            *(None if gradient is None else gradient.mul_(total_gradient) for gradient in gradients),
+            None,
+            None,
+        )
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -179,7 +184,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if bias is not None:
                 logits += bias
             for some, their_targets in zip(
-                *(of.split(rows_of_softmax) for of in (logits, target_column[part])), strict=True
+                *(tensor.split(rows_of_softmax) for tensor in (logits, target_column[part])), strict=True
             ):
                 gradient = probabilities[: len(some)]
                 nats, surprisal = _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)

@@ -54,11 +54,11 @@ class ShardedMuon(Muon):
             _gather(shard, parameter, to=rank)
             for rank, (shard, parameter) in enumerate(zip(shards, parameters, strict=True))
         ]
-        mine = dist.get_rank()
-        updates = self._orthogonalised_update(parameters[mine], gathered[mine]) if mine < len(parameters) else None
+        own = dist.get_rank()
+        updates = self._orthogonalised_update(parameters[own], gathered[own]) if own < len(parameters) else None
         for rank, parameter in enumerate(parameters):
             weight = parameter.to_local()
-            update = _scatter(updates if rank == mine else None, parameter, source=rank)
+            update = _scatter(updates if rank == own else None, parameter, source=rank)
             weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"])
 
     def _nesterov_gradient(self, parameter: DTensor, group: dict[str, Any]) -> Tensor:

@@ -86,8 +86,10 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
         width = stack.recurrent[0].hidden_size
         assert isinstance(width, int)
-        of_stack = {parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2}
-        matrices |= {parameter: (width,) * n_gates for parameter, n_gates in of_stack.items() if n_gates}
+        matrices_of_stack = {
+            parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2
+        }
+        matrices |= {parameter: (width,) * n_gates for parameter, n_gates in matrices_of_stack.items() if n_gates}
     return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
 
 
@@ -100,9 +102,9 @@ def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig 
         built = build_model_with_lora(model, lora)
     weights = sum(parameter.numel() for parameter in built.parameters())
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
-    of_muon = sum(parameter.numel() for parameter in hidden_matrices(built)) if config.optimizer == "muon" else 0
+    muon_values = sum(parameter.numel() for parameter in hidden_matrices(built)) if config.optimizer == "muon" else 0
     copies = 1 + bool(config.ema)
-    return 4 * (weights + copies * trained + 2 * (trained - of_muon) + of_muon)
+    return 4 * (weights + copies * trained + 2 * (trained - muon_values) + muon_values)
 
 
 def optimizer_state_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
@@ -120,9 +122,9 @@ def load_optimizer_state(
     model: nn.Module,
     tensors: Mapping[str, Tensor],
     *,
-    place: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
+    convert: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
 ) -> None:
-    """Load what `optimizer_state_tensors` returned; `place` makes a full tensor like a parameter (device, shard)."""
+    """Load what `optimizer_state_tensors` returned; `convert` makes a full tensor like a parameter (device, shard)."""
     owners = {
         id(parameter): optimizer
         for optimizer in optimizers
@@ -134,5 +136,5 @@ def load_optimizer_state(
         owner, _, key = name.rpartition(".")
         states[owner][key] = value
     for name, parameter in (named for named in model.named_parameters() if named[1].requires_grad):
-        state = {key: place(parameter, value) for key, value in states[name].items()}
+        state = {key: convert(parameter, value) for key, value in states[name].items()}
         owners[id(parameter)].state[parameter] = state

@@ -77,9 +77,9 @@ class CompletionAnswer:
         else:
             self._statistics.first_token.add(now - self._began)
         self._last = now
-        for place, event in events:
+        for prompt_index, event in events:
             assert not isinstance(event, ApiError)
-            self._samples[place][event.row].append(event)
+            self._samples[prompt_index][event.row].append(event)
             self._n_unfinished -= isinstance(event, Finish)
         return events
 
@@ -88,25 +88,26 @@ class CompletionAnswer:
         while self._n_unfinished:
             await self._next_events()
         choices = []
-        for place, samples in enumerate(self._samples):
+        for prompt_index, samples in enumerate(self._samples):
             best = samples
             if self._request.best_of > self._request.n:
                 best = sorted(samples, key=mean_logprob, reverse=True)[: self._request.n]
             choices += [
-                self._choice(place * self._request.n + number, place, sample) for number, sample in enumerate(best)
+                self._choice(prompt_index * self._request.n + number, prompt_index, sample)
+                for number, sample in enumerate(best)
             ]
         return self._metadata.to_dict(choices, usage=self._usage())
 
-    def _choice(self, index: int, place: int, sample: Continuation) -> dict[str, Any]:
+    def _choice(self, index: int, prompt_index: int, sample: Continuation) -> dict[str, Any]:
         text, logprobs = sample.text, None
         if self._request.echo:
-            text = self._prompts[place] + text
+            text = self._prompts[prompt_index] + text
         if self._request.logprobs is not None:
             tokens = continuation_tokens(sample)
-            scored = self._echoed[place]
+            scored = self._echoed[prompt_index]
             if scored is not None:
                 tokens = [*prompt_tokens(scored), *tokens]
-            first = 0 if scored is not None else len(self._prompts[place])
+            first = 0 if scored is not None else len(self._prompts[prompt_index])
             logprobs = TextLogprobs(self._model.tokenizer, first).format(tokens)
         reason = FINISH_REASONS[sample.finish_reason] if sample.finish_reason else "length"
         return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
@@ -118,11 +119,11 @@ class CompletionAnswer:
             yield to_event(self._metadata.to_dict([choice], **extra))
         while self._n_unfinished:
             grouped: dict[tuple[int, int], list[Token | Finish]] = {}
-            for place, event in await self._next_events():
+            for prompt_index, event in await self._next_events():
                 assert not isinstance(event, ApiError)
-                grouped.setdefault((place, event.row), []).append(event)
-            for (place, sample), some in grouped.items():
-                part = self._part(place, sample, some)
+                grouped.setdefault((prompt_index, event.row), []).append(event)
+            for (prompt_index, sample), some in grouped.items():
+                part = self._part(prompt_index, sample, some)
                 if part is not None:
                     yield to_event(self._metadata.to_dict([part], **extra))
         if self._request.include_usage:
@@ -133,39 +134,39 @@ class CompletionAnswer:
         """Yield a first choice of each sample: the prompt, if it is returned."""
         if not self._request.echo:
             return
-        for place, prompt in enumerate(self._prompts):
+        for prompt_index, prompt in enumerate(self._prompts):
             for sample in range(self._request.n):
-                scored, logprobs = self._echoed[place], None
+                scored, logprobs = self._echoed[prompt_index], None
                 if scored is not None:
                     tokens = prompt_tokens(scored)
-                    logprobs = self._logprobs_of(place, sample).format(tokens)
-                index, reason = place * self._request.n + sample, None if self._request.max_tokens else "length"
+                    logprobs = self._logprobs_of(prompt_index, sample).format(tokens)
+                index, reason = prompt_index * self._request.n + sample, None if self._request.max_tokens else "length"
                 yield {"text": prompt, "index": index, "logprobs": logprobs, "finish_reason": reason}
 
-    def _part(self, place: int, sample: int, events: Sequence[Token | Finish]) -> dict[str, Any] | None:
+    def _part(self, prompt_index: int, sample: int, events: Sequence[Token | Finish]) -> dict[str, Any] | None:
         """Return the choice of some events of a sample; None if there is nothing to say yet."""
         tokens = [event for event in events if isinstance(event, Token)]
         reason = next((FINISH_REASONS[event.reason] for event in events if isinstance(event, Finish)), None)
         text, logprobs = "".join(event.text for event in events), None
         if self._request.logprobs is not None and tokens:
-            logprobs = self._format_logprobs(place, sample, tokens)
+            logprobs = self._format_logprobs(prompt_index, sample, tokens)
         if not text and logprobs is None and reason is None:
             return None
-        shared = {"index": place * self._request.n + sample, "logprobs": logprobs, "finish_reason": reason}
+        shared = {"index": prompt_index * self._request.n + sample, "logprobs": logprobs, "finish_reason": reason}
         return self._format_part(text) | shared
 
     def _format_part(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
-    def _format_logprobs(self, place: int, sample: int, tokens: Sequence[Token]) -> dict[str, Any]:
+    def _format_logprobs(self, prompt_index: int, sample: int, tokens: Sequence[Token]) -> dict[str, Any]:
         """Return the log-probabilities of further tokens of a sample."""
-        return self._logprobs_of(place, sample).format(
+        return self._logprobs_of(prompt_index, sample).format(
             [(token.id, token.logprob, token.alternatives, token.overlap) for token in tokens]
         )
 
-    def _logprobs_of(self, place: int, sample: int) -> TextLogprobs:
-        first = 0 if self._echoed[place] is not None else len(self._prompts[place])
-        return self._logprobs.setdefault((place, sample), TextLogprobs(self._model.tokenizer, first))
+    def _logprobs_of(self, prompt_index: int, sample: int) -> TextLogprobs:
+        first = 0 if self._echoed[prompt_index] is not None else len(self._prompts[prompt_index])
+        return self._logprobs.setdefault((prompt_index, sample), TextLogprobs(self._model.tokenizer, first))
 
     def _usage(self) -> dict[str, int]:
         prompt = sum(completion.prompt_tokens for completion in self._completions)
@@ -177,7 +178,7 @@ class ChatAnswer(CompletionAnswer):
 
     kind, event_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def _choice(self, index: int, place: int, sample: Continuation) -> dict[str, Any]:  # noqa: ARG002
+    def _choice(self, index: int, prompt_index: int, sample: Continuation) -> dict[str, Any]:  # noqa: ARG002
         logprobs = None
         if self._request.logprobs is not None:
             columns = zip(sample.tokens, sample.logprobs, sample.alternatives, strict=True)
@@ -194,6 +195,6 @@ class ChatAnswer(CompletionAnswer):
     def _format_part(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text} if text else {}}
 
-    def _format_logprobs(self, place: int, sample: int, tokens: Sequence[Token]) -> dict[str, Any]:  # noqa: ARG002
+    def _format_logprobs(self, prompt_index: int, sample: int, tokens: Sequence[Token]) -> dict[str, Any]:  # noqa: ARG002
         columns = [(token.id, token.logprob, token.alternatives) for token in tokens]
         return chat_logprobs(self._model.tokenizer, columns)

@@ -80,9 +80,11 @@ class ServedModel:
         """Byte offsets of tokens."""
         return TokenOffsets(self.tokenizer)
 
-    def wrong_kind(self, does: str) -> ApiError:
+    def wrong_kind(self, description: str) -> ApiError:
         """Return the error for a model of another kind."""
-        return invalid(f"model {self.name!r} {self.purpose}; it does not {does}", param="model", code="wrong_model")
+        return invalid(
+            f"model {self.name!r} {self.purpose}; it does not {description}", param="model", code="wrong_model"
+        )
 
     @property
     def chat_template(self) -> ChatTemplate:

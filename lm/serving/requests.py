@@ -334,10 +334,10 @@ def _fit(
     if room >= settings.max_tokens:
         return completion
     if room < 1 or request.has_max_tokens:
-        wanted = f" and {settings.max_tokens} of its completion" if request.has_max_tokens else ""
+        and_completion = f" and {settings.max_tokens} of its completion" if request.has_max_tokens else ""
         raise ApiError(
             400,
-            f"{completion.prompt_tokens} tokens of the prompt{wanted} are more than the server allows, "
+            f"{completion.prompt_tokens} tokens of the prompt{and_completion} are more than the server allows, "
             f"{config.max_length}",
             param="prompt" if room < 1 else "max_tokens",
             code="context_length_exceeded",

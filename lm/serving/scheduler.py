@@ -182,7 +182,7 @@ class PrefixCache:
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
     return next(
-        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
@@ -336,10 +336,10 @@ class Scheduler:
 
     def _prefill(self) -> None:
         """Compute about one chunk of prompts, and let samples join."""
-        left = self._chunk
-        while left > 0 and len(self._owners) < self._batch_size:
+        tokens_left = self._chunk
+        while tokens_left > 0 and len(self._owners) < self._batch_size:
             if self._prefilling is None:
-                group = self._take_short(left)
+                group = self._take_short(tokens_left)
                 if group:
                     self._admitting = group
                     try:
@@ -348,14 +348,14 @@ class Scheduler:
                         for failed in group:
                             self._finish_with(failed, from_lm_error(error))
                     self._admitting = []
-                    left -= sum(len(admitted.ids) for admitted in group)
+                    tokens_left -= sum(len(admitted.ids) for admitted in group)
                     continue
                 self._prefilling = self._next_completion()
             completion = self._prefilling
             if completion is None:
                 return
             try:
-                left -= self._prefill_long(completion, left)
+                tokens_left -= self._prefill_long(completion, tokens_left)
             except LMError as error:
                 self._finish_with(completion, from_lm_error(error))
 

@@ -23,7 +23,7 @@ class EventStream:
     def __init__(self, scheduler: Scheduler, completions: Sequence[Completion]) -> None:
         """Create the stream of completions that are not submitted yet."""
         self._scheduler, self._completions = scheduler, completions
-        self._places = {id(completion): place for place, completion in enumerate(completions)}
+        self._places = {id(completion): index for index, completion in enumerate(completions)}
         self._events: list[tuple[int, Event]] = []
         self._wake = asyncio.Event()
         self._error: ApiError | None = None
@@ -96,20 +96,20 @@ def noticing_disconnect(receive: Callable[[], Awaitable[Any]]) -> Iterator[None]
     """Within the context, after a request's body was read: `DisconnectedError` is raised when the client leaves."""
     task = asyncio.current_task()
     assert task is not None
-    left = False
+    is_disconnected = False
 
     async def watch() -> None:
-        nonlocal left
+        nonlocal is_disconnected
         while (await receive())["type"] != "http.disconnect":
             pass
-        left = True
+        is_disconnected = True
         task.cancel()
 
     watcher = asyncio.ensure_future(watch())
     try:
         yield
     except asyncio.CancelledError:
-        if left:
+        if is_disconnected:
             task.uncancel()
             raise DisconnectedError from None
         raise

@@ -134,18 +134,18 @@ def decode_lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
     Raises:
         InputError: a line is not valid UTF-8, or longer than 256 MiB.
     """
-    number, held = 0, bytearray()
+    number, pending = 0, bytearray()
     for part in parts:
-        held += part
-        *whole, rest = held.split(b"\n")
+        pending += part
+        *whole, rest = pending.split(b"\n")
         if len(rest) > _MAX_LINE_BYTES:
             raise InputError(f"{name}: line {number + len(whole) + 1} is longer than {_MAX_LINE_BYTES >> 20} MiB")
-        held = bytearray(rest)
+        pending = bytearray(rest)
         for line in whole:
             number += 1
             yield _decode_line(line, number, name)
-    if held:
-        yield _decode_line(held, number + 1, name)
+    if pending:
+        yield _decode_line(pending, number + 1, name)
 
 
 def read_file_lines(path: Path) -> Iterator[str]:

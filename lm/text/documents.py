@@ -222,15 +222,15 @@ def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, 
         end = next_end
 
 
-def _find_end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
+def _find_end_after(path: Path, pattern: re.Pattern[bytes], offset: int, longest: int) -> int | None:
     """Return the end of the first match at or after a byte offset; None without a match."""
     kept = b""
     with path.open("rb") as stream:
-        stream.seek(place)
+        stream.seek(offset)
         while block := stream.read(_BLOCK_BYTES):
             data = kept + block
             if match := pattern.search(data):
-                return place + match.end()
+                return offset + match.end()
             kept = data[-longest:]
-            place += len(data) - len(kept)
+            offset += len(data) - len(kept)
     return None

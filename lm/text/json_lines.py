@@ -173,19 +173,19 @@ def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
     Raises:
         InputError: a line is longer than `MAX_LINE_CHARACTERS`.
     """
-    number, held, length = 1, [""], 0
+    number, pending, length = 1, [""], 0
     for block in blocks:
         first, *others = block.split("\n")
-        held.append(first)
+        pending.append(first)
         length += len(first)
         for part in others:
-            yield "".join(held)
-            number, held, length = number + 1, [part], len(part)
+            yield "".join(pending)
+            number, pending, length = number + 1, [part], len(part)
         if length > MAX_LINE_CHARACTERS:
             raise InputError(
                 f"{name}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; give each document one"
             )
-    yield "".join(held)
+    yield "".join(pending)
 
 
 def _parse_object(line: str, where: str, example: str) -> dict[str, Any]:

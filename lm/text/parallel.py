@@ -211,7 +211,7 @@ def find_parallel_texts(
             f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources",
             settings=["heads"],
         )
-    return [replace(text, heads=of_text) for text, of_text in zip(texts, trees, strict=True)]
+    return [replace(text, heads=heads_file) for text, heads_file in zip(texts, trees, strict=True)]
 
 
 def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
@@ -268,12 +268,12 @@ def _note_header(
 def split_text_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
     """Yield lines without a byte order mark; a final empty line is dropped."""
     lines = json_lines.split_lines(blocks, name=name)
-    held = next(lines).removeprefix(_BYTE_ORDER_MARK)
+    pending = next(lines).removeprefix(_BYTE_ORDER_MARK)
     for line in lines:
-        yield held
-        held = line
-    if held:
-        yield held
+        yield pending
+        pending = line
+    if pending:
+        yield pending
 
 
 def guess_language(name: str) -> str | None:
@@ -351,10 +351,10 @@ def _first_shift_on_best_path(totals: list[Floats]) -> int:
     best, first = totals[0], np.full(len(totals[0]), len(totals[0]) - 1)
     score, answer = best[-1], int(first[-1])
     for number, total in enumerate(totals[1:]):
-        gains = best - total - _SHIFT  # of shifting after so many lines
+        gains = best - total - _SHIFT  # of a shift after each line
         highest = np.maximum.accumulate(gains)
-        place = np.maximum.accumulate(np.where(gains == highest, np.arange(len(gains)), 0))
-        first = place if number == 0 else first[place]
+        best_index = np.maximum.accumulate(np.where(gains == highest, np.arange(len(gains)), 0))
+        first = best_index if number == 0 else first[best_index]
         best = highest + total
         if best[-1] > score:
             score, answer = best[-1], int(first[-1])

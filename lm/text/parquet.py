@@ -37,9 +37,9 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
         number = sum(table.metadata.row_group(group).num_rows for group in row_groups[: groups.start if groups else 0])
         for batch in table.iter_batches(_ROWS, row_groups=list(groups or row_groups), columns=read, use_threads=False):
             values = batch.to_pylist() if read else [{}] * batch.num_rows
-            for of_row in values:
+            for row_values in values:
                 number += 1
-                yield Row(number, f"{name}: row {number}", {**others, **of_row})
+                yield Row(number, f"{name}: row {number}", {**others, **row_values})
 
 
 def read_columns(path: Path, *, name: str) -> list[str]:

@@ -683,10 +683,10 @@ def _read_first_line(file: TextFile) -> bytes:
 def _read_range(path: Path, file_range: FileRange) -> Iterator[bytes]:
     with path.open("rb") as stream:
         stream.seek(file_range.start)
-        left = file_range.stop - file_range.start
-        while block := stream.read(min(BLOCK_BYTES, left)):
+        remaining = file_range.stop - file_range.start
+        while block := stream.read(min(BLOCK_BYTES, remaining)):
             yield block
-            left -= len(block)
+            remaining -= len(block)
 
 
 def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:

@@ -348,7 +348,7 @@ def _encode_hidden(tokenizer: TokenEncoder, text: str) -> _Encoded:
     offsets: list[tuple[int, int]] = []
     start = 0
     for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
-        kept = [place for place, letter in enumerate(part, start) if letter != _HIDDEN]
+        kept = [index for index, letter in enumerate(part, start) if letter != _HIDDEN]
         encoding = tokenizer.encode_with_offsets(part.replace(_HIDDEN, ""), parse_special=_HIDDEN not in part)
         ids += encoding[0]
         offsets += [

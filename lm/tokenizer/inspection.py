@@ -66,8 +66,8 @@ def measure_compression(
                 tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
             except InputError as error:
                 raise error.at(file.name) from None
-            goes_on = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
-            words += len(piece.text.split()) - goes_on
+            continues_word = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
+            words += len(piece.text.split()) - continues_word
             size += len(piece.text.encode())
             last = piece.text[-1]
             if progress:

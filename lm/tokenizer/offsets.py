@@ -97,9 +97,9 @@ class TokenOffsets:
         unknowns = lost = start = 0
         spelled: list[bytes] = []
         ends = self.ends(piece, tokens).tolist()
-        for place, (index, part, end) in enumerate(zip(tokens.tolist(), parts, ends, strict=True)):
+        for number, (index, part, end) in enumerate(zip(tokens.tolist(), parts, ends, strict=True)):
             spelled.append(part)
-            if place + 1 < len(ends) and ends[place + 1] == end:  # another token of the same characters
+            if number + 1 < len(ends) and ends[number + 1] == end:  # another token of the same characters
                 continue
             text = data[start:end]
             is_unknown = index == self._tokenizer.unknown and text.strip() != part.strip()

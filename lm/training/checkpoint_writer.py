@@ -72,8 +72,8 @@ class CheckpointWriter:
             wait([self._pending])  # a signal may interrupt this
 
     def _write_timed(self, write: Callable[[], Saved]) -> Saved:
-        began = self._clock()
+        start = self._clock()
         try:
             return write()
         finally:
-            self.seconds = self._clock() - began
+            self.seconds = self._clock() - start

@@ -84,7 +84,7 @@ def _evaluation_mode(run: Run) -> Iterator[None]:
 
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """Return the scores on the validation split, and translations to show."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     with count_expert_tokens(run.model) as counts:
         nats, predicted, correct = _validation_sums(run)
     if not math.isfinite(nats):
@@ -94,7 +94,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
     is_best, run.last_validation_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     use = expert_fractions({name: run.world.all_reduce(tokens) for name, tokens in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
@@ -123,8 +123,12 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
     nats, predicted, correct = 0.0, 0, 0
     with torch.inference_mode():
         for batch in _local_batches(run):
-            of_batch, guessed = summed_loss_and_correct(run.model, batch, run.hardware)
-            nats, correct, predicted = nats + float(of_batch), correct + int(guessed), predicted + batch.predicted
+            batch_sums, batch_correct = summed_loss_and_correct(run.model, batch, run.hardware)
+            nats, correct, predicted = (
+                nats + float(batch_sums),
+                correct + int(batch_correct),
+                predicted + batch.predicted,
+            )
     nats, number, guesses = run.world.all_reduce_sum(nats, predicted, correct)
     return nats, int(number), int(guesses)
 
@@ -224,11 +228,11 @@ def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> 
     sources = [reference._replace(target="") for reference in references]
     translations: dict[ReferenceTranslation, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
-        mine = [source for source in sources if source.tag == tag]
+        same_tag = [source for source in sources if source.tag == tag]
         translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
-        heads = None if mine[0].heads is None else (source.heads or () for source in mine)
-        lines = translator.translate((source.source for source in mine), heads=heads)
-        translations |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
+        heads = None if same_tag[0].heads is None else (source.heads or () for source in same_tag)
+        lines = translator.translate((source.source for source in same_tag), heads=heads)
+        translations |= {source: line.translations[0].text for source, line in zip(same_tag, lines, strict=True)}
     return [translations[source] for source in sources]
 
 

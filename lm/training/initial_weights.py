@@ -54,8 +54,8 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
         tokenizer: of the targets; of both sides if there is no other.
         source_tokenizer: of the sources, if they have their own.
     """
-    theirs, of_sources = load_tokenizers(find_checkpoint(path))
-    sides = ((tokenizer, theirs), (source_tokenizer or tokenizer, of_sources or theirs))
+    loaded, loaded_source = load_tokenizers(find_checkpoint(path))
+    sides = ((tokenizer, loaded), (source_tokenizer or tokenizer, loaded_source or loaded))
     if all(
         ours.sha256 == other.sha256 or ours.has_same_vocabulary(other) or ours.extends(other) for ours, other in sides
     ):

@@ -168,7 +168,7 @@ def _criterion(run: Run) -> Criterion:
 
 def _train_step(run: Run) -> Step:
     """Take an optimizer step; TrainingError, before weights change, if the loss or the gradient is not finite."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     config, state = run.config.training, run.state
     rate = run.learning_rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
@@ -188,7 +188,7 @@ def _train_step(run: Run) -> Step:
         optimizer.zero_grad(set_to_none=True)
     if run.ema is not None:
         run.ema.update(state.step + 1)
-    flops, seconds = batch_flops(run.config, batch), time.perf_counter() - began
+    flops, seconds = batch_flops(run.config, batch), time.perf_counter() - start
     run.state = dataclasses.replace(
         state,
         step=state.step + 1,

@@ -47,7 +47,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
     """
     from lm.distributed.launcher import launch  # noqa: PLC0415 (slow import)
 
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder:
         spec_file, event_file = Path(folder) / "spec.json", Path(folder) / "events.jsonl"
         spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
@@ -55,7 +55,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         reader = _EventReader(event_file, on_event)
         with reader:
             command = ["-m", __name__, str(spec_file), str(event_file)]
-            result = launch(command, processes=spec.processes, began=began)
+            result = launch(command, processes=spec.processes, start_time=start)
     if reader.error is not None:
         raise reader.error
     if result.code or reader.folder is None:
@@ -130,7 +130,7 @@ def main(spec_file: str, event_file: str) -> int:
         try:
             with (
                 StopSignals() as signals,
-                Trainer(spec, stop=signals.received, began=launcher_env.start_time()) as trainer,
+                Trainer(spec, stop=signals.received, start_time=launcher_env.start_time()) as trainer,
             ):
                 for event in trainer:
                     if trainer.world.is_main and isinstance(event, Started):

@@ -111,11 +111,11 @@ def summed_loss_and_nll(
         batch = _repeat_batch(batch)
     with hardware.autocast():
         hidden = _hidden_states(model, states, batch, hardware)
-        (total, nll), *of_source = (
+        (total, nll), *source_sums = (
             _loss_and_surprisal(model, hidden, ids, positions, label_smoothing=label_smoothing, r_drop=r_drop)
             for ids, positions in zip(targets, count_expert_tokens, strict=True)
         )
-        return total + source_loss * of_source[0][0] if of_source else total, nll
+        return total + source_loss * source_sums[0][0] if source_sums else total, nll
 
 
 def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:

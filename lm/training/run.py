@@ -438,7 +438,7 @@ class Run:
             self.ema.load(self.shard_weights(weights))
             weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
         load_trainable(self.model, self.shard_weights(weights))
-        load_optimizer_state(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)
+        load_optimizer_state(self.optimizers, self.model, optimizer, convert=self.strategy.shard_like)
 
 
 def _is_finite(value: Tensor) -> bool:

@@ -117,10 +117,10 @@ class RunLog:
         """Append the pending entries to a log, all or none."""
         with files.naming_errors(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            left = memoryview(self._pending[path].encode(errors="backslashreplace"))
+            unwritten = memoryview(self._pending[path].encode(errors="backslashreplace"))
             try:
-                while left:
-                    left = left[file.write(left) :]
+                while unwritten:
+                    unwritten = unwritten[file.write(unwritten) :]
             except OSError:
                 file.truncate(size)
                 raise
@@ -228,8 +228,8 @@ def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
     """Whether a line is a complete entry of a step up to `step`."""
     try:
         entry = json.loads(line)
-        of_step = entry_step(entry)
+        logged_step = entry_step(entry)
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
     is_later_than_the_step = evaluation_due and not _STEP_FIELDS & entry.keys()
-    return of_step < step or (of_step == step and not is_later_than_the_step)
+    return logged_step < step or (logged_step == step and not is_later_than_the_step)

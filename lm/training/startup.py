@@ -208,12 +208,18 @@ def resume_run(
         if state.best_step is not None and last == run_folder.find_checkpoint(folder, which="last"):
             checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _relocate_data(plan, data, run=folder)
-        opened = open_data(Path(plan.data), config)
+        training_data = open_data(Path(plan.data), config)
         source, by, overfit = last, "resume", None
         if longer is not None:
             chosen_by = RunLog(folder).last_reason("model.dropout")
             config, plan = continued_training.extend_run(
-                config, plan, state, longer, data=opened, spent=spent, can_choose_dropout=not is_user_given(chosen_by)
+                config,
+                plan,
+                state,
+                longer,
+                data=training_data,
+                spent=spent,
+                can_choose_dropout=not is_user_given(chosen_by),
             )
             if plan.extended_at == state.step and path == folder:
                 overfit = continued_training.find_overfit(state, RunLog(folder).last_validation_loss(state.step))
@@ -232,7 +238,7 @@ def resume_run(
         run = _build_run(
             world.broadcast(setup),
             world,
-            data=opened,
+            data=training_data,
             lock=lock,
             weights=load_tensors(source / run_folder.MODEL),
             optimizer=load_tensors(source / run_folder.OPTIMIZER),
@@ -378,17 +384,17 @@ def _refuse_edited(run: Path, checkpoint: Path, config: RunConfig) -> None:
     changeable = {section: {*names} for section, names in CHANGEABLE_ON_RESUME.items()}
     changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
     changeable["model"] = {"dropout"} if length else set()
-    places = [
+    fields = [
         (section, field.name)
         for section, kind in SECTIONS.items()
         for field in dataclasses.fields(kind)
         if field.name not in changeable.get(section, ())
     ]
     if now.plan is not None and config.plan is not None:
-        places += [("plan", name) for name in _FIXED_PLAN_FIELDS]
+        fields += [("plan", name) for name in _FIXED_PLAN_FIELDS]
     differing = [
         f"{section}.{name} is {ours!r} and was {theirs!r}"
-        for section, name in places
+        for section, name in fields
         for ours, theirs in [(getattr(getattr(saved, section), name) for saved in (now, config))]
         if ours != theirs
     ]

@@ -142,15 +142,15 @@ def scaled_step_timer(
 
     The optimizer update is counted once: with one sequence of a batch of 64 it would dominate otherwise.
     """
-    began, updating = 0.0, 0.0
+    start, updating = 0.0, 0.0
 
     def begin(*_: object) -> None:
-        nonlocal began
-        began = synchronized_time(hardware)
+        nonlocal start
+        start = synchronized_time(hardware)
 
     def end(*_: object) -> None:
         nonlocal updating
-        updating += synchronized_time(hardware) - began
+        updating += synchronized_time(hardware) - start
 
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(begin)
@@ -177,8 +177,8 @@ def time_interleaved(timers: Sequence[Timer], *, seconds: float) -> list[list[fl
     for side in timers:
         side()
     rounds: list[list[float]] = []
-    began = time.perf_counter()
-    while not rounds or time.perf_counter() - began < seconds * len(timers):
+    start = time.perf_counter()
+    while not rounds or time.perf_counter() - start < seconds * len(timers):
         rounds.append([side() for side in timers])
     return rounds
 

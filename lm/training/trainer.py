@@ -193,7 +193,7 @@ class Trainer:
         *,
         stop: Callable[[], bool] = lambda: False,
         progress: ProgressCallback = no_progress,
-        began: float | None = None,
+        start_time: float | None = None,
         clock: Callable[[], float] | None = None,
         machine: SpeedMeter | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class Trainer:
             spec: specification.
             stop: see the attributes.
             progress: of tokenisation.
-            began: start of a budget, on the clock [default: now].
+            start_time: start of a budget, on the clock [default: now].
             clock: in seconds, for budgets [default: `time.monotonic`].
             machine: measures training speed for budgets.
         """
@@ -212,7 +212,7 @@ class Trainer:
         self.forecast: BudgetForecast | None = None
         self.world: World = SINGLE_PROCESS
         self._progress, self._clock, self._meter = progress, clock, machine or SpeedMeter()
-        self._began = self._now() if began is None else began
+        self._began = self._now() if start_time is None else start_time
         self._stack, self._events, self._saves_when_left = ExitStack(), None, True
 
     _events: Generator[Event, None, None] | None
@@ -269,8 +269,8 @@ class Trainer:
             yield Started(run)
         elif self.spec.resume is not None:
             run = yield from self._resume(Path(self.spec.resume))
-        elif (begun := self._find_restarted_run(is_restarted=is_restarted)) is not None:
-            run = resume_run(begun, spent=self._seconds_elapsed(), world=self.world, clock=self._clock)
+        elif (restarted := self._find_restarted_run(is_restarted=is_restarted)) is not None:
+            run = resume_run(restarted, spent=self._seconds_elapsed(), world=self.world, clock=self._clock)
             self.run = run
             yield Started(run, is_resumed=True, lost=find_missing_last(run.folder))
         else:
@@ -443,7 +443,7 @@ class Trainer:
         """Measure the training speed, on rank 0 only, and choose what depends on the number of steps."""
         config, budget = chosen.config, str(chosen.config.training.budget)
         speed = self._meter.measure_speed(config, corpus, data, seconds=_measuring_seconds(budget))
-        left = self._seconds_left(budget)
+        seconds_left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
         if chosen.is_regularised and data.holds_conversations:
@@ -457,7 +457,7 @@ class Trainer:
             chosen,
             speed.scaled_to(self.world.size),
             data,
-            left=left,
+            seconds_left=seconds_left,
             has_merges=corpus.has_merges,
             ngram_bits=baselines,
             train_tokens=train_tokens,

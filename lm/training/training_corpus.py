@@ -191,17 +191,17 @@ class TextCorpus:
         """
         if not self.prepared:
             return config
-        folder, made = self.names[0], read_manifest(self.prepared).data
-        if config.supervised and not made.supervised:
+        folder, prepared_data = self.names[0], read_manifest(self.prepared).data
+        if config.supervised and not prepared_data.supervised:
             raise InputError(
                 f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
             )
         for option in list_options(DataConfig):
-            name, was = option.name, getattr(made, option.name)
+            name, was = option.name, getattr(prepared_data, option.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
                 raise UsageError(f"{problem}; prepare the text again, or leave it out", settings=(name,))
-        return made
+        return prepared_data
 
     def files(self, config: RunConfig) -> TextFiles:
         """Return the files that the names stand for."""
@@ -228,24 +228,24 @@ class TextCorpus:
         surveyed, is_trained = self.survey(config), loaded is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
-        made = loaded or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+        trained = loaded or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
         if hold_conversations(surveyed):
             if config.model.is_masked:
                 raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
-            if made.chat_template is None:
+            if trained.chat_template is None:
                 if loaded is not None:
                     self._notes.append(Advice(_TOKENS_ADDED))
-                made = made.with_chat_template()
+                trained = trained.with_chat_template()
         with progress() as report:
-            prepared = prepare_corpus(surveyed, made, progress=report, with_labels=config.model.is_masked)
+            prepared = prepare_corpus(surveyed, trained, progress=report, with_labels=config.model.is_masked)
         notes = (*self._notes, *surveyed.notes)
-        wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
-        corpus = TrainingCorpus(prepared.folder, made)
+        vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
+        corpus = TrainingCorpus(prepared.folder, trained)
         yield CorpusPrepared(
             corpus,
             prepared.manifest,
             reused=prepared.reused,
-            trained=wanted,
+            trained=vocab_size,
             labels=_count_labels(corpus, config),
             notes=notes,
         )
@@ -253,15 +253,15 @@ class TextCorpus:
 
     def _load_prepared(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
         """Load prepared tokens and their tokenizer; InputError if another tokenizer is named."""
-        manifest, made = read_manifest(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
-        if made.sha256 != manifest.tokenizer:
+        manifest, loaded = read_manifest(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
+        if loaded.sha256 != manifest.tokenizer:
             advice = "prepare the corpus again"
             if tokenizer is not None:
                 advice = f"prepare the corpus with {tokenizer}"
             problem = f"not the tokenizer that made the tokens in {folder}"
             raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
         verify_data(folder, advice="prepare the corpus again")
-        return TrainingCorpus(folder, made), manifest
+        return TrainingCorpus(folder, loaded), manifest
 
 
 class PairCorpus:
@@ -317,12 +317,14 @@ class PairCorpus:
         """
         surveyed = self.survey(config)
         if tokenizer is None:
-            made = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+            tokenizers = train_tokenizers(surveyed, config.tokenizer, config.parallel)
         else:
-            made = _load_pair_tokenizers(tokenizer)
+            tokenizers = _load_pair_tokenizers(tokenizer)
         with progress() as report:
-            prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=report)
-        corpus = TrainingCorpus(prepared.folder, *made)
+            prepared = prepare_pairs(
+                surveyed, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1], progress=report
+            )
+        corpus = TrainingCorpus(prepared.folder, *tokenizers)
         yield CorpusPrepared(
             corpus,
             prepared.manifest,
@@ -403,7 +405,7 @@ def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
     """Raise UsageError unless the model can be trained on pairs, or on other data."""
     if pairs and not config.translates:
         raise UsageError(
-            "pairs need an encoder-decoder, as the preset translation has, or one stack that reads both sides",
+            "pairs need an encoder-decoder, as the preset translation has, or a decoder-only model of both sides",
             settings=["n_encoder_layers", "preset=translation", "decoder_only"],
         )
     if config.translates and not pairs:

@@ -13,7 +13,7 @@ _LLAMA_BENCH = Requirement("llama-bench", "program")
 _NOT_COMPILED = {"LM_CACHE": "{folder}/empty-cache"}
 """A cache of its own, without what `lm compile` writes."""
 _COMMANDS = {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
-"""No look for updates in the network; bytecode is kept by the round that does not count."""
+"""No look for updates in the network; the warm-up round writes bytecode."""
 _BLOCKS = {
     "small": "preset small, 12.2M", "0.8M": "GPT-2 blocks, 0.8M", "12.3M": "GPT-2 blocks, 12.3M", "124M": "GPT-2, 124M",
     "135M": "Llama blocks (SmolLM), 135M",

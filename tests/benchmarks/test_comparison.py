@@ -52,7 +52,7 @@ def test_systems_alternate_each_in_a_process_of_its_own_with_its_cores_and_envir
     assert {cores for _, _, cores, _ in logged(tmp_path)} == {"1"}
     assert {(name, variable) for name, *_, variable in logged(tmp_path)} == {("a", "-"), ("b", f"{tmp_path}/x")}
     assert "FAKE" not in os.environ
-    assert [result.seconds for result in results] == [[1, 3, 2], [4, 4, 4]]  # the warm-up doesn't count
+    assert [result.seconds for result in results] == [[1, 3, 2], [4, 4, 4]]  # without the warm-up
     assert all(result.peak_bytes > 0 for result in results)
 
 

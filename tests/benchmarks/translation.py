@@ -19,7 +19,7 @@ TEST = "test_2016_flickr"
 
 
 def train(data: Path, sides: Sequence[str], seed: int, out: Path, flags: Sequence[str]) -> None:
-    """A run, unless it is there already."""
+    """A run, unless it already exists."""
     if (out / "best").exists():
         return
     source, target = sides

@@ -81,7 +81,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_weights_that_are_no_numbers_give_no_result(command, runs, failed, text, tmp_path):
+def test_weights_that_are_not_finite_give_no_result(command, runs, failed, text, tmp_path):
     kind, arguments = COMMANDS[command]
     places = {"RUN": damaged(runs[kind], tmp_path / "damaged", torch.nan), "TEXT": text}
     failed(*(places.get(argument, argument) for argument in arguments))

@@ -82,7 +82,7 @@ def test_bfloat16_learns_as_well(device, run_on):
     assert rounded == pytest.approx(exact, rel=0.02)
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(device, run_on):
+def test_a_resumed_run_continues_as_if_it_had_never_stopped(device, run_on):
     whole = losses(run_on(device, "whole"))
     steps = iter(range(1, 100))
     stopped = run_on(device, "stopped")

@@ -86,7 +86,7 @@ def test_other_types_are_recorded(change):
     assert cuda_graph._static_steps[models[0]] is not None
 
 
-def test_a_gpu_goes_on_after_what_it_could_not_record():
+def test_a_gpu_continues_after_what_it_could_not_record():
     x, before = torch.ones(4, device="cuda"), torch.cuda.current_stream()
     record = CudaGraphRecorder(x.device)
     with pytest.raises(RuntimeError):

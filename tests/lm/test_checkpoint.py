@@ -209,7 +209,7 @@ def test_weights_of_another_model_are_told_of(save, tmp_path):
     folder = save(3)
     shutil.copy(folder / "optimizer.safetensors", folder / "model.safetensors")
     reseal(folder)
-    with pytest.raises(InputError, match=r"model\.safetensors: has not the weights of the model in config\.json"):
+    with pytest.raises(InputError, match=r"model\.safetensors: does not hold the weights of the model in config\.json"):
         load_model(tmp_path, CPU)
 
 

@@ -235,7 +235,7 @@ def test_a_new_file_takes_its_name_once_it_is_whole(tmp_path):
         assert not place.exists()
     assert place.read_bytes() == b"text"
     assert [path.name for path in place.parent.iterdir()] == ["new.bin"]
-    with pytest.raises(InputError, match="new.bin: is there already; choose a new file"), files.atomic_new_file(place):
+    with pytest.raises(InputError, match="new.bin: already exists; choose a new file"), files.atomic_new_file(place):
         pass
 
 

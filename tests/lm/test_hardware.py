@@ -50,8 +50,8 @@ def test_the_rate_of_a_gpu_is_that_of_several_large_matmuls_at_a_time(monkeypatc
     assert matrix.std().item() == pytest.approx(0.5**0.5, rel=0.05)  # of a sine
 
 
-def test_ways_are_compared_by_the_median_of_rounds_in_turns_on_one_thread(monkeypatch):
-    """1 s against 3 s where nothing disturbed either, after a round that doesn't count."""
+def test_ways_are_compared_by_the_median_of_interleaved_rounds_on_one_thread(monkeypatch):
+    """1 s against 3 s where nothing disturbed either, after a warm-up round."""
     taken = iter([9.0, 1.0, 1.0, 3.0, 8.0, 4.0, 1.0, 3.0])
     now, threads = 0.0, []
 

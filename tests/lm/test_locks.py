@@ -48,7 +48,7 @@ def test_it_is_released_once_and_held_once(tmp_path):
     mine.acquire()
 
 
-def test_a_system_without_locks_goes_on(tmp_path, monkeypatch):
+def test_a_system_without_locks_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "fcntl", None)
     LockFile(tmp_path / ".lock").acquire()
     with Path(tmp_path / ".lock").open() as file:

@@ -137,7 +137,9 @@ def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
     assert "model.dropout" in by["epochs in the budget"]
     assert by["budget clock"]["plan.steps"] == steps[-1]
     with pytest.raises(UsageError, match="is too short"):
-        list(Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, began=0.0))
+        list(
+            Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, start_time=0.0)
+        )
 
 
 class Unmeasurable(SpeedMeter):

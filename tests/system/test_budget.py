@@ -240,7 +240,7 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
 
 
-def test_a_time_makes_one_stack_for_both_sides_too(pairs, tmp_path, capsys):
+def test_a_time_makes_decoder_only_for_both_sides_too(pairs, tmp_path, capsys):
     assert run(["train", *pairs, "--decoder-only", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")["model"]
     depth = int(config(tmp_path / "run")["preset"].removeprefix("translation-depth-"))

@@ -110,7 +110,7 @@ def test_a_file_of_settings_and_flags_that_win(place, capsys):
     assert '"one two" continues "' in capsys.readouterr().err
 
 
-def test_training_goes_on_from_the_weights_of_another_run(place, capsys):
+def test_training_continues_from_the_weights_of_another_run(place, capsys):
     """The first loss is that of the other run's last steps, not that of a fresh model."""
     lengths = ["--steps", "1", "--warmup-steps", "0", "--batch-size", "16"]
     text, source = str(place / "text.txt"), str(place / "run")

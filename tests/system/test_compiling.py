@@ -40,12 +40,12 @@ def lm(*arguments: str) -> str:
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_compiled_run_learns_the_same_and_goes_on_uncompiled(place):
+def test_a_compiled_run_learns_the_same_and_continues_uncompiled(place):
     """Half a minute of compiling, once: losses agree to rounding; names of weights, and what follows, are the same."""
     plain, compiled = place / "plain", place / "compiled"
     lm("train", str(place / "text.txt"), "-o", str(plain), *FLAGS)
     said = lm("train", str(place / "text.txt"), "-o", str(compiled), *FLAGS, "--compile")
-    assert "hardly repay" in said
+    assert "more time than it saves" in said
     assert "Recompiling" not in said
     assert losses(compiled) == approx(losses(plain), terms=64, depth=30)
     assert weights(compiled) == weights(plain)

@@ -175,7 +175,7 @@ def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_starts_a_killed_run_anew_from_its_last_checkpoint(place, tmp_path):
+def test_torchrun_starts_a_killed_run_again_from_its_last_checkpoint(place, tmp_path):
     folder = tmp_path / "run"
     arguments = [
         str(place / "text.txt"), *SETTINGS, "--steps", "40", "--checkpoint-every", "5", "--evaluate-every", "0",

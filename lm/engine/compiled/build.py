@@ -39,10 +39,10 @@ def compile_decode_step(*, waits: bool = True) -> float:
         raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
     if not code_cache.is_installed():
         raise InputError("compiling needs numba, which is not installed: pip install numba")
-    began = time.perf_counter()
+    start = time.perf_counter()
     with code_cache.compile_lock(waits=waits):
         _compile_all()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def load_decode_step(*, quantised: bool = False) -> DecoderOnly:

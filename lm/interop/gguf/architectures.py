@@ -77,7 +77,7 @@ def find_architecture(config: ModelConfig) -> Family:
     architecture, differing = nearest_family(config, ARCHITECTURES)
     if not differing and config.rope_scaling == "yarn":
         differing = " and ".join(
-            f"{name} {getattr(config, name)}" for name, only in _YARN.items() if getattr(config, name) != only
+            f"{name} {getattr(config, name)}" for name, fixed in _YARN.items() if getattr(config, name) != fixed
         )
     if differing:
         raise UsageError(
@@ -119,9 +119,9 @@ def _rope_scaling_metadata(config: ModelConfig) -> dict[str, Any]:
         return {}
     keys: dict[str, Any] = {"rope.scaling.type": config.rope_scaling, "rope.scaling.factor": float(config.rope_factor)}
     if config.rope_scaling == "yarn":
-        usual = config.replace(rope_temperature=None).rope_temperature
+        default_temperature = config.replace(rope_temperature=None).rope_temperature
         keys |= {
             "rope.scaling.original_context_length": config.rope_context,
-            "rope.scaling.attn_factor": config.rope_temperature / usual,
+            "rope.scaling.attn_factor": config.rope_temperature / default_temperature,
         }
     return keys

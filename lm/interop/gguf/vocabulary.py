@@ -183,10 +183,10 @@ def _compute_scores(rules: MergeRules, size: int) -> list[float]:
     order: dict[str, int] = {}
     last = None
     for left, right in rules.rules:
-        if (made := left + right) != last and made in order:
-            raise _unsupported_merges(made)
-        order.setdefault(made, len(order))
-        last = made
+        if (merged := left + right) != last and merged in order:
+            raise _unsupported_merges(merged)
+        order.setdefault(merged, len(order))
+        last = merged
     pairs, whole = {(left, right) for left, right in rules.rules}, set(rules.whole)
     ordinary = [token for token, index in rules.vocabulary.items() if index not in whole]
     for token in ordinary:
@@ -199,7 +199,7 @@ def _compute_scores(rules: MergeRules, size: int) -> list[float]:
 
 
 def _split_pairs(token: str) -> Iterable[tuple[str, str]]:
-    return ((token[:place], token[place:]) for place in range(1, len(token)))
+    return ((token[:index], token[index:]) for index in range(1, len(token)))
 
 
 def _unsupported_merges(token: str) -> UsageError:

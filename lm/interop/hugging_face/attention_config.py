@@ -85,8 +85,8 @@ def _read_scaling(values: Mapping[str, Any], kind: str, context_length: int) -> 
     if "rope_context" in fields:
         fields["rope_context"] = fields["rope_context"] or context_length
     if kind == "yarn" and fields["rope_temperature"] is None and all(values[name] for name in _OF_YARN):
-        of_keys, of_all = (1 + 0.1 * values[name] * math.log(max(1, values["factor"])) for name in _OF_YARN)
-        fields["rope_temperature"] = of_keys / of_all
+        key_factor, factor_of_all = (1 + 0.1 * values[name] * math.log(max(1, values["factor"])) for name in _OF_YARN)
+        fields["rope_temperature"] = key_factor / factor_of_all
     return fields
 
 

@@ -60,11 +60,11 @@ def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
     """
     source = run_folder.find_checkpoint(run)
     config = run_folder.load_config(source)
-    tokenizer, of_source = checkpoint.load_tokenizers(source)
+    tokenizer, source_tokenizer = checkpoint.load_tokenizers(source)
     family = find_family(config.model, tokenizer)
     try:
         with files.atomic_new_folder(folder) as fresh:
-            _write(fresh, source, config, family, of_source or tokenizer)
+            _write(fresh, source, config, family, source_tokenizer or tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
     return ExportedModel(family, explain_family(config.model, family))

@@ -88,7 +88,7 @@ class Family:
         encoder_block: the same for an encoder.
         head: the names that the output layer has, the first of which is written.
         tensors: names of tensors that are alone in what we name them after; ours to theirs, in full.
-        renamed: endings of tensors that older files have, with those of today.
+        renamed: endings of tensors that older files have, with the current ones.
         unused: endings of tensors that files of this family may hold and no model needs.
         has_biases: whether norms and linear layers, but for those of attention where a setting says it, have biases,
             which are zero where ours have none.

@@ -4,7 +4,7 @@ config.json                      the model
 model.safetensors                its weights, or model.safetensors.index.json, which says in which of several files
                                  each tensor is
 tokenizer.json                   the tokenizer, with tokenizer_config.json
-generation_config.json           how texts are drawn
+generation_config.json           sampling settings
 README.md                        the model card
 """
 
@@ -78,27 +78,27 @@ def read_tensor(entry: TensorEntry) -> Tensor:
     with entry.path.open("rb") as file:
         file.seek(entry.start)
         if file.readinto(numbers.flatten().view(torch.uint8).numpy()) != entry.size:  # type: ignore[arg-type]
-            raise InputError(f"{entry.path}: ends too early; get it again")
+            raise InputError(f"{entry.path}: is truncated; download it again")
     return numbers
 
 
 def _read_index(folder: Path) -> dict[str, TensorEntry]:
     path = folder / INDEX
     index = read_json(path)
-    places = index.get("weight_map") if isinstance(index, Mapping) else None
-    if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
+    weight_map = index.get("weight_map") if isinstance(index, Mapping) else None
+    if not isinstance(weight_map, Mapping) or not all(isinstance(name, str) for name in weight_map.values()):
         raise InputError(f"{path}: does not say which tensors are in which file (weight_map)")
     headers = {}
-    for name in sorted(set(places.values())):
+    for name in sorted(set(weight_map.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise InputError(f"{path}: {name!r} is no .safetensors file in this folder")
+            raise InputError(f"{path}: {name!r} is not a .safetensors file in this folder")
         if not (folder / name).is_file():
-            raise InputError(f"{folder / name}: missing; get it again")
+            raise InputError(f"{folder / name}: missing; download it again")
         headers[name] = read_tensor_header(folder / name)
-    missing = next((tensor for tensor, name in places.items() if tensor not in headers[name]), None)
+    missing = next((tensor for tensor, name in weight_map.items() if tensor not in headers[name]), None)
     if missing is not None:
-        raise InputError(f"{folder / places[missing]}: has no tensor {missing!r}, which {INDEX} says it has")
-    return {tensor: headers[name][tensor] for tensor, name in places.items()}
+        raise InputError(f"{folder / weight_map[missing]}: has no tensor {missing!r}, which {INDEX} says it has")
+    return {tensor: headers[name][tensor] for tensor, name in weight_map.items()}
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401

@@ -106,15 +106,15 @@ def _check_shapes(
             shapes = {name: value.shape for name, value in build_model(model).state_dict().items()}
     except (RuntimeError, OverflowError):
         raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None
-    left = set(weights)
+    unused = set(weights)
     for theirs, shape in _expected_shapes(shapes, model, family):
         if theirs not in weights:
             raise InputError(f"{folder}: its weights have no {theirs}, as the model in {CONFIG} has")
-        if (there := weights[theirs].shape) != shape:
-            raise InputError(f"{weights[theirs].path}: {theirs} is {there}, but by {CONFIG} it is {shape}")
-        left.discard(theirs)
-    if left:
-        raise InputError(f"{folder}: its weights have {min(left)}, which the model in {CONFIG} has not")
+        if (found_shape := weights[theirs].shape) != shape:
+            raise InputError(f"{weights[theirs].path}: {theirs} is {found_shape}, but by {CONFIG} it is {shape}")
+        unused.discard(theirs)
+    if unused:
+        raise InputError(f"{folder}: its weights have {min(unused)}, which the model in {CONFIG} has not")
     return shapes
 
 
@@ -122,10 +122,10 @@ def _check_layers(weights: Mapping[str, TensorEntry], model: ModelConfig, family
     """Raise InputError unless the weights have the configured number of layers, before such a model is built."""
     for block, field in ((family.block, "n_layers"), (family.encoder_block, "n_encoder_layers")):
         pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))
-        there = len({match[1] for name in weights if (match := pattern.match(name))}) if block else 0
-        if there != (layers := getattr(model, field)):
+        n_layers = len({match[1] for name in weights if (match := pattern.match(name))}) if block else 0
+        if n_layers != (layers := getattr(model, field)):
             key = next(setting.config_key for setting in family.settings if setting.model_field == field)
-            raise InputError(f"{folder / CONFIG}: {key} is {layers:,}, but the weights are of {there:,} layers")
+            raise InputError(f"{folder / CONFIG}: {key} is {layers:,}, but the weights are of {n_layers:,} layers")
 
 
 def _expected_shapes(
@@ -133,6 +133,6 @@ def _expected_shapes(
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield their tensors with expected shapes."""
     for name, shape in shapes.items():
-        place = locate_tensor(name, shape[0], model, family)
-        for number, theirs in enumerate(place.names):
-            yield theirs, family_shape(shape, place, number)
+        placement = locate_tensor(name, shape[0], model, family)
+        for number, theirs in enumerate(placement.names):
+            yield theirs, family_shape(shape, placement, number)

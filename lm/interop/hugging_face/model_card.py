@@ -94,9 +94,9 @@ def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, st
 def _describe_special_tokens(tokenizer: Tokenizer, *, is_masked: bool) -> str:
     if tokenizer.start_of_text is None:
         return "The tokenizer has no special tokens."
-    does = "adds" if is_masked else "does not add"
+    adds = "adds" if is_masked else "does not add"
     start = tokenizer.token(tokenizer.start_of_text)
-    return f"Each text began with `{start}` in training, which the tokenizer {does} by itself."
+    return f"Each text began with `{start}` in training, which the tokenizer {adds} by itself."
 
 
 def _describe_data(config: RunConfig) -> list[str]:
@@ -111,8 +111,10 @@ def _describe_data(config: RunConfig) -> list[str]:
     kind = "conversations, of which the replies were learned" if manifest.kind == "conversations" else kind
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     names = [Path(source.path).name for source in manifest.sources]
-    some = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
-    return [f"Data: {kind} ({some}); {train.tokens:,} tokens to train on, {held_out.tokens:,} held out."]
+    shown = ", ".join(names[:_MAX_NAMED]) + (
+        f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    )
+    return [f"Data: {kind} ({shown}); {train.tokens:,} tokens to train on, {held_out.tokens:,} held out."]
 
 
 def _describe_length(config: RunConfig, state: TrainingState) -> list[str]:

@@ -125,15 +125,17 @@ def _to_peft_layers(
         parts = [
             LoraMatrices(*matrices) for matrices in zip(a.split(layer.rank), b.split(layer.projected), strict=True)
         ]
-        place = locate_tensor(f"{name}.weight", layer.out_features, config.model, family)
-        names = [their_name.removesuffix(".weight") for their_name in place.names]
+        placement = locate_tensor(f"{name}.weight", layer.out_features, config.model, family)
+        names = [their_name.removesuffix(".weight") for their_name in placement.names]
         if len(names) == len(parts):
             yield from zip(names, parts, strict=True)
             continue
         together = torch.block_diag(*(part.b for part in parts))
         yield (
             names[0],
-            LoraMatrices(a, swap_groups(together, 3, config.model.n_heads) if place.layout == "by head" else together),
+            LoraMatrices(
+                a, swap_groups(together, 3, config.model.n_heads) if placement.layout == "by head" else together
+            ),
         )
 
 
@@ -176,7 +178,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     source = run_folder.find_checkpoint(base)
     run_folder.verify_checkpoint(source, to_train=False)
     refuse_adapters(source)
-    config, (tokenizer, of_sources) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
+    config, (tokenizer, source_tokenizer) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     low = _from_peft_layers(folder, config.model, find_family(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
     kinds = [kind for kind in LAYER_KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
@@ -188,7 +190,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         out,
         config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), source),
         tokenizer=tokenizer,
-        source_tokenizer=of_sources,
+        source_tokenizer=source_tokenizer,
         model=_pad_to_rank(low, config.model, lora),
         optimizer={},
         state=run_folder.TrainingState(finished=True),
@@ -204,40 +206,42 @@ def _from_peft_layers(
     Raises:
         InputError: there are none for this model, or one has another shape or an unknown layer.
     """
-    there, adapters = read_tensor_header(folder / WEIGHTS), {}
-    left = set(there)
+    entries, adapters = read_tensor_header(folder / WEIGHTS), {}
+    unused = set(entries)
     for name, layer in _layers(model, LoraConfig(rank=1)).items():
-        place = locate_tensor(f"{name}.weight", layer.out_features, model, family)
+        placement = locate_tensor(f"{name}.weight", layer.out_features, model, family)
         lows = []
-        for their_name, size in zip(place.names, place.sizes, strict=True):
+        for their_name, size in zip(placement.names, placement.sizes, strict=True):
             module = their_name.removesuffix(".weight")
             names = [f"{_PREFIX}{module}.lora_{kind}.weight" for kind in "AB"]
             low = None
-            if set(names) <= there.keys():
-                left -= set(names)
+            if set(names) <= entries.keys():
+                unused -= set(names)
                 rank, scale = settings.rank_and_scale(module)
                 low = _read_matrices(
-                    [there[tensor_name] for tensor_name in names], names, (rank, layer.in_features, size)
+                    [entries[tensor_name] for tensor_name in names], names, (rank, layer.in_features, size)
                 )
                 low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
             lows.append(low)
         if any(lows):
-            adapters[name] = _split_projections(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
-    if left or not adapters:
-        problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
+            adapters[name] = _split_projections(
+                lows, layer, by_head=model.n_heads if placement.layout == "by head" else 0
+            )
+    if unused or not adapters:
+        problem = f"has {min(unused)}, for which the base has no layer" if unused else "has no adapters for the base"
         raise InputError(
             f"{folder / WEIGHTS}: {problem}; name the run of the model that they were made for", settings=["from"]
         )
     return adapters
 
 
-def _read_matrices(places: list[TensorEntry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
+def _read_matrices(entries: list[TensorEntry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
     """Read A and B of a given rank, input and output size."""
     rank, inputs, outputs = sizes
-    for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):
+    for entry, name, shape in zip(entries, names, ((rank, inputs), (outputs, rank)), strict=True):
         if entry.shape != shape:
             raise InputError(f"{entry.path}: {name} is {entry.shape}, but for this base and by {CONFIG} it is {shape}")
-    return LoraMatrices(*(read_tensor(entry).float() for entry in places))
+    return LoraMatrices(*(read_tensor(entry).float() for entry in entries))
 
 
 def _split_projections(lows: list[LoraMatrices | None], layer: LoraLinear, *, by_head: int) -> list[LoraMatrices]:
@@ -339,7 +343,7 @@ def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, A
 
 def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noqa: ANN401 (whatever the file holds)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1 << 31:
-        raise InputError(f"{path}: {name} {str(value)[:60]!r} is no number that it can be")
+        raise InputError(f"{path}: {name} {str(value)[:60]!r} is not a valid value")
     return value
 
 
@@ -352,13 +356,13 @@ def _match_layer(values: Mapping[str, float], name: str) -> float:
 def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict[str, Any]:
     """Return adapter_config.json for adapters of these ranks, by the family's layer names."""
     lora, continues = config.lora, not (config.model.is_masked or config.model.translates)
-    of_kind = {re.sub(r"^.*?\.\d+\.", "", name): rank for name, rank in ranks.items()}
-    others = {name: rank for name, rank in of_kind.items() if rank != lora.rank}
+    rank_by_kind = {re.sub(r"^.*?\.\d+\.", "", name): rank for name, rank in ranks.items()}
+    others = {name: rank for name, rank in rank_by_kind.items() if rank != lora.rank}
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM" if continues else None, "base_model_name_or_path": None,
         "inference_mode": True,
         "r": lora.rank, "lora_alpha": lora.scale * lora.rank, "lora_dropout": lora.dropout,
-        "target_modules": sorted(of_kind), "rank_pattern": others,
+        "target_modules": sorted(rank_by_kind), "rank_pattern": others,
         "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
         "fan_in_fan_out": any(part.layout == "transposed" for part in family.inner.values()), "bias": "none",
     }  # fmt: skip

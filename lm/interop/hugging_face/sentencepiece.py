@@ -83,7 +83,7 @@ def read_model(path: Path) -> SentencePieceModel:
         pieces = [dict(_parse_fields(part)) for part in _field_values(parts, 1)]
         scores = {piece[1].decode(): _score(piece) for piece in pieces if piece.get(3, _NORMAL) == _NORMAL}
     except (ValueError, KeyError, AttributeError, TypeError, struct.error):
-        raise InputError(f"{path}: is no file of SentencePiece that can be read; get it again") from None
+        raise InputError(f"{path}: not a readable SentencePiece model; download it again") from None
     if trainer.get(3, _UNIGRAM) != _UNIGRAM or trainer.get(35) or trainer.get(24) or not scores:
         raise InputError(f"{path}: cuts texts otherwise than into the most probable pieces, as lm cannot")
     if any(piece.get(3, _NORMAL) not in {_NORMAL, _UNKNOWN, _CONTROL} for piece in pieces):
@@ -103,28 +103,28 @@ def _score(piece: Mapping[int, Any]) -> float:
 
 def _parse_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Yield field numbers with integer or bytes values of a message; ValueError if damaged."""
-    place = 0
-    while place < len(data):
-        key, place = _parse_varint(data, place)
+    offset = 0
+    while offset < len(data):
+        key, offset = _parse_varint(data, offset)
         value: int | bytes
         if key & 7 == 0:
-            value, place = _parse_varint(data, place)
+            value, offset = _parse_varint(data, offset)
         else:
-            size, place = (8 if key & 7 == 1 else 4, place) if key & 7 in {1, 5} else _parse_varint(data, place)
-            value, place = data[place : place + size], place + size
-        if key & 7 not in {0, 1, 2, 5} or place > len(data):
+            size, offset = (8 if key & 7 == 1 else 4, offset) if key & 7 in {1, 5} else _parse_varint(data, offset)
+            value, offset = data[offset : offset + size], offset + size
+        if key & 7 not in {0, 1, 2, 5} or offset > len(data):
             raise ValueError("damaged")
         yield key >> 3, value
 
 
-def _parse_varint(data: bytes, place: int) -> tuple[int, int]:
+def _parse_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return a varint and the position after it; ValueError if truncated."""
     for length in range(10):
-        if place + length >= len(data):
+        if offset + length >= len(data):
             break
-        if data[place + length] < 128:
-            digits = data[place : place + length + 1]
-            return sum((digit & 127) << (7 * index) for index, digit in enumerate(digits)), place + length + 1
+        if data[offset + length] < 128:
+            digits = data[offset : offset + length + 1]
+            return sum((digit & 127) << (7 * index) for index, digit in enumerate(digits)), offset + length + 1
     raise ValueError("damaged")
 
 

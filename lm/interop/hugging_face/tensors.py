@@ -66,11 +66,11 @@ def _find_part(layer: str, family: Family) -> Part:
 def to_family_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors of a model with the family's names and layouts; tensors that only the family has are zero."""
     for name, value in [*ours.items(), *_zero_tensors(ours, config, family)]:
-        place = locate_tensor(name, len(value), config, family)
-        rows = swap_groups(value, 3, config.n_heads) if place.layout == "by head" else value
-        parts = rows.split(place.sizes)
-        for their_name, part in zip(place.names, parts, strict=True):
-            yield their_name, _apply_layout(part, place.layout)
+        placement = locate_tensor(name, len(value), config, family)
+        rows = swap_groups(value, 3, config.n_heads) if placement.layout == "by head" else value
+        parts = rows.split(placement.sizes)
+        for their_name, part in zip(placement.names, parts, strict=True):
+            yield their_name, _apply_layout(part, placement.layout)
 
 
 def _apply_layout(part: Tensor, layout: Layout) -> Tensor:
@@ -91,22 +91,22 @@ def from_family_tensors(
         family: of the model.
         read: reads a tensor of the Hugging Face model by name.
     """
-    place = locate_tensor(name, shape[0], config, family)
-    parts = [read(their_name) for their_name in place.names]
+    placement = locate_tensor(name, shape[0], config, family)
+    parts = [read(their_name) for their_name in placement.names]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
-    if place.layout == "transposed" and value.ndim == 2:
+    if placement.layout == "transposed" and value.ndim == 2:
         value = value.T.contiguous()
-    if place.layout == "one row":
+    if placement.layout == "one row":
         value = value.flatten()
-    return swap_groups(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+    return swap_groups(value, config.n_heads, 3).contiguous() if placement.layout == "by head" else value
 
 
-def family_shape(shape: torch.Size, place: TensorPlacement, number: int) -> tuple[int, ...]:
+def family_shape(shape: torch.Size, placement: TensorPlacement, number: int) -> tuple[int, ...]:
     """Return the shape of one of the family's tensors."""
-    ours = (place.sizes[number], *shape[1:])
-    if place.layout == "one row":
+    ours = (placement.sizes[number], *shape[1:])
+    if placement.layout == "one row":
         return (1, *ours)
-    return ours[::-1] if place.layout == "transposed" else ours
+    return ours[::-1] if placement.layout == "transposed" else ours
 
 
 def swap_groups(value: Tensor, outer: int, inner: int) -> Tensor:

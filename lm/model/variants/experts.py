@@ -50,8 +50,8 @@ class Router(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        of_scores = partial(Linear, config.d_model, config.experts, bias=False, std=config.init_std)
-        self.score, self.noise = of_scores(), of_scores() if config.gate_noise else None
+        build_projection = partial(Linear, config.d_model, config.experts, bias=False, std=config.init_std)
+        self.score, self.noise = build_projection(), build_projection() if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
     def forward(self, x: Tensor, is_real: Tensor | None = None) -> Routing:

@@ -65,7 +65,7 @@ export class AttentionView {
         element(
           "p",
           { class: "muted" },
-          "Rows are the tokens that look, columns those looked at. Choose a head to see it above.",
+          "Rows are queries, columns are keys. Choose a head to show it above.",
         ),
         this.maps,
       ),

@@ -78,10 +78,10 @@ def measure_merge_baselines(texts: Iterable[str], config: TokenizerConfig) -> Me
     n_bytes, n_characters = (sum(map(size, (*beginnings, *ends))) for size in (_byte_length, len))
     if n_bytes < max(_MIN_BYTES, _MIN_BYTES_PER_CHARACTER * n_characters):
         return None
-    of_words = replace(config, merges="words", vocab_size=min(config.vocab_size, _MAX_SUBWORD_VOCAB))
-    words, _ = _bits_per_byte(beginnings, ends, of_words)
-    of_characters = replace(config, merges="characters", vocab_size=_MAX_CHARACTER_VOCAB)
-    characters, vocab_size = _bits_per_byte(beginnings, ends, of_characters)
+    word_config = replace(config, merges="words", vocab_size=min(config.vocab_size, _MAX_SUBWORD_VOCAB))
+    words, _ = _bits_per_byte(beginnings, ends, word_config)
+    character_config = replace(config, merges="characters", vocab_size=_MAX_CHARACTER_VOCAB)
+    characters, vocab_size = _bits_per_byte(beginnings, ends, character_config)
     return MergeBaselines(words, characters, vocab_size)
 
 

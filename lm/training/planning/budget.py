@@ -69,9 +69,9 @@ class TrainingSpeed:
         return replace(self, step_seconds=self.step_seconds / processes, evaluation_cost=cost)
 
 
-def evaluation_reserve(left: float) -> float:
+def evaluation_reserve(seconds_left: float) -> float:
     """Return the seconds reserved for evaluating and saving, of those left of a budget at the first step."""
-    return max(0.0, left) * (_RESERVE_OF_LONG if left >= _LONG_BUDGET else _RESERVE_OF_SHORT)
+    return max(0.0, seconds_left) * (_RESERVE_OF_LONG if seconds_left >= _LONG_BUDGET else _RESERVE_OF_SHORT)
 
 
 def suggest_budget(startup_seconds: float) -> str:
@@ -93,7 +93,7 @@ class BudgetClock:
 
     def __init__(
         self,
-        left: float,
+        seconds_left: float,
         *,
         spent: float = 0.0,
         evaluation_seconds: float = 0.0,
@@ -103,7 +103,7 @@ class BudgetClock:
         """Start the clock.
 
         Args:
-            left: seconds until the deadline.
+            seconds_left: seconds until the deadline.
             spent: seconds of the budget used before.
             evaluation_seconds: expected seconds to evaluate and save, until they have been measured.
             max_steps: limit of the number of steps, however much time is left.
@@ -112,9 +112,9 @@ class BudgetClock:
         self._clock = clock or time.monotonic
         self._max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
         self._last = self._clock()
-        self._deadline = self._last + left
-        self._budget = max(0.0, left) + spent
-        self._reserve = evaluation_reserve(left)
+        self._deadline = self._last + seconds_left
+        self._budget = max(0.0, seconds_left) + spent
+        self._reserve = evaluation_reserve(seconds_left)
         self._steps: deque[float] = deque(maxlen=_STEP_WINDOW)
         self._evaluations: list[float] = []
         self._expected_evaluation = evaluation_seconds
@@ -171,8 +171,8 @@ class BudgetClock:
         """
         if len(self._steps) < _MIN_STEPS or not self._step_seconds:
             return steps
-        left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
-        return self._limit(step, int(left / self._step_seconds))
+        seconds_left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
+        return self._limit(step, int(seconds_left / self._step_seconds))
 
     def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
         """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""

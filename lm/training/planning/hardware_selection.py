@@ -46,8 +46,8 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
     probe = _Probe(config.model, batch, hardware) if hardware.device != "cuda" else None
     if config.hardware.dtype != "auto" or probe is None:
         dtype = hardware.dtype if config.hardware.dtype != "auto" else native_dtypes(hardware.device)[-1]
-        of_muon = dtype if config.training.optimizer == "muon" else "float32"
-        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=of_muon)
+        muon_dtype = dtype if config.training.optimizer == "muon" else "float32"
+        hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=muon_dtype)
     else:
         hardware = _select_dtypes(config, hardware, probe)
     if config.hardware.threads is None and probe is not None and hardware.device == "cpu":
@@ -80,14 +80,14 @@ def select_fastest(choices: Sequence[Choice], measure: Callable[[Choice, int], f
     """
     if len(choices) == 1:
         return choices[0]
-    began = time.perf_counter()
+    start = time.perf_counter()
     for choice in choices:
         measure(choice, sizes[0])  # warm-up
     for size in sizes:
         rounds = [[measure(choice, size) for choice in choices]]
-        if _SECONDS - (time.perf_counter() - began) < _MIN_ROUNDS * 2 * sum(rounds[0]):
+        if _SECONDS - (time.perf_counter() - start) < _MIN_ROUNDS * 2 * sum(rounds[0]):
             break
-    while (taken := time.perf_counter() - began) < _SECONDS or (len(rounds) < _MIN_ROUNDS and taken < _MAX_SECONDS):
+    while (taken := time.perf_counter() - start) < _SECONDS or (len(rounds) < _MIN_ROUNDS and taken < _MAX_SECONDS):
         if len(rounds) == _MAX_ROUNDS:
             break
         rounds.append([measure(choice, size) for choice in choices])

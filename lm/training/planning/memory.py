@@ -109,12 +109,12 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
         return None
     length = config.model.context_length
     try:
-        first, per_block, of_layer = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
+        first, per_block, layer_bytes = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
     free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_block)
-    extra = (1 + config.training.checkpoint_activations) * of_layer
+    extra = (1 + config.training.checkpoint_activations) * layer_bytes
 
     def needed(rows: int) -> float:
         return rows * (per_block + extra) + _loss_bytes(

@@ -203,7 +203,7 @@ def choose_time(resolution: Resolution, *, flops_per_second: float, text_bytes: 
         kind=config.tokenizer.kind,
         parameters=None if is_open else sum(parameters_by_part(config.model).values()),
         pairs=pairs,
-        in_one_stack=config.model.decoder_only,
+        decoder_only=config.model.decoder_only,
     )
     lengths = {**dict.fromkeys(LENGTHS), "budget": _format_budget(seconds), "schedule": "wsd"}
     chosen = resolution.choose("size of the corpus", {"training": lengths})
@@ -265,7 +265,7 @@ def choose_size(
     """
     fitting, fixed, before = sizing.size_language_model, resolution.fixed, resolution.config
     if pairs:
-        fitting = partial(sizing.size_translation_model, in_one_stack=before.model.decoder_only)
+        fitting = partial(sizing.size_translation_model, decoder_only=before.model.decoder_only)
     depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
     size = fitting(
         seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth
@@ -319,7 +319,7 @@ def fit_to_speed(
     speed: TrainingSpeed,
     data: TrainingData,
     *,
-    left: float,
+    seconds_left: float,
     has_merges: bool = True,
     ngram_bits: Sequence[float] = (),
     train_tokens: int = 0,
@@ -334,12 +334,12 @@ def fit_to_speed(
         resolution: fitted to the corpus.
         speed: with all processes.
         data: of the run, open.
-        left: seconds left of the budget.
+        seconds_left: seconds left of the budget.
         has_merges: whether BPE dropout is possible.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
         train_tokens: tokens of the training split of a text.
     """
-    config, steps, max_steps = resolution.config, max(1.0, left / speed.step_seconds), None
+    config, steps, max_steps = resolution.config, max(1.0, seconds_left / speed.step_seconds), None
     is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
     is_regularised = resolution.is_regularised and is_text
     fraction, r_drop = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
@@ -359,18 +359,20 @@ def fit_to_speed(
             useful = count_useful_epochs(fraction) / epochs
             if useful < 1:
                 epochs, steps, tokens = epochs * useful, steps * useful, tokens * useful
-            chosen = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
-            resolution, r_drop = resolution.choose("epochs in the budget", chosen.settings()), chosen.r_drop
-            if chosen.batch_fraction < 1:
-                smaller = round(chosen.batch_fraction * (config.training.batch_tokens or 0))
+            regularised = _choose_text_regularisation(
+                resolution, epochs, fraction, steps=steps, train_tokens=train_tokens
+            )
+            resolution, r_drop = resolution.choose("epochs in the budget", regularised.settings()), regularised.r_drop
+            if regularised.batch_fraction < 1:
+                smaller = round(regularised.batch_fraction * (config.training.batch_tokens or 0))
                 resolution = resolution.choose("budget", {"training": {"batch_tokens": smaller}})
-            cost = chosen.forward_passes * batch_rows(resolution.config) / batch_rows(config)
+            cost = regularised.forward_passes * batch_rows(resolution.config) / batch_rows(config)
             steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
-            epochs, tokens = epochs / chosen.forward_passes, tokens / chosen.forward_passes
+            epochs, tokens = epochs / regularised.forward_passes, tokens / regularised.forward_passes
             max_steps = math.ceil(steps) if useful < 1 else None
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
-    limit = evaluation_reserve(left)
+    limit = evaluation_reserve(seconds_left)
     evaluated, evaluation_seconds = choose_evaluations(
         resolution.config, speed.evaluation_cost, steps=steps, limit=limit, epochs=epochs
     )
@@ -459,7 +461,7 @@ def add_plan(
         max_steps: limit of the number of steps in a budget.
     """
     steps = compute_steps(config.training, data, step_seconds=step_seconds, spent=spent)
-    made = RunPlan(
+    plan = RunPlan(
         **vars(hardware),
         processes=processes,
         micro_batch_tokens=micro_batch_tokens,
@@ -469,7 +471,7 @@ def add_plan(
         data_key=data_key,
         deadline=None if config.training.budget is None else parse_duration(config.training.budget),
     )
-    return dataclasses.replace(config, plan=made)
+    return dataclasses.replace(config, plan=plan)
 
 
 def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: float, spent: float = 0.0) -> int:

@@ -157,7 +157,7 @@ def choose_default_seconds(
     kind: TokenizerKind = "bpe",
     parameters: int | None = None,
     pairs: bool = False,
-    in_one_stack: bool = False,
+    decoder_only: bool = False,
 ) -> int:
     """Return the default training time for a text or for sentence pairs, between one minute and half an hour.
 
@@ -167,16 +167,16 @@ def choose_default_seconds(
         kind: of the tokenizer.
         parameters: of the model, if its size is given.
         pairs: whether it is a parallel corpus.
-        in_one_stack: whether the translation model is decoder-only.
+        decoder_only: whether the translation model is decoder-only.
     """
     per_megabyte = _USEFUL_TARGET_TOKENS_PER_MB if pairs else _USEFUL_TOKENS_PER_MB
     useful = per_megabyte * (text_bytes / _MEGABYTE) ** 0.5
-    size = partial(size_translation_model, in_one_stack=in_one_stack) if pairs else size_language_model
+    size = partial(size_translation_model, decoder_only=decoder_only) if pairs else size_language_model
 
     def is_enough(seconds: float) -> bool:
         if parameters is not None:
-            wanted = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
-            return seconds * flops_per_second >= wanted * 6 * _FLOPS_OVERHEAD * parameters
+            tokens = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
+            return seconds * flops_per_second >= tokens * 6 * _FLOPS_OVERHEAD * parameters
         return size(seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=kind).tokens >= useful
 
     # a deeper model sees fewer tokens: all longer times have to be enough too
@@ -268,7 +268,7 @@ def size_translation_model(
     text_bytes: int,
     kind: TokenizerKind = "bpe",
     depth: int | None = None,
-    in_one_stack: bool = False,
+    decoder_only: bool = False,
 ) -> ModelSize:
     """Return the size of a translation model for a time budget.
 
@@ -280,11 +280,11 @@ def size_translation_model(
         text_bytes: size of both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
         depth: of each side, if it is given.
-        in_one_stack: whether the model is decoder-only, with twice the layers.
+        decoder_only: whether the model is decoder-only, with twice the layers.
 
     Source: as `size_language_model`.
     """
-    sides = _DECODER_ONLY_PAIRS if in_one_stack else _PAIRS
+    sides = _DECODER_ONLY_PAIRS if decoder_only else _PAIRS
     return _choose_size(
         sides, seconds, flops_per_second=flops_per_second, corpus_bytes=text_bytes, tokenizer=kind, depth=depth
     )

@@ -89,7 +89,7 @@ def test_a_bad_value_names_the_variable(name, value, message, text, monkeypatch,
     assert message in said[0]
 
 
-def test_a_run_goes_on_as_it_was_planned_whatever_the_environment_says(train, tmp_path, monkeypatch):
+def test_a_run_continues_as_it_was_planned_whatever_the_environment_says(train, tmp_path, monkeypatch):
     before = train("--steps", "4", "--evaluate-every", "2")
     for name, value in (("LM_STEPS", "9"), ("LM_LEARNING_RATE", "1"), ("LM_OUT", "x"), ("LM_PRESET", "small")):
         monkeypatch.setenv(name, value)
@@ -105,7 +105,7 @@ def test_a_depth_and_a_preset_replace_each_other_as_flags_replace_variables(trai
     assert train("--steps", "1", name="c", LM_DEPTH="1")["preset"] == "depth-1"
 
 
-def test_a_run_goes_on_whatever_depth_the_environment_names(train, tmp_path, monkeypatch):
+def test_a_run_continues_whatever_depth_the_environment_names(train, tmp_path, monkeypatch):
     train("--steps", "1")
     monkeypatch.setenv("LM_DEPTH", "3")
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "2"]) == 0

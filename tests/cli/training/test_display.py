@@ -23,7 +23,7 @@ from tests.system.conftest import SMALL
 def test_under_a_budget_the_number_of_steps_is_that_of_the_last_forecast(capsys):
     forecasts = iter([40, 35, 38])
     display = TrainingDisplay(
-        steps=3, first_step=0, matmul_flops_per_second=1e11, left=lambda: 5.0, forecast=lambda: next(forecasts)
+        steps=3, first_step=0, matmul_flops_per_second=1e11, seconds_left=lambda: 5.0, forecast=lambda: next(forecasts)
     )
     with display:
         for number in (1, 2, 3):
@@ -88,7 +88,7 @@ def test_what_is_shown_of_a_step_is_its_surprisal(capsys):
 
 def test_what_is_left_of_a_budget_is_its_own_clocks(capsys):
     """Not what the steps so far let expect."""
-    display = TrainingDisplay(steps=1000, first_step=0, matmul_flops_per_second=1e11, left=lambda: 171.0)
+    display = TrainingDisplay(steps=1000, first_step=0, matmul_flops_per_second=1e11, seconds_left=lambda: 171.0)
     display.show(Step(50, loss=5.0, learning_rate=1e-3, tokens=1, flops=1.0, seconds=9.0, gradient_norm=1.0))
     assert "2:51 left" in capsys.readouterr().err
 

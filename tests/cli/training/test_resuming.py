@@ -12,7 +12,7 @@ from cli.training.train import newest_by_default
 from tests.system.conftest import SMALL
 
 
-def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
+def test_resume_alone_continues_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["train", "--resume"]) == 1
     assert "runs: no such folder" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_curves_and_samples_are_those_of_the_log(train):
     assert texts == ["".join(f"    {line}\n" for line in sample.split("\n")) for sample in samples]
 
 
-def test_a_resumed_run_goes_on_with_it_and_doubles_nothing(train):
+def test_a_resumed_run_continues_with_it_and_doubles_nothing(train):
     """Steps after the checkpoint that is resumed are shown once, without asking for it again."""
     folder = train("--tensorboard")
     assert run(["train", "--resume", str(folder / "checkpoints" / "step-2"), "--steps", "8"]) == 0

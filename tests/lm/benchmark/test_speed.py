@@ -65,8 +65,8 @@ def test_figures_are_positive_finite_and_fit_together(found):
 
 
 def test_it_generates_in_a_type_that_it_is_not_trained_in():
-    in_8_bits = HardwareConfig(device="cpu", dtype="int8")
-    step, *others = measure_speed(CONFIG, LIMITS, seconds=0, generating=in_8_bits)
+    is_int8 = HardwareConfig(device="cpu", dtype="int8")
+    step, *others = measure_speed(CONFIG, LIMITS, seconds=0, generating=is_int8)
     assert step.hardware.dtype == "float32"
     assert {each.hardware.dtype for each in others} == {"int8"}
     assert {each.hardware.matmul_dtype for each in (step, *others)} == {"float32"}

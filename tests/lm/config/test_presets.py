@@ -78,7 +78,7 @@ def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
 
 
 @pytest.mark.parametrize("name", [*(name for name in PRESETS if name != "bert-base"), "depth-2", "translation-depth-3"])
-def test_one_stack_has_the_layers_of_two(name):
+def test_decoder_only_has_the_layers_of_two(name):
     if build_run_config(name).model.is_recurrent:
         with pytest.raises(UsageError, match="decoder_only is for transformer blocks"):
             build_run_config(name, {"model": {"decoder_only": True}})

@@ -54,7 +54,7 @@ def test_settings_of_another_kind_are_named(change, message):
         ),
     ],
 )
-def test_settings_of_one_stack_that_do_not_go_together(change, message):
+def test_settings_of_decoder_only_that_do_not_go_together(change, message):
     with pytest.raises(UsageError, match=message):
         build_run_config("translation", change)
 

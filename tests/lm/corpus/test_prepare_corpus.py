@@ -186,7 +186,7 @@ class TestInterruption:
         assert prepare_corpus(corpus, gpt2, folder=tmp_path / "out", processes=1).chunks_reused == 0
         assert not list(tmp_path.glob(".*"))
 
-    def test_in_the_cache_it_goes_on_too(self, corpus, tmp_path):
+    def test_in_the_cache_it_continues_too(self, corpus, tmp_path):
         def stop(done: int, total: int | None) -> None:
             if done > 8000:
                 raise _InterruptionError

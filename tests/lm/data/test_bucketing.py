@@ -64,7 +64,7 @@ def made(*, tokens: int | None = None, most: int | None = None, count: int = 40)
     return bucket_pairs(rows(lengths[0]), rows(lengths[1]), tokens=tokens, rows=most, layout=EncoderDecoderLayout())
 
 
-def test_batches_are_as_large_as_the_tokens_allow_worked_out_by_hand():
+def test_batches_are_as_large_as_the_tokens_allow_computed_by_hand():
     """Eight positions a side: 2, 2, 3 are nine if padded, and one that is longer than all has a batch of its own."""
     found = bucket_pairs(
         rows([2, 9, 2, 3, 1]), rows([1, 9, 2, 3, 4]), tokens=8, rows=None, layout=EncoderDecoderLayout()

@@ -173,7 +173,7 @@ def test_folders_without_the_text_of_labels_have_them_as_their_tokens_are_decode
     check_numbers(data, [decoded[label] for label in given], labels)
 
 
-def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again(tmp_path):
+def test_a_run_with_decoded_labels_continues_with_examples_that_are_prepared_again(tmp_path):
     tokenizer = Tokenizer(bert_like())
     before, _ = of_labels(tmp_path, tokenizer, name="before")
     without_labels(before)

@@ -20,7 +20,7 @@ SOURCES, TARGETS = (
 )
 
 
-def test_a_sequence_is_source_start_and_target_worked_out_by_hand():
+def test_a_sequence_is_source_start_and_target_computed_by_hand():
     batch = DecoderOnlyLayout().batch(SOURCES, TARGETS, start=START)
     assert batch.inputs.tolist() == [[1, 2, 9, 8, 3], [9, 8, 4, 5, 0], [6, 7, 9, 8, 5]]
     assert batch.targets.tolist() == [[N, N, N, 3, 9], [N, 4, 5, 9, N], [N, N, N, 5, 9]]

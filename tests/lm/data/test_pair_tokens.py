@@ -106,7 +106,7 @@ def test_a_translator_reads_the_sources_that_training_does(stored, direction, li
         assert line.sources == ([*whole[: len(whole) - 1 - line.left_out], whole[-1]],)
 
 
-def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(stored, direction):
+def test_with_keys_a_sentence_is_segmented_again_and_spells_the_same(stored, direction):
     framed, numbers = FramedPairs(stored, dropout=0.5), np.arange(HELD)
     plain, dropped = framed.rows("validation", direction, numbers), framed.rows(
         "validation", direction, numbers, np.arange(HELD, dtype=np.uint64)

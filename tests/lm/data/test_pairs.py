@@ -280,7 +280,7 @@ def test_what_cannot_be_batched(stored, tmp_path, monkeypatch):
         data(single, BOTH)
 
 
-def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored):
+def test_dropout_for_the_whole_of_a_run_continues_where_it_takes_longer(stored):
     whole = dataclasses.replace(DROPPING, bpe_dropout_until=1.0)
     planned = data(stored, whole)
     planned.set_total_steps(int(planned.steps_per_epoch))

@@ -98,7 +98,7 @@ def test_muon_of_two_processes_agrees_in_float32(by_two, alone):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_two_save_they_go_on_with_byte_for_byte(by_two):
+def test_what_two_save_they_continue_with_byte_for_byte(by_two):
     stopped, unstopped = sums(by_two / "stopped"), sums(by_two / "unstopped")
     assert stopped["model.safetensors"] == unstopped["model.safetensors"]
     assert stopped["optimizer.safetensors"] == unstopped["optimizer.safetensors"]
@@ -106,7 +106,7 @@ def test_what_two_save_they_go_on_with_byte_for_byte(by_two):
 
 
 @pytest.mark.parametrize("name", ["gpt", "muon sharded"])
-def test_one_goes_on_with_what_two_have_saved(name, by_two, tmp_path):
+def test_one_continues_with_what_two_have_saved(name, by_two, tmp_path):
     for _ in train(resumed(halfway(by_two / name, tmp_path / "run"))):
         pass
     same(tmp_path / "run", by_two / name)
@@ -128,7 +128,7 @@ def test_any_number_of_processes_trains_any_model_as_one_does(size, texts, alone
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
-def test_any_number_goes_on_with_what_another_has_saved_shared_out_or_whole(size, by_two, alone, texts, tmp_path):
+def test_any_number_continues_with_what_another_has_saved_shared_out_or_whole(size, by_two, alone, texts, tmp_path):
     saved = {"gpt": by_two / "gpt", "muon sharded": by_two / "muon sharded", "muon": alone("muon")}
     work, runs = [], {}
     for name, run in saved.items():

@@ -66,12 +66,12 @@ def drawn(seed: int) -> ModelConfig:
     return ModelConfig(vocab_size=37, context_length=8, **chosen)
 
 
-def built(config: ModelConfig, *, in_8_bits: bool = False) -> DecoderOnly:
+def built(config: ModelConfig, *, is_int8: bool = False) -> DecoderOnly:
     model = build_model(config, seed=1).eval().requires_grad_(False)
     torch.manual_seed(2)
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    if in_8_bits:
+    if is_int8:
         quantise(model)
     return model
 
@@ -89,22 +89,22 @@ def widened(model: DecoderOnly) -> DecoderOnly:
     return wide
 
 
-@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("seed", range(14))  # twice as many as there are kinds of positions
-def test_logits_equal_those_of_recomputation(seed, in_8_bits):
+def test_logits_equal_those_of_recomputation(seed, is_int8):
     """Beyond the context too, with rows that are left out, repeated, and taken back.
 
     Of weights in 8 bits the inputs are rounded to 16, which is a part of what rounding the weights changes.
     """
     config = drawn(seed)
-    model = built(config, in_8_bits=in_8_bits)
+    model = built(config, is_int8=is_int8)
     of, rows = random.Random(seed), seed % 5 + 1
     steps, again = SessionDriver(model), SessionDriver(widened(model), cached=False)
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
         expected = again.feed(tokens)
-        error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
-        torch.testing.assert_close(steps.feed(tokens), expected, atol=error, rtol=error if in_8_bits else 0)
+        error = 2e-3 if is_int8 else rounding_error(expected, model=model)
+        torch.testing.assert_close(steps.feed(tokens), expected, atol=error, rtol=error if is_int8 else 0)
         if of.random() < 0.3:
             chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
             rows = len(chosen)
@@ -141,14 +141,14 @@ def of_pairs(seed: int) -> ModelConfig:
     return replace(drawn(seed), n_encoder_layers=1, parallel_residual=False, context_length=24)
 
 
-@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("seed", range(7))
-def test_hypotheses_of_sources_equal_those_of_single_sources(seed, in_8_bits):
+def test_hypotheses_of_sources_equal_those_of_single_sources(seed, is_int8):
     """Hypotheses change places, sources are left out and repeated, tokens taken back, and more read than the context.
 
     What 8 bits round is rounded alike in both.
     """
-    model = built(of_pairs(seed), in_8_bits=in_8_bits)
+    model = built(of_pairs(seed), is_int8=is_int8)
     of = random.Random(seed)
     source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
     steps, known = SessionDriver(model, source, lengths), model.config.position_limit or 30
@@ -157,8 +157,8 @@ def test_hypotheses_of_sources_equal_those_of_single_sources(seed, in_8_bits):
         fresh = torch.randint(37, (len(tokens), n))
         tokens = torch.cat((tokens, fresh), dim=1)
         expected = uncached(model, source, lengths, tokens)[:, -n:]
-        error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
-        torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if in_8_bits else 0)
+        error = 2e-3 if is_int8 else rounding_error(expected, model=model)
+        torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if is_int8 else 0)
         width = steps.cache._slots.rows_per_group
         sentences = list(range(len(tokens) // width))
         if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done

@@ -15,12 +15,12 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def drawn(rows: int, outputs: int, inputs: int, *, in_8_bits: bool):
+def drawn(rows: int, outputs: int, inputs: int, *, is_int8: bool):
     of = np.random.default_rng([rows, outputs, inputs])
     weights = of.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     x, bias = (of.standard_normal(shape).astype(np.float32) for shape in ((rows, inputs), outputs))
     scales = of.uniform(0.5, 2.0, outputs).astype(np.float32)
-    if in_8_bits:
+    if is_int8:
         return weights, scales, bias, x
     return weights.astype(np.float32) / 127 * scales[:, None], np.empty(0, np.float32), bias, x
 
@@ -31,16 +31,16 @@ def multiplied(weights, scales, bias, x, *, threads: int = 1) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_matmuls_equal_float64(shape, in_8_bits):
-    weights, scales, bias, x = drawn(*shape, in_8_bits=in_8_bits)
-    wide = weights.astype(np.float64) * (scales[:, None] if in_8_bits else 1.0)
+def test_matmuls_equal_float64(shape, is_int8):
+    weights, scales, bias, x = drawn(*shape, is_int8=is_int8)
+    wide = weights.astype(np.float64) * (scales[:, None] if is_int8 else 1.0)
     found = multiplied(weights, scales, bias, x)
     expected = x.astype(np.float64) @ wide.T + bias
     sizes = np.abs(x).astype(np.float64) @ np.abs(wide).T + np.abs(bias)
     bound = 1e-6 * sizes
-    if in_8_bits:  # each input is rounded by half of a unit at most
+    if is_int8:  # each input is rounded by half of a unit at most
         bound += np.abs(x).max(1, keepdims=True) / (2**15 - 1) / 2 * np.abs(wide).sum(1)
     assert (np.abs(found - expected) <= bound).all()
     again = found.copy()
@@ -48,11 +48,11 @@ def test_matmuls_equal_float64(shape, in_8_bits):
     assert_close(again, 2 * found, terms=x.shape[1])
 
 
-@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_does_not_depend_on_batch_and_threads(shape, in_8_bits):
-    weights, scales, bias, x = drawn(*shape, in_8_bits=in_8_bits)
-    x = x if in_8_bits else x[: MIN_PACKED_FLOAT_ROWS - 1]
+def test_a_row_does_not_depend_on_batch_and_threads(shape, is_int8):
+    weights, scales, bias, x = drawn(*shape, is_int8=is_int8)
+    x = x if is_int8 else x[: MIN_PACKED_FLOAT_ROWS - 1]
     together = multiplied(weights, scales, bias, x)
     alone = np.concatenate([multiplied(weights, scales, bias, row[None]) for row in x])
     np.testing.assert_array_equal(together, alone)
@@ -67,9 +67,9 @@ def test_the_largest_integers_do_not_overflow(inputs):
 
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf])
-@pytest.mark.parametrize("in_8_bits", [False, True])
-def test_nan_is_propagated(damage, in_8_bits):
-    weights, scales, bias, x = drawn(4, 8, 64, in_8_bits=in_8_bits)
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_nan_is_propagated(damage, is_int8):
+    weights, scales, bias, x = drawn(4, 8, 64, is_int8=is_int8)
     x[1, 5], x[3] = damage, 0.0
     found = multiplied(weights, scales, bias, x)
     assert not np.isfinite(found[1]).any()

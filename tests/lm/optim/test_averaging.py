@@ -51,7 +51,7 @@ def test_the_model_gets_its_own_weights_back(model):
     assert average.weights["weight"].item() == 1.0
 
 
-def test_it_goes_on_from_what_was_saved(model):
+def test_it_continues_from_what_was_saved(model):
     average = MovingAverage(model, decay=0.9)
     average.load({"weight": torch.full((1, 1), 3.0)})
     assert average.weights["weight"].item() == 3.0

@@ -41,7 +41,7 @@ def test_wsd_is_flat_and_then_falls_over_its_share():
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
-def test_a_run_that_ends_with_its_warm_up_begins_at_the_peak_if_it_goes_on(schedule):
+def test_a_run_that_ends_with_its_warm_up_begins_at_the_peak_if_it_continues(schedule):
     config = TrainingConfig(learning_rate=2.0, warmup_steps=10, schedule=schedule)
     assert learning_rate(10, config=config, steps=10) == 2.0
 

@@ -11,7 +11,7 @@ from tests.lm.text.random_trees import path, random_heads, searched_depth
 SENTENCE, HEADS = "Bush held a talk with Sharon", "2 0 4 2 4 5"
 
 
-def test_a_tree_that_was_worked_out():
+def test_a_tree_computed_by_hand():
     """Below `held` are `Bush` and `talk`, below `talk` are `a` and `with`, and below that is `Sharon`."""
     heads = parse_heads(HEADS, SENTENCE, where="x")
     assert heads == (2, 0, 4, 2, 4, 5)

@@ -108,7 +108,7 @@ def test_nothing_more_is_allocated_for_the_next_checkpoint(make_run):
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
+def test_weights_that_are_not_finite_are_never_saved(make_run, broken, ema):
     """The loss of the step was finite, but not what the step made: neither an evaluation nor a checkpoint takes it."""
     for evaluate_every, problem in ((6, "the validation loss is nan at step 6"), (7, "is no longer finite at step 6")):
         run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)

@@ -12,7 +12,7 @@ from lm.training import compiling
 from lm.training.compiling import check_compiler, converting_compile_errors
 
 
-def test_a_failure_of_the_compiler_is_one_line_that_says_how_to_go_on():
+def test_a_failure_of_the_compiler_is_one_line_that_says_how_to_continue():
     def broken(_graph: object, _inputs: object) -> None:
         raise ValueError("this kernel\nis none")
 

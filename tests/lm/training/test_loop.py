@@ -163,7 +163,7 @@ def test_events_and_pointers(make_run):
     assert evaluations[-1].bits_per_byte == pytest.approx(bits)
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
+def test_a_loss_that_is_not_finite_stops_the_run_and_spares_its_checkpoints(make_run):
     run = make_run()
     list(train(run, stop=stop_after(4)))
     before, broken = sums(run), resume_run(run.folder)

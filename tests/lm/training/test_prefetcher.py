@@ -47,7 +47,7 @@ def test_another_one_than_was_prefetched_is_loaded_again(data, consumed, fractio
     assert (again.rows, again.inputs[0, 0]) == (8, consumed + batch.rows)
 
 
-def test_a_batch_that_is_forgotten_is_made_anew(data):
+def test_a_batch_that_is_forgotten_is_made_again(data):
     """As when the end of a run is moved, and with it that of BPE dropout, after the batch was made."""
     prefetcher = BatchPrefetcher(data)
     prefetcher.batch(0, fraction=0.5, next_fraction=0.5)

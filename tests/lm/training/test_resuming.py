@@ -127,7 +127,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     assert resume_run(run.folder, data=shards).state.step == 2
 
 
-def test_a_run_killed_while_it_replaced_its_only_checkpoint_goes_on(make_run):
+def test_a_run_killed_while_it_replaced_its_only_checkpoint_continues(make_run):
     run = make_run()
     list(train(run, stop=stop_after(3)))
     only = run.folder / "checkpoints" / "step-3"

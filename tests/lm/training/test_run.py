@@ -38,16 +38,16 @@ def test_rate_and_epoch_follow_from_the_steps_taken(make_run):
 
 
 @pytest.mark.parametrize(("step", "named"), [(None, 3), (8, 8)])
-def test_what_is_no_number_is_named_with_its_step(make_run, step, named):
+def test_what_is_not_finite_is_named_with_its_step(make_run, step, named):
     run = make_run()
     run.state = dataclasses.replace(run.state, step=3)
     message = str(divergence_error(run, "the loss is nan", step=step))
     assert message.startswith(f"{run.folder}: the loss is nan at step {named}; saved checkpoints are untouched")
 
 
-@pytest.mark.parametrize(("seconds", "looked_at"), [(0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.0, 3)])
-def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, monkeypatch, seconds, looked_at):
-    """Of batches that take two seconds each, as many are looked at as begin in time, after one that doesn't count."""
+@pytest.mark.parametrize(("seconds", "n_timed"), [(0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.0, 3)])
+def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, monkeypatch, seconds, n_timed):
+    """Batches of two seconds each are timed as long as one begins in time, after a warm-up."""
     run, modes = make_run(), []
     parts = [part for batch in run.data.validation() for part in batch.split(20)]
     targets = [part.predicted for part in parts]
@@ -62,9 +62,9 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
 
     monkeypatch.setattr(evaluation, "time_work", timed)
     found = measure_cost(run, seconds=seconds)
-    assert found.loss_seconds == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
+    assert found.loss_seconds == pytest.approx(2.0 * n_timed * 901 / sum(targets[1 : 1 + n_timed]))
     assert found.sentence_seconds == 0
-    assert modes == [False] * (1 + looked_at)
+    assert modes == [False] * (1 + n_timed)
     assert run.model.training
 
 
@@ -74,7 +74,7 @@ def test_an_evaluation_says_how_long_it_took(make_run):
     assert 0 < found.seconds <= time.perf_counter() - began
 
 
-def test_sides_take_turns_and_the_first_round_does_not_count():
+def test_workloads_alternate_after_a_warm_up_round():
     done: list[str] = []
 
     def side(name: str):
@@ -88,14 +88,14 @@ def test_sides_take_turns_and_the_first_round_does_not_count():
     assert done == ["ours", "theirs"] * 2
 
 
-def test_rounds_go_on_while_there_is_time():
+def test_rounds_continue_while_there_is_time():
     hardware = Hardware("cpu", "float32", 1)
     rounds = time_interleaved([lambda: time_work(lambda: sum(range(1000)), hardware)], seconds=0.05)
     assert len(rounds) > 1
     assert all(seconds > 0 for (seconds,) in rounds)
 
 
-def test_a_step_is_worked_out_from_one_pass_with_one_update(monkeypatch):
+def test_a_step_is_estimated_from_one_pass_with_one_update(monkeypatch):
     ticks = iter([1.0, 3.0])
     monkeypatch.setattr(step_timing, "synchronized_time", lambda hardware: next(ticks))
     weight = torch.nn.Parameter(torch.ones(3))

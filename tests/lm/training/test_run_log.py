@@ -129,7 +129,7 @@ def test_a_damaged_line_is_no_entry_and_costs_no_other(log, tmp_path, line):
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"-1e999", b"NaN", b"9" * 400, b"1e308", b"-1e308", b'"1"', b"[]", b"{}"])
-def test_what_is_no_number_to_draw_is_left_out_of_a_curve(log, tmp_path, value):
+def test_what_is_not_finite_to_draw_is_left_out_of_a_curve(log, tmp_path, value):
     whole = log.metrics.read_bytes()
     log.metrics.write_bytes(whole + b'{"step": 21, "loss": %s}\n{"step": 22, "loss": 1.5}\n' % value)
     curve = load_curves(tmp_path)["loss"]

@@ -93,7 +93,7 @@ def test_runs_come_in_the_order_in_which_they_were_changed(make_run, tmp_path):
         list_runs(tmp_path / "none")
 
 
-def test_where_all_are_finished_there_is_none_to_go_on_with(make_run, tmp_path):
+def test_where_all_are_finished_there_is_none_to_continue_with(make_run, tmp_path):
     stopped(make_run("a"), 12)
     with pytest.raises(InputError, match="no unfinished run"):
         find_unfinished(tmp_path)
@@ -116,7 +116,7 @@ def test_curves_are_what_the_logs_hold(tmp_path):
             load_curves(tmp_path)
 
 
-def test_what_is_no_number_is_in_no_curve(tmp_path):
+def test_what_is_not_finite_is_in_no_curve(tmp_path):
     lines = [f'{{"step": {step}, "loss": {loss}}}' for step, loss in enumerate(("2.5", "NaN", "Infinity", "2.0"))]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "timings.jsonl").write_text('{"step": 0, "seconds": NaN}\n')

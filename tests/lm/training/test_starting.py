@@ -65,7 +65,7 @@ def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(ma
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
+def test_a_run_that_was_begun_with_such_a_sample_continues(make_run, monkeypatch):
     monkeypatch.setattr("lm.training.startup.check_samples", lambda run: None)
     run = make_run(sample=["ba"])
     list(train(run, stop=stop_after(3)))
@@ -114,7 +114,7 @@ def test_of_two_that_start_at_once_one_runs(make_run):
     assert sum(isinstance(one, str) and one.endswith(TRAINED) for one in found) == 1
 
 
-def test_whoever_stops_lets_others_go_on(make_run):
+def test_whoever_stops_lets_others_continue(make_run):
     """Whether training ended, was broken off, or never began because there was nothing to resume."""
     run = make_run()
     events = train(run)

@@ -227,7 +227,7 @@ def test_a_run_out_of_patience_says_what_has_stopped_getting_better(make_run, cr
     assert list(train(run))[-1] == StoppedEarly(3, patience_ran_out=True, criterion=criterion)
 
 
-def test_patience_goes_on_while_the_loss_falls_and_bleu_is_still_zero(make_run):
+def test_patience_continues_while_the_loss_falls_and_bleu_is_still_zero(make_run):
     run = make_run(list, steps=5, evaluate_every=1, learning_rate=1e-3, patience=1, best_by="bleu", bleu_sentences=2)
     events = [event for event in train(run) if isinstance(event, Evaluation)]
     assert [event.bleu for event in events] == [0.0] * 5

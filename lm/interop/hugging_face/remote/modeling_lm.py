@@ -51,32 +51,32 @@ class LMAttention(nn.Module):
         self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.value_scalars = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
 
-    def forward(self, x: Tensor, seen: LMAttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
         parts = self.input(x).split(self.projected, dim=-1)
         query, key, value = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in parts)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        if seen.rotation is not None:
-            query, key = rotate(query, seen.rotation), rotate(key, seen.rotation)
+        if inputs.rotation is not None:
+            query, key = rotate(query, inputs.rotation), rotate(key, inputs.rotation)
         if self.value_scalars is not None:
-            value = seen.mix(value, self.value_scalars)
-        if seen.cache is not None:
-            key, value = seen.cache.update(key, value, self.layer)
+            value = inputs.mix(value, self.value_scalars)
+        if inputs.cache is not None:
+            key, value = inputs.cache.update(key, value, self.layer)
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        attended = self.attend(query, key, value, seen)
+        attended = self.attend(query, key, value, inputs)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, seen: LMAttentionInputs) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, inputs: LMAttentionInputs) -> Tensor:
         """Return the attention output of (batch, heads, length, head) queries."""
         dropped = self.dropout if self.training else 0.0
-        if seen.tables is None or seen.rows is None:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=seen.bias, dropout_p=dropped)
+        if inputs.tables is None or inputs.rows is None:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=inputs.bias, dropout_p=dropped)
         heads = query.shape[1]
-        keys, values = (table[self.layer].repeat_interleave(heads // table.shape[1], dim=0) for table in seen.tables)
-        query, rows = query * self.head_size**-0.5, seen.rows.expand(len(query), heads, -1, -1)
-        scores = query @ key.mT + (query @ keys.mT).gather(-1, rows) + seen.bias
+        keys, values = (table[self.layer].repeat_interleave(heads // table.shape[1], dim=0) for table in inputs.tables)
+        query, rows = query * self.head_size**-0.5, inputs.rows.expand(len(query), heads, -1, -1)
+        scores = query @ key.mT + (query @ keys.mT).gather(-1, rows) + inputs.bias
         weights = F.dropout(scores.softmax(-1), dropped)
         by_distance = weights.new_zeros(*weights.shape[:-1], values.shape[1]).scatter_add(-1, rows, weights)
         return weights @ value + by_distance @ values  # Shaw et al. 2018
@@ -106,12 +106,12 @@ class LMBlock(nn.Module):
         self.feed_forward_norm, self.feed_forward = make_norm(config), LMFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, seen: LMAttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
         if not self.norm_first:
-            x = self.attention_norm(x + self.dropout(self.attention(x, seen)))
+            x = self.attention_norm(x + self.dropout(self.attention(x, inputs)))
             return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
-        attended = x + self.dropout(self.attention(self.attention_norm(x), seen))
+        attended = x + self.dropout(self.attention(self.attention_norm(x), inputs))
         read = x if self.is_parallel else attended
         return attended + self.dropout(self.feed_forward(self.feed_forward_norm(read)))
 
@@ -128,14 +128,14 @@ class LMStack(nn.Module):
             self.residual_scalars = nn.Parameter(torch.ones(config.n_layers))
             self.embedding_scalars = nn.Parameter(torch.zeros(config.n_layers))
 
-    def forward(self, x: Tensor, seen: LMAttentionInputs) -> list[Tensor]:
+    def forward(self, x: Tensor, inputs: LMAttentionInputs) -> list[Tensor]:
         """Return the input of each block and the final states: n_layers + 1 of (batch, length, d_model)."""
         embedding, states = x, []
         for number, block in enumerate(self.blocks):
             if hasattr(self, "residual_scalars"):
                 x = self.residual_scalars[number] * x + self.embedding_scalars[number] * embedding
             states.append(x)
-            x = block(x, seen)
+            x = block(x, inputs)
         return [*states, self.final_norm(x)]
 
 

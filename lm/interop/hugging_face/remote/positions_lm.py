@@ -88,13 +88,13 @@ def alibi_slopes(heads: int) -> list[float]:
 
 def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     """Return T5 buckets of distances from query to key (Raffel et al. 2020)."""
-    of_direction = BUCKETS if is_causal else BUCKETS // 2
-    single = of_direction // 2
+    buckets_per_direction = BUCKETS if is_causal else BUCKETS // 2
+    single = buckets_per_direction // 2
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
     fraction = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
-    logarithmic = (single + (fraction * (of_direction - single)).long()).clamp(max=of_direction - 1)
+    logarithmic = (single + (fraction * (buckets_per_direction - single)).long()).clamp(max=buckets_per_direction - 1)
     bucket = torch.where(far < single, far, logarithmic)
-    return bucket if is_causal else bucket + of_direction * (distances > 0)
+    return bucket if is_causal else bucket + buckets_per_direction * (distances > 0)
 
 
 class LMRelativePositions(nn.Module):

@@ -27,7 +27,7 @@ SENTENCES = ["The cat sat on the mat.", "a dog", "The bone was there and more", 
 TRANSLATION = {"n_encoder_layers": 1, "norm": "layernorm", "activation": "gelu"}
 
 
-def test_texts_go_on_as_the_documentation_says(tmp_path):
+def test_texts_continue_as_the_documentation_says(tmp_path):
     assert export_ctranslate2(make_run(tmp_path / "run"), tmp_path / "out") == "Generator"
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     generator = ctranslate2.Generator(str(tmp_path / "out"), intra_threads=1)

@@ -106,7 +106,7 @@ def test_where_32_do_not_divide_the_width_matrices_are_float16(tmp_path):
 def test_nothing_is_written_over(tmp_path):
     run, out = make_run(tmp_path / "run"), tmp_path / "out.gguf"
     out.write_text("something")
-    with pytest.raises(InputError, match="out.gguf: is there already; choose a new file"):
+    with pytest.raises(InputError, match="out.gguf: already exists; choose a new file"):
         export_gguf(run, out)
     with pytest.raises(InputError, match="run: is a folder; name a file to write"):
         export_gguf(run, run)

@@ -98,7 +98,7 @@ def theirs_saved(tmp_path, labels=()):
 
 
 @pytest.mark.parametrize("labels", LOADERS)
-def test_theirs_come_in_and_go_out_unchanged(labels, tmp_path):
+def test_foreign_models_are_imported_and_exported_unchanged(labels, tmp_path):
     """Both types of tokens too, though all texts are of the first here."""
     theirs = theirs_saved(tmp_path, labels)
     import_model(tmp_path / "theirs", tmp_path / "run")

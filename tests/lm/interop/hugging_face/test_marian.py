@@ -130,7 +130,7 @@ def theirs_saved(tmp_path):
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-def test_theirs_come_in_and_translate_alike(beam, tmp_path):
+def test_imported_models_translate_alike(beam, tmp_path):
     """They start with what they pad with, and never write it."""
     theirs = theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
@@ -140,7 +140,7 @@ def test_theirs_come_in_and_translate_alike(beam, tmp_path):
     compare_translations(loaded, theirs, tmp_path / "theirs", beam)
 
 
-def test_theirs_go_out_unchanged(tmp_path):
+def test_imported_models_are_exported_unchanged(tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
     export_hugging_face(tmp_path / "run", tmp_path / "out")

@@ -94,7 +94,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize(("family", "settings"), [(family, each) for family, many in THEIRS.items() for each in many])
-def test_adapters_of_peft_come_in(family, settings, tmp_path):
+def test_adapters_of_peft_are_imported(family, settings, tmp_path):
     config = random_config(family, 3)
     base = random_run(tmp_path / "base", config)
     theirs = get_peft_model(their_base(base, tmp_path / "out"), PeftConfig(task_type="CAUSAL_LM", **settings)).eval()

@@ -178,7 +178,7 @@ def test_damaged_files_are_refused(tmp_path):
         with contextlib.suppress(InputError):  # nothing else may be raised
             read_model(folder / "source.spm")
     (folder / "source.spm").write_bytes(b"\xff" * 100)
-    with pytest.raises(InputError, match=r"source\.spm: is no file of SentencePiece"):
+    with pytest.raises(InputError, match=r"source\.spm: not a readable SentencePiece model"):
         import_model(folder, tmp_path / "run")
     (folder / "source.spm").write_bytes(whole)
     (folder / "vocab.json").write_text('{"a": 0, "b": 0}')

@@ -51,7 +51,7 @@ def test_depths_and_distances_are_those_of_a_search(words):
         assert tree_distances(source[None, :, 1:])[0].tolist() == distances
 
 
-def test_distances_that_were_worked_out():
+def test_distances_computed_by_hand():
     """From `talk`, which is below `held` and above `a`, `with` and `Sharon`; Bush is on another branch, before it."""
     places = torch.tensor(compute_tree_positions((2, 0, 4, 2, 4, 5)))[None]
     assert tree_distances(places)[0, 3].tolist() == [-2, -1, 1, 0, 1, 2]

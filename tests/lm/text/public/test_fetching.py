@@ -50,7 +50,7 @@ def test_a_cut_connection_is_taken_up_where_it_ended(server, tmp_path):
     assert server.asked == ["", "bytes=1000000-", "bytes=2000000-"]
 
 
-def test_a_later_call_goes_on_too(server, tmp_path):
+def test_a_later_call_continues_too(server, tmp_path):
     (tmp_path / "a.txt.part").write_bytes(DATA[:2_500_000])
     assert get(server, tmp_path).path.read_bytes() == DATA
     assert server.asked == ["bytes=2500000-"]

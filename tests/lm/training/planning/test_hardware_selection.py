@@ -127,7 +127,7 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
     assert muon._dtype is torch.float32
 
 
-def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_run, monkeypatch):
+def test_a_run_that_was_planned_with_another_dtype_of_muon_continues_with_it(make_run, monkeypatch):
     """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
     with monkeypatch.context() as patch:
         planned = Hardware("cpu", "float32", 1, "bfloat16")
@@ -157,7 +157,7 @@ def test_a_part_of_a_batch_keeps_its_lengths():
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        # of 3 seconds: a round is 0.5 s, and after the first, which doesn't count, and another, 2 s are left, less than
+        # of 3 seconds: a round is 0.5 s, and after the warm-up and another, 2 s are left, less than
         # three of double the size; the rounds that follow end when time is up
         (0.25, {1: 1 + 5}),
         # after the first two rounds there is just the time for three of double the size

@@ -30,7 +30,7 @@ def test_few_steps_warm_up_shortly(steps, warmup):
     assert choose_pair_regularisation(1, steps=steps)["training"]["warmup_steps"] == warmup
 
 
-def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_they_may_not():
+def test_batches_go_through_twice_where_a_text_would_be_memorised_unless_they_may_not():
     small, seldom, known = regularised(10, parameters=3), regularised(2, parameters=30), regularised(10, parameters=30)
     assert (small.forward_passes, seldom.forward_passes, known.forward_passes) == (1, 1, 2)
     assert known.settings()["training"]["r_drop"] > 0
@@ -93,7 +93,7 @@ def test_dropout_and_weight_decay_by_hand(epochs, steps, learning_rate, expected
     }  # fmt: skip
 
 
-def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
+def test_what_is_memorised_goes_through_twice_in_half_of_the_steps():
     """From 200 epochs, times parameters for each token, on; weights are forgotten 14 times over the steps that remain:
     14 / (0.02 · 500).
     """

@@ -58,10 +58,10 @@ def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary,
 
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0, 3600.0])
-def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(seconds):
+def test_decoder_only_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(seconds):
     """Of a pair both sides go through all of its layers: 48 multiply-adds in the place of 28."""
     two, one = (
-        size_translation_model(seconds, flops_per_second=RATE, text_bytes=MEGABYTE, in_one_stack=stack)
+        size_translation_model(seconds, flops_per_second=RATE, text_bytes=MEGABYTE, decoder_only=stack)
         for stack in (False, True)
     )
     assert one.depth <= two.depth
