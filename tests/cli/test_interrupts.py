@@ -19,7 +19,7 @@ defer_interrupt_during_imports()
 
 def load():
     {statement}
-    print("went on")
+    print("continued")
 
 try:
     load()
