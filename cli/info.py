@@ -66,15 +66,15 @@ def info(
         _list_presets(as_json)
         return
     config, progress = _find_target(target)
-    described = {
+    report = {
         "name": target, "preset": config.preset, **compute_costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
     if processes is not None:
-        described["per_process"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
+        report["per_process"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:
-        print(format_json_line(described))
+        print(format_json_line(report))
         return
-    _print_report(described)
+    _print_report(report)
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -151,29 +151,29 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     from lm.tokenizer.chat_template import read_chat_template
 
     config, state = load_config(folder), load_state(folder)
-    described: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    report: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if recorded := read_recorded_dtypes(find_checkpoint(Path(target))):
-        described["decoding_dtypes"] = recorded
+        report["decoding_dtypes"] = recorded
     if (template := read_chat_template(folder)) is not None:
-        described["chat_template"] = "default" if template.is_default else "own"
+        report["chat_template"] = "default" if template.is_default else "own"
     if config.lora:
-        described["base"] = read_base_path(folder)
+        report["base"] = read_base_path(folder)
     if config.model.experts:
-        described["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
-    return config, described
+        report["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
+    return config, report
 
 
-def _print_report(described: dict[str, Any]) -> None:
-    parameters = described["parameters"]
+def _print_report(report: dict[str, Any]) -> None:
+    parameters = report["parameters"]
     rows = [(part, f"{count:,}", f"{100 * count / parameters['total']:.1f}%") for part, count in parameters.items()]
     print_table(("part", "parameters", "fraction"), rows)
     print()
-    for name, text in [*_list_facts(described), *_describe_process_costs(described), *_describe_progress(described)]:
+    for name, text in [*_list_facts(report), *_describe_process_costs(report), *_describe_progress(report)]:
         print(f"{name:<12}{format_label(text)}")
 
 
-def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    model, weights, cache = described["config"]["model"], described["weights_bytes"], described["cache_bytes_per_token"]
+def _list_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    model, weights, cache = report["config"]["model"], report["weights_bytes"], report["cache_bytes_per_token"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
     is_recurrent = model["architecture"] != "transformer"
     width = f" of {model['d_head']}" if model["d_head"] else ""
@@ -182,18 +182,18 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         *(_describe_recurrent_layers(model) if is_recurrent else _describe_blocks(model)),
-        *_describe_objective(described),
-        *([("chat", _CHAT_TEMPLATES[described["chat_template"]])] if "chat_template" in described else []),
-        *_describe_experts(described),
-        *_describe_adapters(described),
+        *_describe_objective(report),
+        *([("chat", _CHAT_TEMPLATES[report["chat_template"]])] if "chat_template" in report else []),
+        *_describe_experts(report),
+        *_describe_adapters(report),
         ("weights", f"{format_bytes(weights['float32'])} in float32, {format_bytes(weights['bfloat16'])} in bfloat16"),
         (
             "training",
-            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}, "
+            f"{format_bytes(report['training_bytes'])} for weights, {_describe_train_memory(report)}, "
             "without activations",
         ),
-        ("", format_quantity(described["training_flops_per_token"], "FLOPs") + "/token"),
-        *[("decoding", f"in {dtype} on {device}") for device, dtype in described.get("decoding_dtypes", {}).items()],
+        ("", format_quantity(report["training_flops_per_token"], "FLOPs") + "/token"),
+        *[("decoding", f"in {dtype} on {device}") for device, dtype in report.get("decoding_dtypes", {}).items()],
         *([("KV cache", f"{format_bytes(cache)} per token and sequence, in float32")] if cache else []),
     ]
 
@@ -201,9 +201,9 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
 _CHAT_TEMPLATES = {"default": "lm's own chat template; lm chat", "own": "the tokenizer's chat template; lm chat"}
 
 
-def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_process_costs(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the memory and communication of each process, if requested."""
-    if (costs := described.get("per_process")) is None:
+    if (costs := report.get("per_process")) is None:
         return []
     parts = ", ".join(f"{format_bytes(costs[part])} {part}" for part in _PROCESS_COSTS)
     label = "one process" if costs["processes"] == 1 else "per process"
@@ -256,12 +256,12 @@ def _describe_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
     return [("recurrent", f"{model['architecture'].upper()}{attention.replace('none', 'no')}{capped}")]
 
 
-def _describe_train_memory(described: dict[str, Any]) -> str:
+def _describe_train_memory(report: dict[str, Any]) -> str:
     """Describe what is stored per weight in training, besides the weight."""
-    training = described["config"]["training"]
+    training = report["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
     average = "EMA weights, " if training["ema"] else ""
-    if described["config"]["lora"]["rank"] is not None:
+    if report["config"]["lora"]["rank"] is not None:
         return f"and of the adapters {average}gradients and {moments[training['optimizer']]}"
     return f"{average}gradients and {moments[training['optimizer']]}"
 
@@ -277,10 +277,10 @@ def _describe_extras(model: dict[str, Any]) -> list[str]:
     return [name for field, name in named.items() if model[field]]
 
 
-def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_objective(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the labels of a classifier, or the objective of a masked model."""
-    model, training = described["config"]["model"], described["config"]["training"]
-    labels = model["labels"] or [parse_label(completion) for completion in described["config"]["label_completions"]]
+    model, training = report["config"]["model"], report["config"]["training"]
+    labels = model["labels"] or [parse_label(completion) for completion in report["config"]["label_completions"]]
     if labels:
         return [("labels", f"{len(labels)}: {', '.join(labels)}")]
     if model["objective"] != "masked":
@@ -290,37 +290,37 @@ def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [("objective", f"masked, bidirectional: {rate}; use lm fill")]
 
 
-def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_experts(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the experts, and the fraction of tokens of each at the last evaluation."""
-    model = described["config"]["model"]
+    model = report["config"]["model"]
     if not model["experts"]:
         return []
     interval = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
-    active = f"{format_count(described['active_parameters'])} active parameters per token"
-    used = described.get("expert_use", {}).items()
+    active = f"{format_count(report['active_parameters'])} active parameters per token"
+    used = report.get("expert_use", {}).items()
     return [
         ("experts", f"{model['experts']} in {interval}, top-{model['experts_per_token']}: {active}"),
         *(("", f"{layer}: " + " ".join(f"{fraction:.0%}" for fraction in fractions)) for layer, fractions in used),
     ]
 
 
-def _describe_adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_adapters(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the adapters and their base run."""
-    lora, parameters = described["config"]["lora"], described["parameters"]
+    lora, parameters = report["config"]["lora"], report["parameters"]
     if lora["rank"] is None:
         return []
     trainable = parameters["adapters"] + parameters.get("label head", 0)
     count = f"{format_count(trainable)} trainable parameters ({trainable / parameters['total']:.1%})"
     return [
         ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {count}"),
-        ("base", described.get("base") or "missing"),
+        ("base", report.get("base") or "missing"),
     ]
 
 
-def _describe_progress(described: dict[str, Any]) -> list[tuple[str, str]]:
-    if "progress" not in described:
+def _describe_progress(report: dict[str, Any]) -> list[tuple[str, str]]:
+    if "progress" not in report:
         return []
-    state, plan = described["progress"], described["config"]["plan"]
+    state, plan = report["progress"], report["config"]["plan"]
     spent = f"{format_count(state['tokens'])} tokens, {format_quantity(state['flops'], 'FLOPs')}"
     spent += f", {format_duration(state['seconds'])}"
     planned = "" if plan is None else f" of {plan['steps']:,}"  # averaged checkpoints have no plan

@@ -158,8 +158,8 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     words = list(arguments)
     try:
         words = _insert_default_command(arguments)
-        asked = _build_parser(*[name for name in words[:1] if name in COMMANDS])
-        return asked(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, start_time)) or 0
+        command = _build_parser(*[name for name in words[:1] if name in COMMANDS])
+        return command(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, start_time)) or 0
     except LMError as error:
         return _fail(_format_message(error, words), error.exit_code)
     except _UsageProblem as error:

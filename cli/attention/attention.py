@@ -101,10 +101,10 @@ def attention(
         raise UsageError("there is no text: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
     loaded = load_model(run, select_inference_hardware(HardwareConfig(**options["hardware"])))
-    shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
+    maps = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
-        output.write_maps(out, [shown], config)
+        output.write_maps(out, [maps], config)
     elif as_json:
-        rendering.print_json(shown, config)
+        rendering.print_json(maps, config)
     else:
-        rendering.print_map(shown, config)
+        rendering.print_map(maps, config)

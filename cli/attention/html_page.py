@@ -43,11 +43,11 @@ figure img { display: block; width: 100%; min-width: 3.5rem; image-rendering: pi
 """
 
 
-def render_page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+def render_page(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     """Yield the parts of the page, one for each map.
 
     Args:
-        shown: the maps, in order.
+        maps: the maps, in order.
         config: the layer and head that is drawn large, with numbers; all are drawn small below it.
     """
     yield (
@@ -55,7 +55,7 @@ def render_page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iter
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Attention</title>\n<style>{_STYLE}{_colours()}</style></head>\n<body>\n<h1>Attention</h1>\n"
     )
-    for attention in shown:
+    for attention in maps:
         yield from _section(attention, config)
     yield "</body></html>\n"
 

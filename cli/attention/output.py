@@ -77,21 +77,21 @@ def check_output_path(path: Path) -> None:
         plot.load_pyplot()
 
 
-def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> None:
+def write_maps(path: Path, maps: Iterable[TextAttention], config: AttentionConfig) -> None:
     """Write maps to a file, atomically, and name the written files on stderr.
 
     Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
     """
-    for written in _write_files(path, shown, config):
+    for written in _write_files(path, maps, config):
         print_note(f"wrote {written}")
 
 
-def _write_files(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
+def _write_files(path: Path, maps: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
     if path.suffix in _PICTURES:
-        return [plot.save_plot(_numbered(path, number), attention, config) for number, attention in enumerate(shown, 1)]
+        return [plot.save_plot(_numbered(path, number), attention, config) for number, attention in enumerate(maps, 1)]
     writers = {".html": render_page, ".txt": _text, ".json": _json, ".jsonl": _json_lines, ".pharaoh": _pharaoh}
     with atomic_write_text(path) as file:
-        for part in writers[path.suffix](shown, config):
+        for part in writers[path.suffix](maps, config):
             file.write(part)
     return [path]
 
@@ -100,27 +100,27 @@ def _numbered(path: Path, number: int) -> Path:
     return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def _text(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for number, attention in enumerate(shown):
+def _text(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for number, attention in enumerate(maps):
         yield "\n" * bool(number)
         for line in render_lines(attention, config, width=None, colours=NO_COLOURS):
             yield line + "\n"
 
 
-def _json(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for number, line in enumerate(_json_lines(shown, config)):
+def _json(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for number, line in enumerate(_json_lines(maps, config)):
         if number:
             raise UsageError("a .json file holds one map; write several to a .jsonl file, one a line")
         yield line
 
 
-def _json_lines(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for attention in shown:
+def _json_lines(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for attention in maps:
         yield format_json_line(to_dict(attention, config)) + "\n"
 
 
-def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    for attention in shown:
+def _pharaoh(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for attention in maps:
         if not attention.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
         yield attention.map.pharaoh(layer=config.layer, head=config.head) + "\n"

@@ -255,8 +255,10 @@ def _generation_timers(
     def decoding(model: DecoderOnly, tokens: int) -> Timer:
         return generation.decode_timer(model, prompt, hardware, rows=rows, tokens=tokens)
 
-    room = max(1, models[0].config.context_length - prompt.shape[1] - 1)
-    tokens = generation.choose_timed_tokens(partial(decoding, models[0]), room=room, seconds=seconds / _PARTS)
+    max_tokens = max(1, models[0].config.context_length - prompt.shape[1] - 1)
+    tokens = generation.choose_timed_tokens(
+        partial(decoding, models[0]), max_tokens=max_tokens, seconds=seconds / _PARTS
+    )
     return [decoding(model, tokens) for model in models]
 
 

@@ -55,14 +55,14 @@ def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *
     return work
 
 
-def choose_timed_tokens(decoding_of: Callable[[int], Timer], *, room: int, seconds: float) -> int:
+def choose_timed_tokens(decoding_of: Callable[[int], Timer], *, max_tokens: int, seconds: float) -> int:
     """Choose how many tokens to time: a small part of the given seconds, but a few at least.
 
     Args:
         decoding_of: returns the timer of a number of tokens.
-        room: the most tokens.
+        max_tokens: the most tokens.
         seconds: for several calls.
     """
-    few = min(_FEW, room)
+    few = min(_FEW, max_tokens)
     token_seconds = decoding_of(few)() / few
-    return max(few, min(room, int(_SHARE_OF_A_CALL * seconds / token_seconds)))
+    return max(few, min(max_tokens, int(_SHARE_OF_A_CALL * seconds / token_seconds)))

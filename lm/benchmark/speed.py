@@ -204,8 +204,8 @@ class _GenerationBenchmark:
         def ours(tokens: int) -> Timer:
             return generation.decode_timer(self._ours, self._prompt, self._hardware, rows=rows, tokens=tokens)
 
-        room = max(1, self._config.context_length - start - 1)
-        tokens = generation.choose_timed_tokens(ours, room=room, seconds=self._seconds)
+        max_tokens = max(1, self._config.context_length - start - 1)
+        tokens = generation.choose_timed_tokens(ours, max_tokens=max_tokens, seconds=self._seconds)
         sides = [ours(tokens)]
         if self._theirs is not None:
             sides.append(

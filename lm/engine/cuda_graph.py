@@ -184,7 +184,7 @@ class StaticDecodeStep:
         """
         rows, end, context_length = len(tokens), int(positions.max()) + 1, model.config.context_length
         self._adopt(cache.layers, rows, end, context_length)
-        shape = (_next_power_of_two(rows), min(context_length, _next_power_of_two(end, least=_MIN_KEYS)))
+        shape = (_next_power_of_two(rows), min(context_length, _next_power_of_two(end, minimum=_MIN_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # unused rows get position 0
         if shape not in self._recorded:
@@ -208,7 +208,7 @@ class StaticDecodeStep:
         """Move the keys and values of a cache into the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
-            length = min(context_length, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
+            length = min(context_length, _next_power_of_two(end, minimum=_MIN_BUFFER_LENGTH))
             self._reallocate(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
@@ -227,6 +227,6 @@ class StaticDecodeStep:
             self._buffers.append((buffers[0], buffers[1]))
 
 
-def _next_power_of_two(number: int, *, least: int = 1) -> int:
+def _next_power_of_two(number: int, *, minimum: int = 1) -> int:
     """The least power of two that is at least both."""
-    return 1 << (max(number, least) - 1).bit_length()
+    return 1 << (max(number, minimum) - 1).bit_length()

@@ -129,8 +129,8 @@ def compare_models(
 class _BlockAccumulator:
     """Groups the segments of a file into blocks."""
 
-    def __init__(self, least: int) -> None:
-        self._least, self._sums = least, PairedDifference()
+    def __init__(self, min_bytes: int) -> None:
+        self._least, self._sums = min_bytes, PairedDifference()
         self._begin()
 
     def _begin(self) -> None:

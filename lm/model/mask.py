@@ -30,10 +30,10 @@ class SparsityPattern(Protocol):
     def build_block_mask(self, n_blocks: int) -> Tensor:
         """Build (n_blocks, n_blocks) booleans: whether any query of a block attends to any key of another."""
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:
         """Whether queries at given positions attend to keys at given positions; the arguments broadcast.
 
-        All positions are less than `within`.
+        All positions are less than `n_positions`.
         """
 
     def first_visible(self, query: int) -> int:
@@ -104,7 +104,7 @@ class Mask:
         keys = torch.arange(n_keys, device=device)
         if self.pattern is None:
             return (queries >= keys)[None, None]
-        visible = self.pattern.build_token_mask(queries, keys, within=n_keys)
+        visible = self.pattern.build_token_mask(queries, keys, n_positions=n_keys)
         return (visible & (queries >= keys) if self.is_causal else visible)[None, None]
 
 

@@ -313,7 +313,11 @@ class T5Bias(Module):
 
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.farthest, self.is_on_demand = is_causal, config.max_distance, config.attention != "full"
+        self.is_causal, self.max_distance, self.is_on_demand = (
+            is_causal,
+            config.max_distance,
+            config.attention != "full",
+        )
         self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
@@ -331,14 +335,14 @@ class T5Bias(Module):
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        buckets = t5_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        buckets = t5_buckets(distances, is_causal=self.is_causal, max_distance=self.max_distance)
         return F.embedding(buckets, self.biases).movedim(-1, 1).contiguous()
 
 
-def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+def t5_buckets(distances: Tensor, *, is_causal: bool, max_distance: int) -> Tensor:
     """Return the bucket of each distance, key position minus query position.
 
-    Half of the buckets of a direction have one distance each, the others grow logarithmically up to `farthest`; the
+    Half of the buckets of a direction have one distance each, the others grow logarithmically up to `max_distance`; the
     last holds all greater distances. A causal stack has one direction.
 
     Source: Raffel et al. 2020 (T5), section 2.1 and their code.
@@ -346,7 +350,7 @@ def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     n_buckets = T5_BUCKETS if is_causal else T5_BUCKETS // 2
     single = n_buckets // 2
     distance = (-distances).clamp(min=0) if is_causal else distances.abs()
-    ratio = (distance.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    ratio = (distance.clamp(min=single).float() / single).log() / math.log(max_distance / single)
     logarithmic = (single + (ratio * (n_buckets - single)).long()).clamp(max=n_buckets - 1)
     buckets = torch.where(distance < single, distance, logarithmic)
     return buckets if is_causal else buckets + n_buckets * (distances > 0)

@@ -127,13 +127,13 @@ class _TextBuffer:
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: JSON that cannot be read ({error})") from None
 
-    def _read(self, least: int) -> bool:
+    def _read(self, minimum: int) -> bool:
         """Read at least the given number of characters; False at the end of the text."""
         parts, length = [self._text[self.position :]], 0
         for block in self._blocks:
             parts.append(block)
             length += len(block)
-            if length >= least:
+            if length >= minimum:
                 break
         self._text, self.position = "".join(parts), 0
         return length > 0

@@ -341,9 +341,9 @@ def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
     return _first_shift_on_best_path(totals)
 
 
-def _cumulative_fit(more: Floats, less: Floats, usual: float) -> Floats:
+def _cumulative_fit(more: Floats, less: Floats, default_ratio: float) -> Floats:
     """Return (lines + 1,) cumulative costs of the first 0, 1, … lines; 0 is best."""
-    return np.append(0.0, -np.cumsum(np.minimum((more - less - usual) ** 2, _WORST)))
+    return np.append(0.0, -np.cumsum(np.minimum((more - less - default_ratio) ** 2, _WORST)))
 
 
 def _first_shift_on_best_path(totals: list[Floats]) -> int:

@@ -63,19 +63,19 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
 
 
-def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
+def find_text_field(names: Sequence[str], requested: str | None, *, file: str) -> str:
     """Return the column that holds the text.
 
     Args:
         names: of all columns, in order.
-        wanted: its name, or its number from 1; None for the one with a usual name, or the only one.
+        requested: its name, or its number from 1; None for the one with a usual name, or the only one.
         file: for messages.
 
     Raises:
         UsageError: there is no such column, or it isn't clear which one is meant.
     """
-    return guess_text_field(names, wanted) or _raise_unclear_column(
-        names, wanted, file=file, what="text", setting="field"
+    return guess_text_field(names, requested) or _raise_unclear_column(
+        names, requested, file=file, noun="text", setting="field"
     )
 
 
@@ -103,11 +103,11 @@ def _refuse_dialogue(names: Sequence[str], *, file: str) -> None:
         )
 
 
-def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
+def guess_text_field(names: Sequence[str], requested: str | None) -> str | None:
     """Return the column of the text as `find_text_field` does; None if it isn't clear."""
-    if wanted is None and FIELD not in names and find_dialogue_fields(names) is not None:
+    if requested is None and FIELD not in names and find_dialogue_fields(names) is not None:
         return None
-    return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
+    return _find_field(names, requested, FIELD, _TEXTS) or (names[0] if len(names) == 1 and requested is None else None)
 
 
 def find_label_fields(
@@ -126,23 +126,25 @@ def find_label_fields(
         other = next(name for name in names if name not in (label_name, text_name))
         label_name = other if label_name is None and label is None else label_name
         text_name = other if text_name is None and text is None else text_name
-    text_name = text_name or unclear(text, what="text", setting="field")
-    label_name = label_name or unclear(label, what="label", setting="label_field")
+    text_name = text_name or unclear(text, noun="text", setting="field")
+    label_name = label_name or unclear(label, noun="label", setting="label_field")
     if text_name == label_name:
         raise UsageError(f"{file}: text and label are both column {text_name!r}", settings=["field", "label_field"])
     return text_name, label_name
 
 
 def find_pair_fields(
-    names: Sequence[str], wanted: tuple[str, str], *, file: str, in_order: bool = False
+    names: Sequence[str], requested: tuple[str, str], *, file: str, in_order: bool = False
 ) -> tuple[str, str]:
     """Return the columns of source and target; `in_order` allows the first and second of two, whatever their names."""
-    source, target = (_find_field(names, name, name, ()) for name in wanted)
+    source, target = (_find_field(names, name, name, ()) for name in requested)
     if source is None and target is None and len(names) == 2:
         are_told = in_order or all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
         source, target = names if are_told else (None, None)
-    source = source or _raise_unclear_column(names, wanted[0], file=file, what="source", setting="source_field")
-    return source, target or _raise_unclear_column(names, wanted[1], file=file, what="target", setting="target_field")
+    source = source or _raise_unclear_column(names, requested[0], file=file, noun="source", setting="source_field")
+    return source, target or _raise_unclear_column(
+        names, requested[1], file=file, noun="target", setting="target_field"
+    )
 
 
 def has_label_fields(names: Sequence[str]) -> bool:
@@ -153,14 +155,19 @@ def has_label_fields(names: Sequence[str]) -> bool:
         return False
 
 
-def _find_field(names: Sequence[str], wanted: str | None, default: str, usual: Sequence[str]) -> str | None:
-    if wanted is not None:
-        if wanted not in names and wanted.isascii() and wanted.isdecimal() and 1 <= int(wanted) <= len(names):
-            return names[int(wanted) - 1]
-        return wanted if wanted in names else None
+def _find_field(names: Sequence[str], requested: str | None, default: str, alternatives: Sequence[str]) -> str | None:
+    if requested is not None:
+        if (
+            requested not in names
+            and requested.isascii()
+            and requested.isdecimal()
+            and 1 <= int(requested) <= len(names)
+        ):
+            return names[int(requested) - 1]
+        return requested if requested in names else None
     if default in names:
         return default
-    known = [name for name in names if name.strip().lower() in usual]
+    known = [name for name in names if name.strip().lower() in alternatives]
     return known[0] if len(known) == 1 else None
 
 
@@ -179,18 +186,18 @@ def _list_columns(names: Sequence[str]) -> str:
 
 
 def _raise_unclear_column(
-    names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str, is_table: bool = True
+    names: Sequence[str], requested: str | None, *, file: str, noun: str, setting: str, is_table: bool = True
 ) -> NoReturn:
-    if wanted is None and what == "text":
+    if requested is None and noun == "text":
         _refuse_dialogue(names, file=file)
     columns, settings = _list_columns(names), [setting, *(["no_header"] * is_table)]
-    if wanted is not None:
-        hint = options.did_you_mean(wanted, names)
+    if requested is not None:
+        hint = options.did_you_mean(requested, names)
         advice = "name it, or its number" + ", or say that there is no header" * is_table
-        raise UsageError(f"{file}: no column {wanted!r}{hint}; {columns}; {advice}", settings=settings)
+        raise UsageError(f"{file}: no column {requested!r}{hint}; {columns}; {advice}", settings=settings)
     is_header = "; if that is no header, say so" * is_table
     raise UsageError(
-        f"{file}: which column holds the {what}? Name it, or its number; {columns}{is_header}", settings=settings
+        f"{file}: which column holds the {noun}? Name it, or its number; {columns}{is_header}", settings=settings
     )
 
 

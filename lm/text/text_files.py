@@ -175,10 +175,10 @@ class TextFile:
     @cached_property
     def text_field(self) -> str:
         """Return the field that holds the text; UsageError if it isn't clear."""
-        wanted, names = self.data.field, self.field_names
+        requested, names = self.data.field, self.field_names
         if self.is_table and names:
-            return rows.find_text_field(names, wanted, file=self.name)
-        field = rows.guess_text_field(names, wanted) or wanted  # a row without the field is refused by itself
+            return rows.find_text_field(names, requested, file=self.name)
+        field = rows.guess_text_field(names, requested) or requested  # a row without the field is refused by itself
         if field is None and names:
             rows.raise_unclear_field(names, file=self.name)
         return field or FIELD
@@ -186,8 +186,8 @@ class TextFile:
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
         """Return the fields of text and label; None if rows use the field names of examples."""
-        wanted, names = (self.data.field, self.data.label_field), set(self.field_names)
-        if wanted == (None, None):
+        requested, names = (self.data.field, self.data.label_field), set(self.field_names)
+        if requested == (None, None):
             has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
             is_open = self.format in ("text", "jsonl", "parquet") and has_usual
             if (
@@ -197,7 +197,7 @@ class TextFile:
                 or names >= {*examples.EXAMPLE_FIELDS[2:]}
             ):
                 return None
-        return rows.find_label_fields(self.field_names, *wanted, file=self.name, is_table=self.is_table)
+        return rows.find_label_fields(self.field_names, *requested, file=self.name, is_table=self.is_table)
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the temporary copy: another process finds it by its path and must not delete it."""
@@ -381,8 +381,8 @@ class TextFile:
             InputError: a row is not an example.
             UsageError: it isn't clear which fields hold text and label.
         """
-        wanted = self.label_fields or examples.EXAMPLE_FIELDS
-        parsed = self.rows(wanted, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
+        fields = self.label_fields or examples.EXAMPLE_FIELDS
+        parsed = self.rows(fields, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
         return examples.parse_examples(parsed, self.label_fields, on_malformed=self.on_malformed(changes))
 
 
@@ -587,10 +587,12 @@ def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: 
         else:
             others["" if _is_binary(path) else path.suffix.lower()] += 1
     if not shown:
-        wanted = f"file that matches {', '.join(reading.include)}" if reading.include else f"{', '.join(suffixes)} file"
+        described = (
+            f"file that matches {', '.join(reading.include)}" if reading.include else f"{', '.join(suffixes)} file"
+        )
         notes = "".join(f" ({note})" for note in TextFiles([], others).notes)
         settings = [setting for note in TextFiles([], others).notes for setting in note.settings]
-        raise InputError(f"{folder}: no {wanted} in this folder{notes}", settings=settings)
+        raise InputError(f"{folder}: no {described} in this folder{notes}", settings=settings)
     if not reading.include:
         skipped += others
     return [TextFile(str(path), path) for path in shown]

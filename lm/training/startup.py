@@ -169,7 +169,7 @@ def start_planned_run(
 def resume_run(
     path: Path,
     *,
-    longer: TrainingConfig | None = None,
+    new_length: TrainingConfig | None = None,
     data: Path | None = None,
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
@@ -182,7 +182,7 @@ def resume_run(
 
     Args:
         path: a run folder or one of its checkpoints.
-        longer: its steps, epochs or tokens replace the run's own; a budget is for the rest of the run. If the last
+        new_length: its steps, epochs or tokens replace the run's own; a budget is for the rest of the run. If the last
             checkpoint has overfit, an extended run continues from the weights of the best one; the step count
             continues.
         data: folder of the prepared data, if it was moved.
@@ -210,13 +210,13 @@ def resume_run(
         plan = _relocate_data(plan, data, run=folder)
         training_data = open_data(Path(plan.data), config)
         source, by, overfit = last, "resume", None
-        if longer is not None:
+        if new_length is not None:
             chosen_by = RunLog(folder).last_reason("model.dropout")
             config, plan = continued_training.extend_run(
                 config,
                 plan,
                 state,
-                longer,
+                new_length,
                 data=training_data,
                 spent=spent,
                 can_choose_dropout=not is_user_given(chosen_by),
@@ -230,7 +230,7 @@ def resume_run(
             by = f"extended from the weights of {source.name}, as {last.name} has overfit"
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
-        _refuse_finished(folder, plan, state, is_longer=longer is not None)
+        _refuse_finished(folder, plan, state, is_longer=new_length is not None)
         config = dataclasses.replace(config, plan=_fit_plan_to_world(world, plan))
         other_branch = run_folder.checkpoints_after(folder, state.step)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(last))

@@ -305,7 +305,7 @@ class Trainer:
         run = resume_run(
             path,
             data=data,
-            longer=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
+            new_length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
             changed={
                 section: {name: value for name, value in self.spec.typed(section).items() if name in names}
                 for section, names in CHANGEABLE_ON_RESUME.items()

@@ -309,15 +309,15 @@ class PeftConfig:
                 raise InputError(f"{path}: {name} {str(values[name])[:60]!r} is of adapters that lm does not have")
         if not (folder / WEIGHTS).is_file():
             raise InputError(f"{folder}: has no {WEIGHTS}; pickles are not read")
-        dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, least=0)
+        dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, minimum=0)
         ranks, alphas = (
             {"": values.get(key, 8), **_pattern(values, pattern, path)}
             for key, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
         )
         for rank in ranks.values():
-            _number(rank, "r", path, least=1)
+            _number(rank, "r", path, minimum=1)
         for alpha in alphas.values():
-            _number(alpha, "lora_alpha", path, least=0)
+            _number(alpha, "lora_alpha", path, minimum=0)
         return cls(path, ranks, alphas, dropout, by_root=values.get("use_rslora") is True)
 
     @property
@@ -341,8 +341,8 @@ def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, A
     return pattern
 
 
-def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noqa: ANN401 (whatever the file holds)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1 << 31:
+def _number(value: Any, name: str, path: Path, *, minimum: float) -> float:  # noqa: ANN401 (whatever the file holds)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= 1 << 31:
         raise InputError(f"{path}: {name} {str(value)[:60]!r} is not a valid value")
     return value
 

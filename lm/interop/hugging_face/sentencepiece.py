@@ -133,14 +133,14 @@ def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: in
     known = {piece for piece in pieces.scores if len(piece) == 1} | {" ", _SPACE}
     special = {name for index, name in enumerate(names) if _is_special(name) or index == start}
     foreign = [name for name in names if name not in special and name not in pieces.scores]
-    alone = {name for name in foreign if known.isdisjoint(name)}
-    spelled = {name: (_ALONE if name in alone else _HIDDEN) + name for name in foreign}
+    isolated = {name for name in foreign if known.isdisjoint(name)}
+    spelled = {name: (_ALONE if name in isolated else _HIDDEN) + name for name in foreign}
     spelled |= {name: _translate_name(name) for name in special} | {names[start]: _START}
     scores = {**dict.fromkeys(names, min(pieces.scores.values())), **pieces.scores}
     named = [(spelled.get(name, name), scores[name]) for name in names]
     backend = tokenizers.Tokenizer(models.Unigram(named, unk_id=names.index(_UNKNOWN_NAME)))
     backend.add_special_tokens([spelled[name] for name in names if name in special])
-    backend.normalizer = normalizers.Sequence(_build_normalizers(pieces, known, alone))
+    backend.normalizer = normalizers.Sequence(_build_normalizers(pieces, known, isolated))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if pieces.has_prefix else "never")
     marks = [decoders.Replace(mark, "") for mark in (_HIDDEN, _ALONE)]
     backend.decoder = decoders.Sequence([*marks, decoders.Metaspace()])
@@ -161,7 +161,7 @@ def _translate_name(name: str) -> str:
 
 
 def _build_normalizers(
-    pieces: SentencePieceModel, known: Collection[str], alone: Collection[str]
+    pieces: SentencePieceModel, known: Collection[str], isolated: Collection[str]
 ) -> list[normalizers.Normalizer]:
     """Return the normalisers; the last one marks foreign tokens among known characters.
 
@@ -174,8 +174,8 @@ def _build_normalizers(
     steps.append(normalizers.Replace(Regex(f"[{_HIDDEN}{_ALONE}]"), ""))
     if pieces.joins_spaces:
         steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if alone:
-        unknown, tokens = f"[^{re.escape(''.join(sorted(known)))}]", "|".join(map(re.escape, sorted(alone)))
+    if isolated:
+        unknown, tokens = f"[^{re.escape(''.join(sorted(known)))}]", "|".join(map(re.escape, sorted(isolated)))
         marked = Regex(f"(?<!{unknown})(?={unknown})(?=(?:{tokens})(?!{unknown}))")
         steps.append(normalizers.Replace(marked, _ALONE))
     return steps

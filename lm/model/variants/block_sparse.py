@@ -61,7 +61,7 @@ class BlockSparseAttention(MultiHeadAttention):
             return inputs.mask.with_pattern(self.pattern), None
         distances = inputs.compute_distances(length, query.device)[..., first:]
         queries = inputs.compute_query_positions(length, query.device)[..., None]
-        pairs = self.pattern.build_token_mask(queries, queries + distances, within=end)
+        pairs = self.pattern.build_token_mask(queries, queries + distances, n_positions=end)
         if inputs.mask.is_causal:
             pairs = pairs & (distances <= 0)
         if inputs.mask.key_lengths is not None:
@@ -158,8 +158,8 @@ class BlockSparseKernel:
 
     def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
         """(batch or 1, blocks, queries, keys) booleans by pattern, causality and padding."""
-        within = -(-length // self.pattern.block_size) * self.pattern.block_size
-        pairs = self.pattern.build_token_mask(queries, keys, within=within) & exists
+        n_positions = -(-length // self.pattern.block_size) * self.pattern.block_size
+        pairs = self.pattern.build_token_mask(queries, keys, n_positions=n_positions) & exists
         if self.mask.is_causal:
             pairs &= keys <= queries
         else:
@@ -210,7 +210,7 @@ class SlidingWindow:
         blocks = torch.arange(n_blocks)
         return ((blocks[:, None] - blocks).abs() - 1) * self.block_size < self.max_distance
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002 (others need it)
         """Whether they are within reach."""
         return (queries - keys).abs() <= self.max_distance
 
@@ -242,7 +242,7 @@ class LocalBlocks:
         """The diagonal."""
         return torch.eye(n_blocks, dtype=torch.bool)
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002
         """Whether they are in the same block."""
         return queries // self.block_size == keys // self.block_size
 
@@ -285,9 +285,9 @@ class BigBird:
         """Neighbours, global and random blocks."""
         return _bigbird_block_mask(self, n_blocks)
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:
         """Whether their blocks are connected."""
-        return self.build_block_mask(-(-within // self.block_size)).to(queries.device)[
+        return self.build_block_mask(-(-n_positions // self.block_size)).to(queries.device)[
             queries // self.block_size, keys // self.block_size
         ]
 

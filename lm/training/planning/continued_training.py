@@ -168,7 +168,7 @@ def extend_run(
     config: RunConfig,
     plan: RunPlan,
     state: TrainingState,
-    longer: TrainingConfig,
+    new_length: TrainingConfig,
     *,
     data: TrainingData,
     spent: float = 0.0,
@@ -183,18 +183,18 @@ def extend_run(
         config: of the run.
         plan: of the run.
         state: progress.
-        longer: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
+        new_length: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
         data: of the run, open.
         spent: seconds of that budget used before.
         can_choose_dropout: whether dropout can be chosen, because the user has not set it.
     """
-    model, lengths = config.model, {name: getattr(longer, name) for name in LENGTHS}
-    if longer.budget is not None:
-        lengths["schedule"] = longer.schedule  # the one that goes with a budget
+    model, lengths = config.model, {name: getattr(new_length, name) for name in LENGTHS}
+    if new_length.budget is not None:
+        lengths["schedule"] = new_length.schedule  # the one that goes with a budget
     training = dataclasses.replace(config.training, **lengths)
     steps, deadline = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
-    if longer.budget is not None:
-        steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
+    if new_length.budget is not None:
+        steps, deadline = state.step + steps, state.elapsed + parse_duration(new_length.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline, max_steps=None, on_plateau=False)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
         decay_step, fraction = _decay_start(config.training, plan, state.step)

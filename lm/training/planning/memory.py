@@ -71,13 +71,13 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
     copies = 1 + bool(config.training.ema)
     rows = max(1, -(-batch_rows(config) // processes))
     micro_batch_rows = min(rows, config.training.micro_batch_size or rows)
-    gathered = around = 0
+    gathered = other_weights = 0
     if is_sharded := config.distribution.shard and processes > 1:
         blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
-        around = weights - sum(blocks)
-        gathered = around + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
+        other_weights = weights - sum(blocks)
+        gathered = other_weights + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
     n_shards, micro_batches = processes if is_sharded else 1, -(-rows // micro_batch_rows)
-    gradients = weights // n_shards + around + max(blocks) if is_sharded and micro_batches == 1 else weights
+    gradients = weights // n_shards + other_weights + max(blocks) if is_sharded and micro_batches == 1 else weights
     return MemoryEstimate(
         weights=_FLOAT32 * (copies * weights // n_shards + gathered),
         gradients=_FLOAT32 * gradients,
@@ -85,7 +85,9 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
         activations=measure_activation_bytes(config, rows=micro_batch_rows, dtype=dtype),
         loss=_loss_bytes(config, micro_batch_rows, dtype),
         copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_communication_bytes(weights, around, processes, micro_batches=micro_batches, is_sharded=is_sharded)
+        exchanged=_communication_bytes(
+            weights, other_weights, processes, micro_batches=micro_batches, is_sharded=is_sharded
+        )
         + (config.training.optimizer == "muon")
         * _muon_communication_bytes(matrices, processes, dtype, is_sharded=is_sharded),
     )
@@ -139,7 +141,9 @@ def _static_bytes(config: RunConfig, processes: int) -> int:
     return sharded + 2 * gathered  # weights and their gradients
 
 
-def _communication_bytes(weights: int, around: int, processes: int, *, micro_batches: int, is_sharded: bool) -> int:
+def _communication_bytes(
+    weights: int, other_weights: int, processes: int, *, micro_batches: int, is_sharded: bool
+) -> int:
     """Return the bytes that a rank sends per step with ring collectives.
 
     DDP all-reduces the gradients once. FSDP reduce-scatters them once, gathers blocks in the forward and backward pass
@@ -148,7 +152,7 @@ def _communication_bytes(weights: int, around: int, processes: int, *, micro_bat
     ring_factor = _FLOAT32 * (processes - 1) / processes
     if not is_sharded:
         return round(ring_factor * 2 * weights)
-    return round(ring_factor * (weights + micro_batches * (2 * (weights - around) + around)))
+    return round(ring_factor * (weights + micro_batches * (2 * (weights - other_weights) + other_weights)))
 
 
 def _muon_communication_bytes(matrices: int, processes: int, dtype: str, *, is_sharded: bool) -> int:

@@ -133,7 +133,7 @@ def test_a_new_kind_takes_two_lines(tmp_path, monkeypatch):
     tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
     events = list(train(start_run(tmp_path / "run", config, TrainingCorpus(tmp_path, tokenizer))))
     assert [type(event) for event in events[:3]] == [Step, Step, Evaluation]
-    resumed = resume_run(tmp_path / "run", longer=TrainingConfig(steps=3))
+    resumed = resume_run(tmp_path / "run", new_length=TrainingConfig(steps=3))
     assert [event.step for event in train(resumed) if isinstance(event, Step)] == [3]
 
 

@@ -48,16 +48,16 @@ def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("farthest", [17, 20, 100, 128, 1000])
-def test_buckets_are_those_of_hugging_face(is_causal, farthest):
+@pytest.mark.parametrize("max_distance", [17, 20, 100, 128, 1000])
+def test_buckets_are_those_of_hugging_face(is_causal, max_distance):
     distances = torch.arange(-2000, 2001)
-    theirs = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, max_distance=farthest)
-    assert torch.equal(t5_buckets(distances, is_causal=is_causal, farthest=farthest), theirs)
+    theirs = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, max_distance=max_distance)
+    assert torch.equal(t5_buckets(distances, is_causal=is_causal, max_distance=max_distance), theirs)
 
 
 def test_there_are_32_buckets_up_to_128():
     for is_causal in (True, False):
-        found = t5_buckets(torch.arange(-300, 301), is_causal=is_causal, farthest=128)
+        found = t5_buckets(torch.arange(-300, 301), is_causal=is_causal, max_distance=128)
         assert sorted(found.unique().tolist()) == [place for place in range(32) if place != 16 or is_causal]
         assert found[:172].unique().tolist() == [31 if is_causal else 15]
         assert len(found[173:].unique()) > 8

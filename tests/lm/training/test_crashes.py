@@ -137,7 +137,7 @@ def begin(shards, byte_tokenizer):
 
 
 def train_to_the_end(run: Path, **longer: int) -> None:
-    list(train(resume_run(run, longer=TrainingConfig(**longer) if longer else None)))
+    list(train(resume_run(run, new_length=TrainingConfig(**longer) if longer else None)))
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def extending(tmp_path, begin) -> Callable[..., Case]:
         list(train(begin(tmp_path / "runs" / "run", steps=4, **settings)))
 
         def act(root: Path) -> None:
-            run = resume_run(root / "run", longer=TrainingConfig(steps=8))
+            run = resume_run(root / "run", new_length=TrainingConfig(steps=8))
             assert run.overfit_checkpoint is not None or run.state.step > 4
             list(train(run))
 

@@ -96,7 +96,7 @@ def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
     list(train(resumed))
     assert metrics_lines(resumed) == metrics_lines(whole)
     longer = TrainingConfig(steps=14)
-    again = resume_run(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
+    again = resume_run(stopped.folder, new_length=longer, changed={"training": {"micro_batch_size": 6}})
     assert micro_batch_rows(again.config, again.data.batch(0)) == 6
 
 

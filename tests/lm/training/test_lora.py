@@ -124,14 +124,14 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     assert own.samefile(theirs)
     expected, parameters = load_model(run.folder, CPU).model(tokens), summarise_run(run.folder).parameters
     for step in range(13, 15):
-        list(train(resume_run(base.folder, longer=TrainingConfig(steps=step), changed={"training": {"keep": 1}})))
+        list(train(resume_run(base.folder, new_length=TrainingConfig(steps=step), changed={"training": {"keep": 1}})))
     assert not theirs.exists()
     shutil.rmtree(base.folder)
     assert torch.equal(load_model(run.folder, CPU).model(tokens), expected)
     assert summarise_run(run.folder).parameters == parameters
     shutil.move(run.folder, tmp_path / "elsewhere")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
-    list(train(resume_run(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
+    list(train(resume_run(tmp_path / "elsewhere", new_length=TrainingConfig(steps=5))))
     average_checkpoints(run_folder.list_checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
     write_merged_run(tmp_path / "elsewhere", tmp_path / "merged")
 
@@ -154,7 +154,7 @@ def test_a_run_of_an_earlier_version_keeps_the_weights_of_its_base_once_it_is_re
     before = load_weights(run.folder)
     (run.folder / "base.safetensors").unlink()
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-    resume_run(run.folder, longer=TrainingConfig(steps=5))
+    resume_run(run.folder, new_length=TrainingConfig(steps=5))
     shutil.rmtree(base.folder)
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
 
@@ -167,7 +167,7 @@ def test_the_base_of_a_run_of_an_earlier_version_is_named_and_found_where_the_ru
     base.folder.rename(base.folder.with_name("moved"))
     for use in (load_weights, resume_run, lambda folder: load_model(folder, CPU)):
         with pytest.raises(InputError, match=r"adapted/base: there is no checkpoint at \.\./base/checkpoints/step-"):
-            use(run.folder) if use is not resume_run else resume_run(run.folder, longer=TrainingConfig(steps=5))
+            use(run.folder) if use is not resume_run else resume_run(run.folder, new_length=TrainingConfig(steps=5))
     step = run_folder.find_checkpoint(base.folder.with_name("moved")).name
     (run.folder / "base").write_text(f"../moved/checkpoints/{step}\n")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())

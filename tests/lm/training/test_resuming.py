@@ -98,7 +98,7 @@ def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
 def test_a_finished_run_can_be_trained_on(make_run):
     run = make_run(schedule="constant")
     list(train(run))
-    longer = resume_run(run.folder, longer=TrainingConfig(steps=20))
+    longer = resume_run(run.folder, new_length=TrainingConfig(steps=20))
     list(train(longer))
     whole = make_run("whole", schedule="constant", steps=20)
     list(train(whole))
@@ -153,7 +153,7 @@ def contents(run) -> dict[str, bytes]:
 
 def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(branching):
     before = names(branching)
-    resumed = resume_run(branching.folder / "checkpoints" / "step-4", longer=TrainingConfig(steps=9))
+    resumed = resume_run(branching.folder / "checkpoints" / "step-4", new_length=TrainingConfig(steps=9))
     assert [folder.name for folder in resumed.stale_checkpoints] == ["step-6", "step-8", "step-10", "step-12"]
     events = train(resumed)
     assert isinstance(next(events), Step)

@@ -26,7 +26,7 @@ def test_a_run_opens_its_data_once(make_run, monkeypatch):
     for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
         begun = make_run(f"run-{longer is None}")
         list(train(begun, stop=stop_after(at)))
-        resume_run(begun.folder, longer=longer)
+        resume_run(begun.folder, new_length=longer)
     assert len(opened) == 4
 
 

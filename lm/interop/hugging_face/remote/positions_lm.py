@@ -86,12 +86,12 @@ def alibi_slopes(heads: int) -> list[float]:
     return whole if power == heads else whole + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+def relative_buckets(distances: Tensor, *, is_causal: bool, max_distance: int) -> Tensor:
     """Return T5 buckets of distances from query to key (Raffel et al. 2020)."""
     buckets_per_direction = BUCKETS if is_causal else BUCKETS // 2
     single = buckets_per_direction // 2
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
-    fraction = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    fraction = (far.clamp(min=single).float() / single).log() / math.log(max_distance / single)
     logarithmic = (single + (fraction * (buckets_per_direction - single)).long()).clamp(max=buckets_per_direction - 1)
     bucket = torch.where(far < single, far, logarithmic)
     return bucket if is_causal else bucket + buckets_per_direction * (distances > 0)
@@ -103,12 +103,12 @@ class LMRelativePositions(nn.Module):
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
         self.config, self.is_causal = config, config.objective == "causal"
-        self.farthest = config.max_distance or 0
-        after = 0 if self.is_causal else self.farthest
+        self.max_distance = config.max_distance or 0
+        after = 0 if self.is_causal else self.max_distance
         if config.positions == "t5":
             self.biases = nn.Parameter(torch.zeros(BUCKETS, config.n_heads))
         if config.positions == "relative":
-            shape = (config.n_layers, config.n_kv_heads, self.farthest + 1 + after, config.d_head)
+            shape = (config.n_layers, config.n_kv_heads, self.max_distance + 1 + after, config.d_head)
             self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> LMAttentionInputs:
@@ -121,7 +121,8 @@ class LMRelativePositions(nn.Module):
             seen.rotation = compute_rotation(self.config, positions)
         if self.config.positions == "relative":
             seen.rows = (
-                distances[None, None].clamp(-self.farthest, self.keys.shape[2] - 1 - self.farthest) + self.farthest
+                distances[None, None].clamp(-self.max_distance, self.keys.shape[2] - 1 - self.max_distance)
+                + self.max_distance
             )
             seen.tables = self.keys, self.values
         return seen
@@ -139,6 +140,6 @@ class LMRelativePositions(nn.Module):
                 * distances.abs()
             )
         if self.config.positions == "t5":
-            buckets = relative_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+            buckets = relative_buckets(distances, is_causal=self.is_causal, max_distance=self.max_distance)
             bias = self.biases[buckets].movedim(-1, 0)
         return torch.where(allowed, bias.to(dtype), torch.finfo(dtype).min)

@@ -136,7 +136,7 @@ def test_captured_weights_are_those_of_the_pattern(kind):
         model(tokens)
     places = torch.arange(120)
     for attention, found in zip(attentions, weights, strict=True):
-        seen = attention.pattern.build_token_mask(places[:, None], places, within=120).tril()
+        seen = attention.pattern.build_token_mask(places[:, None], places, n_positions=120).tril()
         assert torch.equal(found[0, 0] > 0, seen)
         torch.testing.assert_close(found.sum(-1), torch.ones(1, 4, 120))
 

@@ -27,7 +27,7 @@ PATTERNS = {
 
 def all_pairs(pattern, length):
     places = torch.arange(length)
-    return pattern.build_token_mask(places[:, None], places, within=length)
+    return pattern.build_token_mask(places[:, None], places, n_positions=length)
 
 
 def test_a_window_reaches_as_far_on_either_side():

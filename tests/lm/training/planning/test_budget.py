@@ -104,7 +104,7 @@ def test_a_finished_run_can_be_given_more_time(make_run, time):
     run = make_run(**BUDGET)
     list(driven(run, time, step=2.0))
     steps = run.state.step
-    longer = resume_run(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"))
+    longer = resume_run(run.folder, new_length=TrainingConfig(budget="50s", schedule="wsd"))
     began = time.now
     list(driven(longer, time, step=2.0))
     assert longer.state.step > steps

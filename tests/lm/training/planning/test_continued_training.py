@@ -317,7 +317,7 @@ def first_weights(run: Run) -> dict[str, torch.Tensor]:
 def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_checkpoints(overfitted):
     before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
     log, best = metrics_lines(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
-    run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
+    run = resume_run(overfitted.folder, new_length=TrainingConfig(steps=24))
     assert run.overfit_checkpoint is not None
     assert run.overfit_checkpoint.step == overfitted.state.best_step
     assert all(torch.equal(value, best[name]) for name, value in first_weights(run).items())
@@ -341,7 +341,7 @@ def checkpoints(run: Run) -> list[Path]:
 @pytest.mark.parametrize("step", [12, 16])
 def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
     named = overfitted.folder / "checkpoints" / f"step-{step}"
-    run = resume_run(named, longer=TrainingConfig(steps=24))
+    run = resume_run(named, new_length=TrainingConfig(steps=24))
     assert run.overfit_checkpoint is None
     expected = load_weights(named)
     assert all(torch.equal(value, expected[name]) for name, value in first_weights(run).items())
@@ -350,11 +350,11 @@ def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
 @pytest.mark.parametrize("stop", [1, 5])
 def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, stop):
     whole, parts = make_overfitted("whole"), make_overfitted("parts")
-    whole, parts = (resume_run(run.folder, longer=TrainingConfig(steps=24)) for run in (whole, parts))
+    whole, parts = (resume_run(run.folder, new_length=TrainingConfig(steps=24)) for run in (whole, parts))
     list(train(whole))
     list(train(parts, stop=stop_after(stop)))
     resume_run(parts.folder).lock.release()
-    parts = resume_run(parts.folder, longer=TrainingConfig(steps=24))
+    parts = resume_run(parts.folder, new_length=TrainingConfig(steps=24))
     assert parts.overfit_checkpoint is None  # the same length again is no extension
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
@@ -364,10 +364,10 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
 
 def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfitted):
     before = {name: (overfitted.folder / name).read_bytes() for name in ("metrics.jsonl", "best", "last")}
-    events = train(resume_run(overfitted.folder, longer=TrainingConfig(steps=24)))
+    events = train(resume_run(overfitted.folder, new_length=TrainingConfig(steps=24)))
     next(events)
     events.close()
-    again = resume_run(overfitted.folder, longer=TrainingConfig(steps=20))
+    again = resume_run(overfitted.folder, new_length=TrainingConfig(steps=20))
     assert again.overfit_checkpoint is not None
     again.lock.release()
     assert {name: (overfitted.folder / name).read_bytes() for name in before} == before
@@ -376,7 +376,7 @@ def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfi
 def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitted):
     """However badly the extension goes: here at a rate that ruins the weights."""
     best = run_folder.find_checkpoint(overfitted.folder)
-    run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
+    run = resume_run(overfitted.folder, new_length=TrainingConfig(steps=24))
     run.config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, learning_rate=50.0))
     list(train(run))
     assert run_folder.find_checkpoint(run.folder) == best
@@ -405,7 +405,7 @@ def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_o
     first = (
         rates(run) if stop is None else [e.learning_rate for e in train(run, stop=stop_after(stop)) if type(e) is Step]
     )
-    again = rates(resume_run(run.folder, longer=TrainingConfig(steps=40)))
+    again = rates(resume_run(run.folder, new_length=TrainingConfig(steps=40)))
     assert again == sorted(again, reverse=True)
     assert again[0] <= max(first[-1], 0.25e-2)
     assert 0 < again[-1] < 1e-3
@@ -416,7 +416,7 @@ def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_f
     settings = {"schedule": schedule, "decay_fraction": 0.2}
     run, whole = make_run(**settings), make_run("whole", **settings, steps=20)
     list(train(run, stop=stop_after(12 if stop is None else stop)))
-    longer = resume_run(run.folder, longer=TrainingConfig(steps=20))
+    longer = resume_run(run.folder, new_length=TrainingConfig(steps=20))
     list(train(longer))
     list(train(whole))
     assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
@@ -448,7 +448,7 @@ def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run
 def test_patience_counts_from_the_extension(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
     assert list(train(run))[-1] == StoppedEarly(9, patience_ran_out=True)
-    assert list(train(resume_run(run.folder, longer=TrainingConfig(steps=200))))[-1] == StoppedEarly(
+    assert list(train(resume_run(run.folder, new_length=TrainingConfig(steps=200))))[-1] == StoppedEarly(
         15, patience_ran_out=True
     )
 
