@@ -49,7 +49,6 @@ def build_training_report(
 
 
 def format_training_report(report: Mapping[str, Any]) -> str:
-    """Return the report as a sentence."""
     sample, whole = report["sample_bytes"], report["corpus_bytes"]
     compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
     if report["kind"] == "byte":

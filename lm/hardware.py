@@ -65,7 +65,6 @@ class Hardware:
 
     @property
     def torch_device(self) -> torch.device:
-        """The torch device."""
         return torch.device(self.device)
 
     @property
@@ -300,7 +299,6 @@ def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats
 
 
 def matmul_size(device: str) -> int:
-    """Return the size of the measured matmul."""
     return MATRIX_SIZES["cpu" if device == "cpu" else "gpu"]
 
 

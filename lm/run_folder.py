@@ -137,7 +137,6 @@ def is_checkpoint_name(name: str) -> bool:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Return the folder of the checkpoint of a step."""
     return run / CHECKPOINTS / f"{STEP}{step}"
 
 
@@ -160,7 +159,6 @@ def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
 
 
 def log_backup_path(log: Path) -> Path:
-    """Return the path of the backup of a log."""
     return log.with_name(f".{log.name}.before")
 
 

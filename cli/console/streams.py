@@ -84,5 +84,4 @@ class _ErrorIgnoringStream(io.RawIOBase):
         return self._stream.fileno()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
         return self._stream.isatty()

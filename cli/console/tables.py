@@ -38,7 +38,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _column_widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column."""
     return [max(max(map(cell_len, cell.split("\n"))) for cell in cells) for cells in zip(*lines, strict=True)]
 
 

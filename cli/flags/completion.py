@@ -21,8 +21,6 @@ _METRICS = (
 
 
 def complete_from(names: Iterable[str]) -> Complete:
-    """Return a completer of names."""
-
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
 

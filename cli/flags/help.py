@@ -55,7 +55,6 @@ class Setting(NamedTuple):
 
     @property
     def parameter_name(self) -> str:
-        """Return the name of its parameter."""
         return f"{self.section}__{self.option.name}"
 
     @property
@@ -243,7 +242,6 @@ def group_name(title: str) -> str:
 
 
 def group_names(command: Any) -> list[str]:  # noqa: ANN401
-    """Return the names of a command's groups."""
     return [group_name(title) for title in group_parameters(command) if title != ARGUMENTS]
 
 

@@ -193,7 +193,6 @@ def _holds_out_nothing(mode: CommandMode) -> bool:
 
 
 def _has_no_decay(mode: CommandMode) -> bool:
-    """Return whether the schedule has no decay."""
     training = mode.config.training
     return training.schedule in {"constant", "inverse-sqrt"} or (
         training.schedule == "wsd" and not training.decay_fraction

@@ -37,7 +37,6 @@ class SampleWriter:
         self.samples, self.current = samples, 0
 
     def write_new(self) -> None:
-        """Write what is new."""
         while self.current < len(self.samples):
             sample = self.samples[self.current]
             self.write_sample(sample)
@@ -80,7 +79,6 @@ class TextWriter(SampleWriter):
         write_text(new)
 
     def end_sample(self, sample: Continuation) -> None:
-        """End the line."""
         write_text("" if (self.prompt + sample.text).endswith("\n") else "\n")
         self.written = -1
 
@@ -97,7 +95,6 @@ class JsonLinesWriter(SampleWriter):
         self.tokenizer = generator.tokenizer if alternatives else None
 
     def end_sample(self, sample: Continuation) -> None:
-        """Write the object."""
         write_json(sample_to_dict(sample, self.prompt, seed=self.seed, tokenizer=self.tokenizer))
 
 
@@ -157,7 +154,6 @@ class GenerationTimer:
         self.has_token = False
 
     def record_token(self) -> None:
-        """Record that a token came."""
         if not self.has_token:
             self.first_token_at, self.has_token = time.perf_counter(), True
 

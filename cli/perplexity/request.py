@@ -49,7 +49,6 @@ class ReportFormat:
 
     @property
     def given_flags(self) -> list[str]:
-        """Return the flags that were given."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None,
                  "--compare-dtypes": self.compare_dtypes}  # fmt: skip

@@ -50,7 +50,6 @@ LEVELS = (
 
 
 def nats_to_bits(nats: float) -> float:
-    """Convert nats to bits."""
     return nats / log(2)
 
 

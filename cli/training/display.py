@@ -114,7 +114,6 @@ class TrainingDisplay:
             )
 
     def _set_total(self, steps: int) -> None:
-        """Set the total number of steps."""
         self.steps = steps
         self.progress.update(self.task, total=steps)
 

@@ -47,7 +47,6 @@ class FilesConfig(CheckedConfig):
 
     @property
     def is_utf8(self) -> bool:
-        """Return whether files are UTF-8."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 

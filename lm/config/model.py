@@ -267,7 +267,6 @@ class ModelConfig(ModelFields):
 
     @property
     def is_recurrent(self) -> bool:
-        """Return whether its layers are recurrent."""
         return self.architecture != "transformer"
 
     @property
@@ -284,12 +283,10 @@ class ModelConfig(ModelFields):
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Return whether the model has an encoder."""
         return self.n_encoder_layers > 0
 
     @property
     def translates(self) -> bool:
-        """Return whether it is a translation model."""
         return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:

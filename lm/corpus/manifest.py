@@ -141,7 +141,6 @@ class PreparedManifest:
     sha256: Mapping[str, str] | None = None
 
     def with_checksums(self, sha256: Mapping[str, str]) -> Self:
-        """Return a copy with checksums."""
         return dataclasses.replace(self, sha256=sha256)
 
     def to_dict(self) -> dict[str, Any]:
@@ -289,7 +288,6 @@ class PartitionManifest(PreparedManifest):
 
     @property
     def own_chunks(self) -> tuple[str, ...]:
-        """Return the chunks of this partition."""
         return self.chunks[self.number - 1 :: self.count]
 
     @classmethod

@@ -385,7 +385,6 @@ class SplitPiece:
 
     @property
     def texts(self) -> tuple[str]:
-        """Return the text of the piece."""
         return (self.piece.text,)
 
 
@@ -531,7 +530,6 @@ class _SplitMerger:
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
-        """Append a chunk."""
         if not chunk.splits[self._split].documents:
             return
         if len(self._begins):

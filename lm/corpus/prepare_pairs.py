@@ -286,7 +286,6 @@ class _SplitWriter:
             self._texts.write(text + "\n")
 
     def _count(self, filtered: _PairFilter, lengths: NDArray[np.int64], pairs: Sequence[SentencePair]) -> None:
-        """Count written and filtered pairs."""
         old = self._record
         source_tokens, target_tokens = lengths.sum(axis=1).tolist()
         self._record = PairSplit(

@@ -40,7 +40,6 @@ class RaggedArray:
         )
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.ends)
 
     def lengths(self) -> Integers:
@@ -48,7 +47,6 @@ class RaggedArray:
         return np.diff(self.ends, prepend=0)
 
     def row(self, number: int) -> NDArray[Any]:
-        """Return one row."""
         start = self.ends[number - 1] if number else 0
         return self.values[start : self.ends[number]]
 

@@ -116,7 +116,6 @@ def _count_duplicates(*hashes: Hashes) -> int:
 
 
 def _count_distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
-    """Count distinct values from low to high."""
     kept, count = np.empty(0, dtype=np.uint64), 0
     held: list[Hashes] = []
     for block in itertools.chain.from_iterable(map(_read_blocks, hashes)):

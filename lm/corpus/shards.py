@@ -43,11 +43,9 @@ class ArrayWriter:
         self._write_header()
 
     def __len__(self) -> int:
-        """Return the number of values written."""
         return self._length
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Append values."""
         with files.naming_errors(self._path):
             self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)
@@ -103,7 +101,6 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
 
 
 def shard_file_name(split: str, number: int) -> str:
-    """Return the file name of a shard."""
     return f"{split}-{number:05d}.npy"
 
 
@@ -127,13 +124,9 @@ class _ShardFile:
 class TokenReader(Protocol):
     """A token sequence that can be read in parts, such as a split."""
 
-    def __len__(self) -> int:
-        """Return the number of tokens."""
-        ...
+    def __len__(self) -> int: ...
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.integer]:
-        """Return the tokens from start to stop."""
-        ...
+    def read(self, start: int, stop: int) -> npt.NDArray[np.integer]: ...
 
 
 class TokenShards:
@@ -153,7 +146,6 @@ class TokenShards:
         self.bytes = record.bytes
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -213,7 +205,6 @@ class ShardWriter:
         self.shards: list[int] = []
 
     def append(self, ids: npt.NDArray[Any]) -> None:
-        """Append tokens."""
         while len(ids):
             if self._shard is None or len(self._shard) == self._shard_tokens:
                 self.close()
@@ -278,7 +269,6 @@ class StoredChunk:
 
 
 def array_file_name(split: SplitName, name: str) -> str:
-    """Return the file name of an array of a chunk."""
     return f"{split}-{name}.npy"
 
 

@@ -71,7 +71,6 @@ class StoredConversations:
     is_reply: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Return the number of conversations."""
         return len(self.examples)
 
     @property
@@ -120,7 +119,6 @@ class _SplitConversation:
 
     @property
     def location(self) -> str:
-        """Return file and line."""
         return f"{self.file_name}: line {self.conversation.line}"
 
 
@@ -151,7 +149,6 @@ class _ConversationWriter:
         self._conversations = self._bytes = 0
 
     def add(self, item: _SplitConversation, encoded: EncodedConversation) -> None:
-        """Append a conversation."""
         conversation = item.conversation
         self._tokens.append(np.array(encoded.ids))
         self._replies.append(np.array(encoded.is_reply, dtype=np.uint8))
@@ -215,7 +212,6 @@ class _ConversationMerger(RowMerger):
         self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8")
 
     def add(self, chunk: StoredChunk) -> None:
-        """Append a chunk."""
         super().add(chunk)
         for marks in read_in_blocks(chunk.array(self._split, _REPLIES)):
             self._replies.append(marks)

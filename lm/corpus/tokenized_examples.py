@@ -92,7 +92,6 @@ class StoredExamples:
     labels: npt.NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.records)
 
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -162,7 +161,6 @@ class _LabelNumbering:
 
     @property
     def texts(self) -> list[str]:
-        """Return the labels in the order of their numbers."""
         return list(self.numbers)
 
 
@@ -234,7 +232,6 @@ class LabelCollector:
 
     @property
     def count(self) -> int | None:
-        """Return the number of labels."""
         if self._are_unknown:
             return None
         return 0 if self._labels.too_many else len(self._labels.numbers)
@@ -261,7 +258,6 @@ class RowMerger:
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
-        """Append a chunk."""
         for records in read_in_blocks(chunk.array(self._split, _INDEX)):
             shifted = records.copy()
             shifted["end"] += self._tokens
@@ -293,7 +289,6 @@ class ExampleMerger(RowMerger):
         self._labels = labels
 
     def add(self, chunk: StoredChunk) -> None:
-        """Append a chunk."""
         super().add(chunk)
         self._labels.add(chunk, self._split)
 
@@ -309,12 +304,10 @@ class SplitExample:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Return prompt and completion."""
         return self.example.prompt, self.example.completion
 
     @property
     def location(self) -> str:
-        """Return file and line."""
         return f"{self.file_name}: line {self.example.line}"
 
 

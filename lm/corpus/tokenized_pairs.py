@@ -57,7 +57,6 @@ class StoredSentences:
     table: RaggedArray
 
     def __len__(self) -> int:
-        """Return the number of sentences."""
         return len(self.words)
 
 
@@ -139,7 +138,6 @@ class RaggedWriter:
         self._length = 0
 
     def append(self, rows: RaggedArray) -> None:
-        """Append rows."""
         self._ends.append(rows.ends + self._length)
         self._values.append(rows.values.ravel())
         self._length += len(rows.values)

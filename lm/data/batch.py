@@ -123,7 +123,6 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return len(self.inputs)
 
     @property

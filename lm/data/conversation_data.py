@@ -44,7 +44,6 @@ class ConversationData(RowData[StoredConversations]):
         )
 
     def describe_batch_size(self) -> str:
-        """Describe the batch size."""
         return f"{self._rows} conversations"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002

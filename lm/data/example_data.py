@@ -34,9 +34,7 @@ class StoredRows(Protocol):
         """(rows,) records, as `lm.corpus.tokenized_examples.EXAMPLE_DTYPE`."""
         ...
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        ...
+    def __len__(self) -> int: ...
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens of each row."""
@@ -116,7 +114,6 @@ class ExampleData(RowData[StoredExamples]):
         return prompts
 
     def describe_batch_size(self) -> str:
-        """Describe the batch size."""
         return f"{self._rows} examples"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002

@@ -41,7 +41,6 @@ class EncoderDecoderLayout:
 
     @property
     def for_scoring(self) -> EncoderDecoderLayout:
-        """Layout for scoring."""
         return self
 
     def batch(self, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
@@ -112,7 +111,6 @@ class PairBatches:
     layout: PairLayout
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self.ends)
 
     @property

@@ -177,7 +177,6 @@ class PairData(TrainingData):
             yield from (batches.batch(first, self._start) for first in batches.firsts)
 
     def describe_batch_size(self) -> str:
-        """Describe the batch size."""
         if self._batch_tokens is None:
             return f"{self.batch(0).rows} pairs"
         return f"up to {self._batch_tokens:,} {self._layout.unit}"

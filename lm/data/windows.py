@@ -122,7 +122,6 @@ class WindowData(TrainingData):
             yield from evaluation_batches(self._validation, context=self._context, rows=rows)
 
     def describe_batch_size(self) -> str:
-        """Describe the batch size."""
         return f"{self._rows} x {self._context} tokens"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:

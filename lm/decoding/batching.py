@@ -264,7 +264,6 @@ class SampleBatch:
         self._samples = self._start(samples)
 
     def __len__(self) -> int:
-        """Samples that have not ended."""
         return len(self._samples)
 
     @torch.inference_mode()
@@ -363,7 +362,6 @@ class SampleState:
 
     @classmethod
     def start(cls, spec: SampleSpec, settings: SampleSettings) -> SampleState:
-        """Start a sample."""
         rng = spec.rng or settings.sampler.rng(spec.number)
         return cls(spec, settings, rng, spec.max_tokens, spec.first_token)
 

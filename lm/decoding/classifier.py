@@ -67,7 +67,6 @@ class Classifier:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels."""
         return self.model.config.labels
 
     def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
@@ -130,7 +129,6 @@ class CompletionClassifier:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels."""
         return tuple(map(parse_label, self.completions))
 
     @cached_property

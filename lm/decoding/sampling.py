@@ -61,7 +61,6 @@ class History:
         return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
 
     def select(self, rows: Tensor) -> History:
-        """Select rows."""
         rows, length = rows.to(self.tokens.device), self.prompt_length
         return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
 

@@ -69,7 +69,6 @@ class DecodeSession:
         self.tokens: list[list[int]] = []
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.tokens)
 
     @property

@@ -60,7 +60,6 @@ class PromptLookupDrafter:
     """
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:  # noqa: ARG002
-        """See `Drafter`."""
         tokens: list[int] = history.tokens[0].tolist()
         for length in range(min(_MAX_NGRAM, len(tokens) - 1), _MIN_NGRAM - 1, -1):
             last = tokens[-length:]
@@ -78,7 +77,6 @@ class ModelDrafter:
         self._session, self._sampler = session, sampler
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
-        """See `Drafter`."""
         draft_tokens: list[DraftToken] = []
         unread = self._rewind(history.tokens[0].tolist())
         while len(draft_tokens) < count:

@@ -49,7 +49,6 @@ class FSDPStrategy(ParallelStrategy):
             module.set_force_sum_reduction_for_comms(device == "cpu")  # gloo has no average
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `LossModule.forward`."""
         loss: tuple[Tensor, Tensor] = self.loss(batch)
         return loss
 
@@ -69,7 +68,6 @@ class FSDPStrategy(ParallelStrategy):
         return squares.sqrt()
 
     def clip_gradients(self, max_norm: float, norm: Tensor) -> None:
-        """See `ParallelStrategy.clip_gradients`."""
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch
         torch._foreach_mul_([_local_shard(gradient) for gradient in self._gradients()], scale)
 

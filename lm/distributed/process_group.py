@@ -47,7 +47,6 @@ class DistributedWorld(World):
         self._patient_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
 
     def parallelize(self, loss: LossModule, config: DistributionConfig) -> ParallelStrategy:
-        """See `World.parallelize`."""
         device = next(loss.model.parameters()).device
         if config.offload and device.type == "cpu":
             raise UsageError(
@@ -69,7 +68,6 @@ class DistributedWorld(World):
         return DDPStrategy(loss, size=self.size)
 
     def broadcast(self, value: T | None) -> T:
-        """See `World.broadcast`."""
         objects = [value]
         with default_signal_handling():
             dist.broadcast_object_list(objects, src=0, group=self._patient_group)
@@ -77,7 +75,6 @@ class DistributedWorld(World):
         return objects[0]
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
-        """See `World.broadcast_tensors`."""
         shapes = self.broadcast(None if tensors is None else {name: (t.shape, t.dtype) for name, t in tensors.items()})
         received = tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
         for name in shapes:
@@ -85,29 +82,24 @@ class DistributedWorld(World):
         return received
 
     def all_reduce(self, value: Tensor) -> Tensor:
-        """See `World.all_reduce`."""
         value = value.clone()
         dist.all_reduce(value)
         return value
 
     def all_reduce_sum(self, *values: float) -> Sequence[float]:
-        """See `World.all_reduce_sum`."""
         return self.all_reduce(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def all_reduce_max(self, value: int) -> int:
-        """See `World.all_reduce_max`."""
         maximum = torch.tensor(value)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX)
         return int(maximum)
 
     def synced_time(self, clock: Callable[[], float] | None = None) -> float:
-        """See `World.synced_time`."""
         seconds = torch.tensor(super().synced_time(clock), dtype=torch.float64)
         dist.broadcast(seconds, src=0)
         return float(seconds)
 
     def parallel_map(self, items: Sequence[T], function: Callable[[Sequence[T]], list[R]]) -> list[R]:
-        """See `World.parallel_map`."""
         local_items = items[self.rank :: self.size]
         gathered: list[Any] = [None] * self.size
         dist.all_gather_object(gathered, function(local_items) if local_items else [])

@@ -43,7 +43,6 @@ class ParallelStrategy:
         self.loss = loss
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `LossModule.forward`."""
         loss: tuple[Tensor, Tensor] = self.loss(batch)
         return loss
 
@@ -56,7 +55,6 @@ class ParallelStrategy:
         return loss
 
     def gradient_norm(self) -> Tensor:
-        """Return the norm of all gradients."""
         return nn.utils.get_total_norm(list(self._gradients()))
 
     def clip_gradients(self, max_norm: float, norm: Tensor) -> None:
@@ -94,12 +92,10 @@ class DDPStrategy(ParallelStrategy):
         self._parallel = DistributedDataParallel(loss, find_unused_parameters=True, gradient_as_bucket_view=True)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `LossModule.forward`."""
         loss: tuple[Tensor, Tensor] = self._parallel(batch)
         return loss
 
     def accumulate(self, micro_batch: MicroBatch) -> AbstractContextManager[object]:
-        """See `ParallelStrategy.accumulate`."""
         return nullcontext() if micro_batch.is_last else self._parallel.no_sync()
 
     def scale_loss(self, loss: Tensor, micro_batch: MicroBatch) -> Tensor:

@@ -64,7 +64,6 @@ class SequenceKVCache:
         return not self._is_enabled or not self.lengths[row]
 
     def add(self, rows: int) -> None:
-        """Add empty rows."""
         missing = rows - len(self._free_rows)
         if missing > 0:
             self._free_rows = [*range(self.n_buffer_rows + missing - 1, self.n_buffer_rows - 1, -1), *self._free_rows]
@@ -93,7 +92,6 @@ class SequenceKVCache:
     def compute_hidden(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
     ) -> Tensor:
-        """See `KVCache`."""
         if self.needs_prefill(rows[0]):
             return self._prefill(model, tokens, rows, positions, lengths)
         n = tokens.shape[1]
@@ -142,7 +140,6 @@ class SequenceKVCache:
         return hidden
 
     def copy(self, rows: Sequence[int], others: Sequence[int]) -> None:
-        """Copy the contents of other rows."""
         if not self._is_enabled:
             return
         to_rows, from_rows = self._index(self.buffer_rows_of(rows)), self._index(self.buffer_rows_of(others))
@@ -168,7 +165,6 @@ class SequenceKVCache:
         return batch, [position_of.get(row, min_position) for row in range(self.n_buffer_rows)]
 
     def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
-        """See `KVCache`."""
         n = tokens.shape[1]
         end = max(positions) + n
         self._compact(rows)
@@ -433,7 +429,6 @@ class TorchEngine:
         *,
         lengths: Sequence[int] | None = None,
     ) -> EngineOutput:
-        """See `Engine`."""
         n = tokens.shape[1]
         with capture_attention_weights(
             self.model.decoder.attention_layers(cross=True)[-1:] if output_spec.attention else ()

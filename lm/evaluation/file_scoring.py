@@ -32,9 +32,7 @@ class HasTokens(Protocol):
     """A window of any kind."""
 
     @property
-    def tokens(self) -> Ids:
-        """Return the tokens of the window."""
-        ...
+    def tokens(self) -> Ids: ...
 
 
 W = TypeVar("W", bound=HasTokens)
@@ -49,7 +47,6 @@ class WindowBatcher(Generic[W]):
         self._packs: deque[list[NDArray[np.int64]]] = deque()  # for each pack, the numbers of the windows in each batch
 
     def batches(self) -> Iterator[list[W]]:
-        """Yield batches of windows."""
         while pack := list(islice(self._windows, self._size)):
             lengths = [len(window.tokens) for window in pack]
             parts = [np.arange(len(pack))]
@@ -130,7 +127,6 @@ class ScoredSegment:
 
     @property
     def tokens(self) -> Ids:
-        """Return (tokens,) IDs."""
         return self.piece.tokens[self.first : self.first + len(self.nats)]
 
     @property

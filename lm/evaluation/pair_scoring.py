@@ -48,7 +48,6 @@ class EncodedPairs:
     start: int
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.targets)
 
     def lengths(self, layout: PairLayout) -> NDArray[np.int64]:

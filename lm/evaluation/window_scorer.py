@@ -45,11 +45,9 @@ class CausalWindowScorer:
     stride: int
 
     def make_splitter(self) -> CausalWindowSplitter:
-        """See `WindowScorer`."""
         return CausalWindowSplitter(context=self.context, stride=self.stride, start_token=self.start_token)
 
     def score(self, windows: Sequence[CausalWindow]) -> list[Nats]:
-        """See `WindowScorer`."""
         return score_windows(self.model, windows)
 
     def unscored(self, segment: ScoredSegment) -> int:
@@ -83,11 +81,9 @@ class MaskedWindowScorer:
     batch_size: int
 
     def make_splitter(self) -> MaskedWindowSplitter:
-        """See `WindowScorer`."""
         return MaskedWindowSplitter(context=self.context, stride=self.stride, frame=self.frame)
 
     def score(self, windows: Sequence[MaskedWindow]) -> list[Nats]:
-        """See `WindowScorer`."""
         return [self._score(window) for window in windows]
 
     @torch.inference_mode()

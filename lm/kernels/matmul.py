@@ -92,7 +92,6 @@ def _accumulate_remainder(weights, x, first, sums):
 
 @njit
 def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
-    """Compute outputs `begin` to `end` of each row of `x`."""
     rows, is_float = 0, x.itemsize == 4
     many, most = (
         (MIN_PACKED_FLOAT_ROWS, MAX_TILE_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])

@@ -46,7 +46,6 @@ class Matrix:
         return other
 
     def load(self, row: int | ir.Value, first: ir.Value, count: int = INPUT_BLOCK) -> ir.Value:
-        """Load elements of a row."""
         return self._builder.load(self._place(row, first, count), align=self._bytes)
 
     def load_broadcast(self, row: int, index: ir.Value) -> ir.Value:
@@ -69,7 +68,6 @@ class Matrix:
         self._builder.call(prefetch, [self._place(row, first, INPUT_BLOCK), for_reading, to_all_caches, of_data])
 
     def store(self, numbers: ir.Value, row: int | ir.Value, first: ir.Value = _BEGIN) -> None:
-        """Store elements of a row."""
         self._builder.store(numbers, self._place(row, first, numbers.type.count), align=self._bytes)
 
     def accumulate(self, numbers: ir.Value, row: int, first: int = 0) -> None:
@@ -87,12 +85,10 @@ class Matrix:
 
 
 def zeros(number: ir.Type) -> ir.Value:
-    """A register of zeros."""
     return ir.Constant(ir.VectorType(number, LANES), [0] * LANES)
 
 
 def broadcast(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
-    """A register of one number."""
     empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     return shuffle(builder, builder.insert_element(empty, number, BITS_32(0)), empty, [0] * LANES)
 

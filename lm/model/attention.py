@@ -134,7 +134,6 @@ class MultiHeadAttention(Attention):
         return self.dropout if self.training else 0.0
 
     def new_cache(self) -> LayerKVCache:
-        """An empty cache for this layer."""
         return LayerKVCache()
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:

@@ -129,7 +129,6 @@ class Linear(nn.Linear, Module):
             nn.init.zeros_(self.bias)
 
     def macs_per_position(self) -> float:
-        """See `Module`."""
         return count_macs(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
@@ -145,7 +144,6 @@ class Linear(nn.Linear, Module):
         return linear(x, self.weight.to(x.dtype))
 
     def to_int8(self) -> Int8Linear:
-        """Quantise to int8."""
         return Int8Linear(self)
 
     def forward_activated(self, x: Tensor, activation: str) -> Tensor:
@@ -173,7 +171,6 @@ class TokenEmbedding(nn.Embedding):
         return linear(x, self.weight, bias)
 
     def to_int8(self) -> Int8Embedding:
-        """Quantise to int8."""
         return Int8Embedding(self)
 
 
@@ -200,7 +197,6 @@ class Int8Linear(Linear):
         return _int8_matmul(x, self.weight, self.scale, bias)
 
     def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
-        """See `Linear.matmul_in_dtype_of`."""
         return self.matmul(x)
 
     def forward_activated(self, x: Tensor, activation: str) -> Tensor:
@@ -219,7 +215,6 @@ class Int8Embedding(TokenEmbedding):
     scale: Tensor
 
     def __init__(self, embedding: TokenEmbedding) -> None:
-        """Quantise an embedding."""
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
         _quantise_rows(self, embedding.weight)

@@ -52,7 +52,6 @@ class LoraLinear(Linear):
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
 
     def macs_per_position(self) -> float:
-        """See `Module`."""
         return super().macs_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)

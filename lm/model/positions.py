@@ -281,7 +281,6 @@ class ALiBi(nn.Module):
         return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """See `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
@@ -331,7 +330,6 @@ class T5Bias(Module):
         return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """See `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
@@ -404,7 +402,6 @@ class RelativePositions(RelativeEmbeddingTables):
         return self.add_to(inputs, inputs.compute_distances(length, device))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
-        """See `DistanceBias`."""
         tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
         return tables.scores(query), tables
 

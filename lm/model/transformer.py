@@ -278,7 +278,6 @@ class Transformer(Module):
         return self.decoder.cached_values_per_position()
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
-        """An empty cache."""
         return self.decoder.new_cache()
 
     def decode(self, tokens: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
@@ -386,7 +385,6 @@ class EncoderOnly(Transformer):
 
     @property
     def output_macs(self) -> float:
-        """See `Transformer.output_macs`."""
         return super().output_macs if self.classifier is None else self.classifier.macs_per_position()
 
     def cached_values_per_position(self) -> Fraction:
@@ -395,12 +393,10 @@ class EncoderOnly(Transformer):
 
     @property
     def output(self) -> Linear | TokenEmbedding:
-        """See `Transformer.output`."""
         return super().output if self.classifier is None else self.classifier.labels
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        """See `Transformer.output_layer`."""
         if self.classifier is None:
             return super().output_layer
         return self.classifier.labels.weight, self.classifier.labels.bias

@@ -59,7 +59,6 @@ def _average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _tokenizer_hashes(folder: Path) -> list[str | None]:
-    """Return the hashes of the tokenizers of a checkpoint."""
     return [None if tokenizer is None else tokenizer.sha256 for tokenizer in checkpoint.load_tokenizers(folder)]
 
 

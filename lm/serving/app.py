@@ -74,7 +74,6 @@ class Endpoints:
         self._is_draining = True
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
         posts = {
             "/v1/completions": self.completions,
             "/v1/chat/completions": self.chat,

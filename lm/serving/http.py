@@ -45,7 +45,6 @@ class JsonResponse(Response):
 
 
 def error_response(error: ApiError) -> JsonResponse:
-    """Return the response of an error."""
     return JsonResponse(error.body, error.status, headers=error.headers)
 
 

@@ -191,7 +191,6 @@ class Models:
         return iter(self._by_name.values())
 
     def __len__(self) -> int:
-        """The number of models."""
         return len(self._by_name)
 
     def get(self, name: Any) -> ServedModel:  # noqa: ANN401 (what a client sent)
@@ -207,12 +206,10 @@ class Models:
         return self._by_name[name]
 
     def start(self) -> None:
-        """Start the schedulers."""
         for model in self:
             model.scheduler.start()
 
     def stop(self) -> None:
-        """Stop the schedulers."""
         for model in self:
             model.scheduler.stop()
 

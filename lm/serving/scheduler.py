@@ -234,7 +234,6 @@ class Scheduler:
         self._prefixes: PrefixCache | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -508,7 +507,6 @@ class Scheduler:
             self._session = self._batch = None
 
     def _finish_with(self, completion: Completion, error: ApiError) -> None:
-        """End a completion with an error."""
         completion.is_cancelled = completion.is_done = True
         if self._prefilling is completion:
             self._prefilling = None

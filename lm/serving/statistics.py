@@ -26,7 +26,6 @@ class Histogram:
         self._sum += seconds
 
     def format(self, name: str) -> list[str]:
-        """Return the lines of the histogram."""
         lines, total = [], 0
         for limit, count in zip((*map(str, _BUCKETS), "+Inf"), self._counts, strict=True):
             total += count

@@ -120,7 +120,6 @@ class TextFile:
 
     @property
     def is_parquet(self) -> bool:
-        """Return whether it is a Parquet file."""
         return self.format == "parquet"
 
     @property

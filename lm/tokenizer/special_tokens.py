@@ -44,7 +44,6 @@ def format_language_tag(language: str) -> str:
 
 
 def find_language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
-    """Return the language tags of a tokenizer, by language."""
     named = ((re.fullmatch("<2(.+)>", token), index) for token, index in tokenizer.special_tokens.items())
     return {match[1]: LanguageTag(match[1], match[0], index) for match, index in named if match}
 
@@ -87,7 +86,6 @@ class SpecialTokenFrame:
     after: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of special tokens."""
         return len(self.before) + len(self.after)
 
     def wrap(self, *texts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

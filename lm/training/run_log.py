@@ -47,7 +47,6 @@ class RunLog:
         self.decisions = folder / run_folder.DECISIONS
 
     def log_step(self, event: Step, *, epoch: float) -> None:
-        """Log an optimizer step."""
         nll = {} if event.nll is None else {"nll": event.nll}
         metrics = {"step": event.step, "loss": event.loss, **nll, "learning_rate": event.learning_rate,
                    "gradient_norm": event.gradient_norm, "tokens": event.tokens, "epoch": epoch}  # fmt: skip
@@ -58,7 +57,6 @@ class RunLog:
         )
 
     def log_event(self, event: Evaluation | Sample) -> None:
-        """Log an evaluation or a sample."""
         if isinstance(event, Sample):
             self._append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
             return

@@ -121,7 +121,6 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
 
 
 def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
-    """Return the labels of a classifier."""
     named = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
     if not isinstance(named, Mapping) or set(named) != {str(number) for number in range(len(named))}:
         raise _unsupported_error(path, "id2label", named)

@@ -92,7 +92,6 @@ def read_model(path: Path) -> SentencePieceModel:
 
 
 def _field_values(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
-    """Return the values of a field."""
     return [value for field, value in parts if field == number]
 
 

@@ -102,7 +102,6 @@ def from_family_tensors(
 
 
 def family_shape(shape: torch.Size, placement: TensorPlacement, number: int) -> tuple[int, ...]:
-    """Return the shape of one of the family's tensors."""
     ours = (placement.sizes[number], *shape[1:])
     if placement.layout == "one row":
         return (1, *ours)

@@ -73,7 +73,6 @@ class RowRecurrentCache(RecurrentCache):
         self.length = max(self.length, read.length)
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
-        """Copy the states of other rows."""
         copied = RecurrentCache()
         copied.advance(self.states, self.length)
         copied.reorder(others)
@@ -159,7 +158,6 @@ class RecurrentEncoder(Module):
         _initialise(self.recurrent, self.std)
 
     def macs_per_position(self) -> float:
-        """See `Module`."""
         return _count_layer_macs(self.recurrent)
 
     def attention_macs(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
@@ -221,7 +219,6 @@ class RecurrentDecoder(Module):
         )
 
     def macs_per_source_position(self) -> float:
-        """MACs per source position."""
         return sum(attention.macs_per_source_position() for attention in self.attention_layers(cross=True))
 
     def attention_macs(self, length: int, source_length: int) -> float:
@@ -273,7 +270,6 @@ class RecurrentDecoder(Module):
         return [self.cross_attention] if cross and self.cross_attention is not None else []
 
     def new_cache(self) -> RecurrentCache:
-        """An empty cache."""
         return RecurrentCache()
 
 
@@ -306,11 +302,9 @@ class RecurrentAttention(Attention):
         self.combine = Linear(2 * width, width, std=std)
 
     def macs_per_position(self) -> float:
-        """MACs per decoder position."""
         return super().macs_per_position() - self.macs_per_source_position()
 
     def macs_per_source_position(self) -> float:
-        """MACs per source position."""
         return 0.0 if self.key is None else self.key.macs_per_position()
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:

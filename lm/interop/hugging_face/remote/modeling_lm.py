@@ -204,11 +204,9 @@ class LMPreTrained(PreTrainedModel):
         self.embedding, self.decoder = LMEmbedding(config), LMStack(config)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token embeddings."""
         return self.embedding.tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the token embeddings."""
         self.embedding.tokens = value
 
     def states(
@@ -237,11 +235,9 @@ class LMWithTokens(LMPreTrained):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output layer."""
         return self.head
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the output layer."""
         self.head = value
 
     def logits(self, x: Tensor) -> Tensor:
