@@ -71,7 +71,11 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
-    (r"(config\.json:|config\.)plan\.(extended_at|on_plateau)$", "new: when a run was extended, and why it decays"),
+    (r"(config\.json:|config\.)plan\.(extended_at|on_plateau|max_steps)$", "new: when a run was extended, why it decays, and its limit"),
+    (
+        r"checkpoints/[^/]*/manifest\.json:sha256\.(model|optimizer)\.safetensors$",
+        "some tensors have new names; each tensor is compared",
+    ),
     (r":(improved|last_loss)$", "new in the summary of a run"),
     (r"^classify/.*command 2:", "the label is followed by its probability; --json, which is compared, had both"),
     (r"(^|/)origin:", "new file: what a fine-tuned or imported run was made from"),
