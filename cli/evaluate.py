@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
+from cli.flags.arguments import SentencePairs
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
@@ -48,10 +49,6 @@ _Files = Annotated[
 ]
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
-]
-_Pairs = Annotated[
-    list[str] | None,
-    typer.Option("--pairs", metavar="FILE", help="Both sides: source, tab, target, or JSON, CSV. Repeatable."),
 ]
 _Heads = Annotated[
     Path | None,
@@ -113,7 +110,7 @@ def evaluate(
     labels: Labels = None,
     target: _Target = None,
     source: _Source = None,
-    pairs: _Pairs = None,
+    pairs: SentencePairs = None,
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,

@@ -143,8 +143,7 @@ def inspect(
 ) -> None:
     r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
 
-    In tokens a space is shown as ·, a line end as ⏎, a tab as ⇥, and bytes that are only part of a character as \xed.
-    On a terminal the tokens of a text stand above their ids; elsewhere each has a line.
+    In tokens · is a space, ⏎ a line end, ⇥ a tab, and \xed a byte of a character.
 
     Examples:
       lm tokenizer inspect runs/novel "Wo bist du?"

@@ -22,6 +22,15 @@ CorpusFiles = Annotated[
         show_default=False,
     ),
 ]
+SentencePairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
+        rich_help_panel="Translation",
+    ),
+]
 TokenizerPath = Annotated[
     Path,
     typer.Argument(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_note, print_notes, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
 from cli.console.numbers import format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
@@ -25,6 +25,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
 from lm.evaluation import pair_scoring
 from lm.evaluation.batch_scoring import Nats, score_batch
+from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.held_out import open_held_out_pairs
 from lm.evaluation.pair_scoring import PairScores
 from lm.evaluation.perplexity import PerplexityResult
@@ -99,7 +100,12 @@ def measure_pairs(
             )
             for file in files
         ]
+    contamination = ContaminationCheck(loaded)
+    for number, file in enumerate(files):
+        contamination.add_pairs(number, file.pairs())
     print_notes(describe_skipped_rows(file.source for file in files))
+    for warning in contamination.warnings([file.name for file in files]):
+        print_labelled("warning", warning)
     scores = _FilePairScores(names, scored)
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
+from cli.flags.arguments import SentencePairs
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
@@ -44,15 +45,6 @@ _Targets = Annotated[
         "--target",
         metavar="FILE",
         help="Their translations, to score. Repeatable.",
-        rich_help_panel=_TRANSLATIONS,
-    ),
-]
-_Pairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pairs",
-        metavar="FILE",
-        help="Both sides: source, tab, target, or JSON, CSV. Repeatable.",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
@@ -146,7 +138,7 @@ def perplexity(
     *,
     source: _Sources = None,
     target: _Targets = None,
-    pairs: _Pairs = None,
+    pairs: SentencePairs = None,
     heads: _Heads = None,
     language: _Language = None,
     as_json: _AsJson = False,

@@ -11,6 +11,7 @@ import typer
 
 from cli.console.messages import print_note
 from cli.flags import completion
+from cli.flags.arguments import SentencePairs
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
@@ -46,15 +47,6 @@ _Target = Annotated[
         "--target",
         metavar="FILE",
         help="Translations of --source, line by line. Repeatable.",
-        rich_help_panel=_TRANSLATION,
-    ),
-]
-_Pairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pairs",
-        metavar="FILE",
-        help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
         rich_help_panel=_TRANSLATION,
     ),
 ]
@@ -201,7 +193,7 @@ def train(
     *,
     source: _Source = None,
     target: _Target = None,
-    pairs: _Pairs = None,
+    pairs: SentencePairs = None,
     validation_source: _ValidationSource = None,
     validation_target: _ValidationTarget = None,
     heads: _Heads = None,

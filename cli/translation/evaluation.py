@@ -16,7 +16,7 @@ from cli.console.numbers import format_number_of
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
-from lm.checkpoint import load_model
+from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import FilesConfig, ParallelConfig
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
@@ -27,14 +27,15 @@ from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
 from lm.evaluation import translation_scores
-from lm.evaluation.held_out import open_held_out_pairs
+from lm.evaluation.contamination import ContaminationCheck
+from lm.evaluation.held_out import HELD_OUT_NAME, open_held_out_pairs
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import atomic_write_text
 from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.parallel import ParallelText, find_parallel_texts, guess_language, split_text_lines
+from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts, guess_language, split_text_lines
 from lm.text.text_files import TextFiles, describe_skipped_rows, find_text_files
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
@@ -62,10 +63,12 @@ class Texts:
         references: one or several lists of translations of these lines.
         heads: of the words of the sources, for runs that read dependency trees.
         language: of the references, where that is known.
+        name: of their files, for messages.
     """
 
     sources: Sequence[str] | None
     references: Sequence[Sequence[str]]
+    name: str
     heads: Sequence[DependencyHeads] | None = None
     language: str | None = None
 
@@ -93,7 +96,9 @@ class RunTranslator:
         sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
-        model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.options["hardware"])))
+        loaded = load_for_decoding(run, HardwareConfig(**self.options["hardware"]))
+        self._warn_of_training_pairs(loaded, sources)
+        model = TranslationModel.from_loaded(loaded)
         translator = Translator([model], TranslationConfig(**self.options["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
@@ -101,6 +106,14 @@ class RunTranslator:
             results = translator.translate(sources, heads=heads)
             done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
             return [line.translations[0].text for line in done]
+
+    def _warn_of_training_pairs(self, loaded: LoadedModel, sources: Sequence[str]) -> None:
+        """Warn if the sources and their first references were training pairs of a run."""
+        check = ContaminationCheck(loaded)
+        pairs = zip(sources, self.texts.references[0], strict=True)
+        check.add_pairs(0, (SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
+        for warning in check.warnings([self.texts.name]):
+            print_labelled("warning", warning)
 
     def _language(self, model: TranslationModel) -> str | None:
         """The target language, of a model with several directions: as given, or that of the references."""
@@ -151,7 +164,8 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     pairs = [pair for text in texts for pair in text.pairs()]
     print_notes(describe_skipped_rows(text.source for text in texts))
     trees = None if heads is None else [pair.heads or () for pair in pairs]
-    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, texts[0].languages[1])
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    return Texts(sources, [targets], ", ".join(text.name for text in texts), trees, texts[0].languages[1])
 
 
 def _find_single_file(path: str) -> TextFiles:
@@ -176,7 +190,8 @@ def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -
                 lines, read_file_lines(heads), sentence=str, names=(str(source), str(heads))
             )
         ]  # fmt: skip
-    return Texts(sources, references, trees, guess_language(targets[0]))
+    name = f"{source} and {targets[0]}"
+    return Texts(sources, references, name, trees, guess_language(targets[0]))
 
 
 def open_held_out_texts(run: Path) -> Texts:
@@ -189,7 +204,7 @@ def open_held_out_texts(run: Path) -> Texts:
     pairs = list(text.pairs())
     heads = None if text.heads is None else [pair.heads or () for pair in pairs]
     print_labelled("note", f"scored on {format_number_of(len(pairs), 'pair')} that {run} held out")
-    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], heads, language)
+    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], HELD_OUT_NAME, heads, language)
 
 
 def check_runs(runs: Sequence[Path], *, has_dependency_heads: bool) -> None:

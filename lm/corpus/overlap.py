@@ -1,4 +1,4 @@
-"""Estimate how much of a text is in the training data of a run, by looking up its tokens in the shards.
+"""Estimate how much of a text, or of sentence pairs, is in the training data of a run, by looking up its tokens.
 
 Sampled windows of about 200 bytes, and whole shorter documents, are looked up by 64-bit hashes. Text of the same source
 has some of them in common with the training text, such as licences and phrases. The held-out split tells how much.
@@ -7,22 +7,29 @@ has some of them in common with the training text, such as licences and phrases.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.corpus.manifest import SplitName
+from lm.corpus.ragged import RaggedArray
 from lm.corpus.repetition import Hashes, HashLookup, RollingHash, count_window_tokens
 from lm.corpus.shards import TokenReader, open_split, read_manifest
+from lm.corpus.tokenized_pairs import SideName, StoredPairs, open_pairs
+from lm.pseudorandom import hash64
+from lm.text.parallel import SentencePair
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SAMPLES = 4096  # of a file
 _MOST_TOKENS = 1 << 25  # of all files; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _PART = 1 << 12  # tokens of such a part
+_MOST_PAIRS, _MOST_PAIRS_READ, _PAIRS_AT_ONCE = 1 << 15, 1 << 21, 1 << 14  # of a file; of the training split
 _WHOLE = 1 << 16
 _MIN_FRACTION, _ALWAYS_NOTABLE = 0.01, 0.5
 _STANDARD_ERRORS = 3
@@ -40,6 +47,12 @@ class Overlap:
 
     fraction: float
     usual: float
+
+    @classmethod
+    def compared_with(cls, repeated: float, fraction: float, *, samples: float) -> Overlap:
+        """Return the overlap of independent samples, given what is repeated of the held-out split."""
+        error = math.sqrt(repeated * (1 - repeated) / samples)
+        return cls(fraction, 2 * repeated + _STANDARD_ERRORS * error)
 
     @property
     def is_notable(self) -> bool:
@@ -127,8 +140,7 @@ class TrainingOverlap:
         for file, hashes in sampled.items():
             fraction = min(1.0, float(is_found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
             windows = max(1.0, self._texts[file].length / rolling_hash.window)
-            error = math.sqrt(repeated * (1 - repeated) / windows)
-            measured[file] = Overlap(fraction, 2 * repeated + _STANDARD_ERRORS * error)
+            measured[file] = Overlap.compared_with(repeated, fraction, samples=windows)
             is_found = is_found[len(hashes) :]
         return measured
 
@@ -145,6 +157,73 @@ class TrainingOverlap:
             [rolling_hash.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
             dtype=np.uint64,
         )
+
+
+class PairOverlap:
+    """Measures the fraction of each file's sentence pairs that are in the training split of prepared pairs."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, list[SentencePair]] = {}
+
+    def add(self, file: int, pairs: Iterable[SentencePair]) -> None:
+        """Add the first pairs of a file."""
+        self._pairs[file] = [pair for pair in islice(pairs, _MOST_PAIRS) if pair.source and pair.target]
+
+    def measure(self, folder: Path) -> dict[int, Overlap]:
+        """Return the overlap of each file; estimated from samples if the training split is very large.
+
+        Args:
+            folder: of prepared pairs.
+
+        Raises:
+            InputError: the folder has no prepared pairs, or they are damaged.
+        """
+        stored = open_pairs(folder)
+        size = len(stored.sentences("train", "source"))
+        held_out = _hash_stored(stored, "validation", np.arange(len(stored.sentences("validation", "source"))))
+        hashes = [_hash_texts(stored, pairs) for pairs in self._pairs.values()]
+        wanted = HashLookup(np.concatenate([held_out, *hashes]))
+        step = _PAIRS_AT_ONCE * max(1, -(-size // _MOST_PAIRS_READ))
+        numbers = [np.arange(first, min(first + _PAIRS_AT_ONCE, size)) for first in range(0, size, step)]
+        for some in numbers:
+            wanted.mark(_hash_stored(stored, "train", some))
+        read = sum(map(len, numbers)) / max(1, size)
+        is_repeated, *is_found = np.split(wanted.is_found, np.cumsum([len(held_out), *map(len, hashes[:-1])]))
+        repeated = float(is_repeated.mean()) / read if len(is_repeated) else 0.0
+        return {
+            file: Overlap.compared_with(repeated, min(1.0, float(of_file.mean()) / read), samples=len(of_file))
+            for file, of_file in zip(self._pairs, is_found, strict=True)
+            if len(of_file)
+        }
+
+
+def _hash_texts(stored: StoredPairs, pairs: Sequence[SentencePair]) -> Hashes:
+    sources = (stored.source_tokenizer or stored.tokenizer).encode_batch([pair.source for pair in pairs])
+    targets = stored.tokenizer.encode_batch([pair.target for pair in pairs])
+    return _hash_pairs(RaggedArray.from_rows(sources), RaggedArray.from_rows(targets))
+
+
+def _hash_stored(stored: StoredPairs, split: SplitName, numbers: NDArray[np.int64]) -> Hashes:
+    def tokens(side: SideName) -> RaggedArray:
+        sentences = stored.sentences(split, side)
+        words = sentences.words.take(numbers)
+        return sentences.table.take(words.values).merge_rows(words.ends)
+
+    return _hash_pairs(tokens("source"), tokens("target"))
+
+
+def _hash_pairs(sources: RaggedArray, targets: RaggedArray) -> Hashes:
+    """Return a hash of each pair that doesn't depend on the direction."""
+    return hash64(_hash_rows(sources)) + hash64(_hash_rows(targets))
+
+
+def _hash_rows(rows: RaggedArray) -> Hashes:
+    """Return a hash of the tokens of each row."""
+    starts = rows.ends - rows.lengths()
+    places = np.arange(len(rows.values)) - np.repeat(starts, rows.lengths())
+    keys = hash64(rows.values.astype(np.uint64)) ^ places.astype(np.uint64)
+    sums = np.append(np.uint64(0), np.cumsum(hash64(keys)))
+    return sums[rows.ends] - sums[starts]
 
 
 def _as_token_array(index: int | None) -> NDArray[np.uint32]:

@@ -11,13 +11,14 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.corpus.manifest import PreparedManifest
-from lm.corpus.overlap import TrainingOverlap
+from lm.corpus.overlap import PairOverlap, TrainingOverlap
 from lm.errors import Advice, InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
 from lm.run_folder import TrainingDataRecord, load_ancestors, load_training_data
 from lm.text.conversations import Conversation
 from lm.text.examples import Example
+from lm.text.parallel import SentencePair
 from lm.text.text_files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -39,6 +40,7 @@ class ContaminationCheck:
         for run, folder in _find_data(load_ancestors(loaded.folder)):
             self._trained_on.append((f"{run}, whose weights {loaded.folder} started from", folder))
         self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
+        self._pairs = PairOverlap()
 
     @classmethod
     def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
@@ -81,6 +83,11 @@ class ContaminationCheck:
             ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
             self._overlap.add(file, np.array(ids), starts_document=True)
 
+    def add_pairs(self, file: int, pairs: Iterable[SentencePair]) -> None:
+        """Record sentence pairs of a file, up to a limit."""
+        if self._trained_on:
+            self._pairs.add(file, pairs)
+
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few.
 
@@ -89,7 +96,8 @@ class ContaminationCheck:
         """
         largest: dict[int, tuple[float, str]] = {}
         for run, folder in self._trained_on:
-            for file, fraction in _notable_fractions(self._overlap, folder).items():
+            overlap = self._pairs if self._loaded.config.model.translates else self._overlap
+            for file, fraction in _notable_fractions(overlap, folder).items():
                 largest[file] = max(largest.get(file, (0.0, "")), (fraction, run))
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
@@ -133,7 +141,7 @@ def _find_data(records: Iterable[TrainingDataRecord]) -> Iterator[tuple[str, Pat
                 yield record.run, folder
 
 
-def _notable_fractions(overlap: TrainingOverlap | None, folder: Path) -> dict[int, float]:
+def _notable_fractions(overlap: TrainingOverlap | PairOverlap | None, folder: Path) -> dict[int, float]:
     """Return the fraction of each file that is notably in the training split of a folder."""
     if overlap is None:
         return {}

@@ -23,6 +23,7 @@ from lm.corpus.tokenized_pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWrit
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
+from lm.model.cost import parameters_by_part
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.training.evaluation import measure_cost
@@ -36,6 +37,8 @@ Timer = Callable[[], float]
 """Does some work once; returns the seconds it took."""
 
 _N_BATCHES = 4
+_MOST_PARAMETERS, _MOST_FLOPS = 3e7, 3e11
+"""Of a model and its step that are measured where an estimate would do: half a gigabyte, and seconds on one core."""
 _ESTIMATE_LAYERS, _ESTIMATE_TOKENS = 2, 2048
 
 
@@ -91,11 +94,16 @@ def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData,
 
 
 def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
-    """Estimate the speed of a run without building its whole model; see `measure_speed` for the arguments.
+    """Estimate the speed of a run without building a large model; see `measure_speed` for the arguments.
 
-    A model of two layers is measured on small batches, and scaled by FLOPs.
+    A small model is measured. Of a large one, two layers are measured on small batches, and scaled by FLOPs.
     """
     model, training = config.model, config.training
+    if (
+        sum(parameters_by_part(model).values()) <= _MOST_PARAMETERS
+        and batch_flops(config, data.batch(0)) <= _MOST_FLOPS
+    ):
+        return measure_speed(config, corpus, data, seconds=seconds)
     layers = {name: min(_ESTIMATE_LAYERS, getattr(model, name)) for name in ("n_layers", "n_encoder_layers")}
     tokens = max(_ESTIMATE_TOKENS, model.context_length)
     rows = max(1, tokens // model.context_length)

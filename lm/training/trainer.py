@@ -159,7 +159,7 @@ class SpeedMeter:
 
 
 class SpeedEstimator(SpeedMeter):
-    """Estimates training speed without building the whole model, for plans that are only shown."""
+    """Estimates training speed without building a large model, for plans that are only shown."""
 
     def measure_speed(
         self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float

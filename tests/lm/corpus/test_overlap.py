@@ -1,6 +1,7 @@
 """How much of a text is training text, and how much of it repeats."""
 
 import dataclasses
+import itertools
 import json
 import random
 from pathlib import Path
@@ -13,15 +14,20 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import overlap, repetition, shards
 from lm.corpus.manifest import Repetition
-from lm.corpus.overlap import TrainingOverlap
+from lm.corpus.overlap import PairOverlap, TrainingOverlap
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.repetition import TokenizedDocuments, measure_repetition
 from lm.corpus.shards import read_manifest
 from lm.corpus.text_corpus import scan_corpus
+from lm.corpus.tokenized_pairs import open_pairs
+from lm.text.parallel import SentencePair
 from lm.text.text_files import TextFile, find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
+from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.preparing import prepare
+from tests.lm.corpus.small_pairs import BYTES, PLAIN, corpus
 from tests.lm.tokenizers_elsewhere import gpt2_like, llama2_like
 
 WORDS = [
@@ -290,6 +296,29 @@ class TestPreparedCorpora:
         monkeypatch.setitem(shards.ShardWriter.__init__.__kwdefaults__, "shard_tokens", 777)
         assert prepared_texts(tmp_path / "parts", *arguments) == whole
         assert (tmp_path / "parts" / "out" / "train-00001.npy").exists()
+
+
+def numbered(sides) -> list[SentencePair]:
+    return [SentencePair(*pair, line) for line, pair in enumerate(zip(*sides, strict=True), 1)]
+
+
+def test_the_fraction_of_pairs_is_that_of_the_same_texts_in_either_direction(tmp_path):
+    sides = lines(60)
+    prepared = prepare_pairs(corpus(tmp_path, *sides, validation="0.2"), BYTES, PLAIN, root=tmp_path)
+    held_out = {(source, target) for source, target, _ in open_pairs(prepared.folder).validation_texts()}
+    pairs, others = numbered(sides), numbered(lines(20, seed=5))
+    swapped = [SentencePair(*pair[:2][::-1], pair.line) for pair in pairs[:30]]
+    crossed = [SentencePair(pair.source, other.target, 1) for pair, other in itertools.pairwise(pairs)]
+    files = [pairs, [*pairs[10:30], *others], swapped, crossed, others]
+    found = PairOverlap()
+    for number, file in enumerate(files):
+        found.add(number, [*file, SentencePair("", "", 1)])
+    trained = {pair[:2] for pair in pairs} - held_out
+    trained |= {pair[::-1] for pair in trained}
+    expected = [sum(pair[:2] in trained for pair in file) / len(file) for file in files]
+    measured = found.measure(prepared.folder)
+    assert [each.fraction for each in measured.values()] == pytest.approx(expected)
+    assert [each.is_notable for each in measured.values()] == [True, True, True, False, False]
 
 
 def test_a_manifest_from_before_is_read(tmp_path):

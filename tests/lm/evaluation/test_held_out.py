@@ -222,6 +222,21 @@ def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, caps
     assert ["gpt/" in said[0], "window/" in said[1], len(said)] == [True, True, 2]
 
 
+@pytest.mark.parametrize("command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --max-length-extra 1"])
+def test_training_pairs_are_recognised(trained, tmp_path, capsys, command):
+    if not (trained / "pairs").exists():
+        rows = [f"The owl saw {number} foxes.\tDie Eule sah {number} Füchse.\n" for number in range(60)]
+        (trained / "pairs.tsv").write_text("".join(rows))
+        lm.train(pairs=trained / "pairs.tsv", out=trained / "pairs", n_encoder_layers=1, **SMALL)
+    (tmp_path / "new.tsv").write_text("".join(f"The fox saw {n} owls.\tDer Fuchs sah {n} Eulen.\n" for n in range(60)))
+    for file in (trained / "pairs.tsv", tmp_path / "new.tsv"):
+        arguments = command.replace("RUN", str(trained / "pairs")).replace("FILE", str(file)).split()
+        assert run(arguments) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if "was training text" in line]
+        expected = rf"warning {re.escape(str(file))}: 9\d% of it was training text of .*pairs/checkpoints/step-1; "
+        assert [bool(re.match(expected, line)) for line in said] == [True] * (file.name == "pairs.tsv")
+
+
 def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_examples(trained, tmp_path, capsys):
     folder = trained / "labels"
     held_out = open_held_out_text(loaded(folder))

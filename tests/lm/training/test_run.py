@@ -8,12 +8,14 @@ import torch
 
 from lm import run_folder
 from lm.hardware import Hardware, time_work
+from lm.model.transformer import Block
 from lm.optim.schedules import learning_rate
 from lm.training import evaluation, step_timing
 from lm.training.evaluation import evaluate, measure_cost
 from lm.training.events import Evaluation
 from lm.training.run import divergence_error
-from lm.training.step_timing import scaled_step_timer, time_interleaved
+from lm.training.step_timing import estimate_speed, scaled_step_timer, time_interleaved
+from lm.training.training_corpus import TrainingCorpus
 
 
 def test_a_run_has_one_plan_which_is_written_down(make_run):
@@ -93,6 +95,17 @@ def test_rounds_continue_while_there_is_time():
     rounds = time_interleaved([lambda: time_work(lambda: sum(range(1000)), hardware)], seconds=0.05)
     assert len(rounds) > 1
     assert all(seconds > 0 for (seconds,) in rounds)
+
+
+def test_a_small_model_is_measured_whole_where_an_estimate_would_do(make_run, shards, byte_tokenizer):
+    run = make_run(model={"n_layers": 5})
+    blocks = set()
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, *_: blocks.add(module) if isinstance(module, Block) else None
+    )
+    with hook:
+        estimate_speed(run.config, TrainingCorpus(shards, byte_tokenizer), run.data, seconds=0)
+    assert len(blocks) == 5
 
 
 def test_a_step_is_estimated_from_one_pass_with_one_update(monkeypatch):
