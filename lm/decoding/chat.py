@@ -61,8 +61,8 @@ def fit_into_context(
         prompt = encode_without(dropped)
     if len(prompt) >= context:
         raise UsageError(
-            f"the message is too long: with what comes before a reply it has {len(prompt)} tokens, and the context "
-            f"{context}"
+            f"the message is too long: with system prompt and chat template it has {len(prompt)} tokens, and the "
+            f"context is {context}"
         )
     return prompt, dropped
 

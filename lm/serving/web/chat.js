@@ -102,6 +102,7 @@ export class ChatView {
   /** Take back the last turn; its message can be edited. */
   undo() {
     if (this.latest.isBusy || !this.messages.length) return;
+    clearError();
     this.#takeBack();
     this.#draw();
     this.input.focus();
@@ -170,7 +171,7 @@ export class ChatView {
   }
 
   #clear() {
-    this.stop();
+    clearError();
     this.messages = [];
     this.#setDropped(0);
     this.#draw();

@@ -100,6 +100,7 @@ export class CompleteView {
         }
       });
     } catch (error) {
+      if (error.name !== "AbortError") ended = "";
       report(error);
     } finally {
       write.end();

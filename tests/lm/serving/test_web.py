@@ -271,6 +271,7 @@ def test_an_error_of_the_server_is_one_line(page, server, problems):
     page.get_by_role("button", name="Generate").click()
     error = page.get_by_role("alert")
     until(error, "top_p must be at most 1, not 7")
+    expect(page.locator(".progress")).to_be_empty()
     page.get_by_role("button", name="Dismiss error").click()
     expect(error).to_be_empty()
     until(page.locator(".distribution-summary"), "top_p must be at most 1, not 7")
@@ -435,6 +436,23 @@ def test_the_oldest_turns_of_a_chat_are_left_out_once_the_context_is_full(page, 
         expect(page.locator(".message-assistant")).to_have_count(turn + 1)
         expect(page.get_by_role("button", name="Send")).to_be_enabled()
     until(page.locator(".notice"), r"no longer sees the oldest (turn|. turns)")
+
+
+def test_a_message_that_is_too_long_can_be_changed_or_dropped(page, server, problems):
+    problems.expected = "status of 400"
+    show(page, server, "chat")
+    message, error = page.get_by_label("Message", exact=True), page.get_by_role("alert")
+    set_option(page, "Maximum tokens", 2)
+    message.fill(PROMPT)
+    message.press("Enter")
+    expect(page.get_by_role("button", name="New chat")).to_be_enabled()
+    message.fill(long := " ".join(NUMBERS * 12))
+    message.press("Enter")
+    until(error, "too long.* the context is 48")
+    assert message.input_value() == long
+    page.get_by_role("button", name="New chat").click()
+    expect(error).to_be_empty()
+    expect(page.locator(".message")).to_have_count(0)
 
 
 def test_curves_of_runs_appear_and_grow_while_a_run_is_trained(page, server, runs):
