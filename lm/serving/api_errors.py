@@ -42,7 +42,7 @@ class ApiError(Exception):
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-_SETTINGS = {option.name for config in (SamplingConfig, TranslationConfig) for option in list_options(config)}
+_SETTINGS = {"to"} | {option.name for config in (SamplingConfig, TranslationConfig) for option in list_options(config)}
 """Settings that are fields of requests."""
 
 

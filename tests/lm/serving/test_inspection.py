@@ -122,6 +122,12 @@ def test_translations_are_those_of_lm_translate(ask):
         )
 
 
+def test_a_language_that_the_model_does_not_know_is_a_wrong_field(ask):
+    refused = ask("/translate", status=400, model="translation", text="one", to="fr")["error"]
+    assert refused["param"] == "to"
+    assert "'fr'" in refused["message"]
+
+
 def test_blanks_are_filled_as_by_lm_fill(ask):
     found = ask("/fill", model="masked", text="one [MASK] three", top_k=3)
     expected = lm.load(RUNS / "masked", threads=1).fill("one [MASK] three", k=3)
