@@ -142,7 +142,7 @@ def _measurement_values(measurement: Measurement) -> dict[str, Any]:
         "length": measurement.length,
         "timed_rows": measurement.timed_rows,
         "dtype": measurement.hardware.dtype,
-        "product_dtype": measurement.hardware.matmul_dtype,
+        "matmul_dtype": measurement.hardware.matmul_dtype,
         "threads": measurement.hardware.threads,
         "optimizer_dtype": measurement.hardware.optimizer_dtype if measurement.task == "training" else None,
         "rounds": timings.rounds,

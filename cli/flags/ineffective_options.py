@@ -643,7 +643,7 @@ _OF_TOKENS = (
         _PREPARE,
         (*_TOKENIZER, *config_flags(FilesConfig), *config_flags(DataConfig),
          "--tokenizer", "--special", "--unknown", "--part", "--processes"),
-        lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
+        lambda mode: bool(mode["--join"]), "with --join, as it is for making partitions",
     ),
     IneffectiveRule(
         _PREPARE, (*_TOKENIZER, "--special", "--unknown"), lambda mode: mode["--tokenizer"] is not None,

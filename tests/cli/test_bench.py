@@ -59,7 +59,7 @@ def test_figures_in_json_fit_together(described):
         assert math.isfinite(rate)
         assert rate == pytest.approx(each["rows"] * each["length"] / each["seconds"])
         achieved = each["flops"] / each["seconds"]
-        assert each["utilisation"] == pytest.approx(achieved / described["limits"]["flops"][each["product_dtype"]])
+        assert each["utilisation"] == pytest.approx(achieved / described["limits"]["flops"][each["matmul_dtype"]])
 
 
 def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):

@@ -71,7 +71,10 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
-    (r"(config\.json:|config\.)plan\.(extended_at|on_plateau|max_steps)$", "new: when a run was extended, why it decays, and its limit"),
+    (
+        r"(config\.json:|config\.)plan\.(extended_at|on_plateau|max_steps)$",
+        "new: when a run was extended, why it decays, and the limit of its steps",
+    ),
     (
         r"checkpoints/[^/]*/manifest\.json:sha256\.(model|optimizer)\.safetensors$",
         "some tensors have new names; each tensor is compared",
