@@ -108,7 +108,7 @@ def print_notes(
     for config, step in zip(configs, steps, strict=True):
         chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {format_threads(step.hardware.threads)} here"
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
-        print_note(f"{chosen}{muon}: what was fastest just before.")
+        print_note(f"{chosen}{muon}: the fastest in the measurement above.")
         if step.timed_rows is not None and step.timed_rows < step.rows:
             estimated = f"a training step of {step.rows} sequences is computed from steps of {step.timed_rows}"
             print_note(f"{step.preset}: {estimated}, the optimizer's part of them counted once.")

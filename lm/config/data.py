@@ -40,7 +40,7 @@ class FilesConfig(CheckedConfig):
             is_of_text = False
         if not is_of_text:
             raise UsageError(
-                f"no encoding is called {self.encoding!r}{did_you_mean(self.encoding.lower(), _ENCODINGS)}; Python's "
+                f"unknown encoding {self.encoding!r}{did_you_mean(self.encoding.lower(), _ENCODINGS)}; Python's "
                 f"names count, such as {', '.join(_ENCODINGS[:5])}",
                 settings=["encoding"],
             )

@@ -193,7 +193,7 @@ class ModelConfig(ModelFields):
             )
         if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
             raise UsageError(
-                f"rotary positions turn an even part of a head, not {self.rotary_dim} of {self.d_head}",
+                f"rotary positions need an even number of a head's dimensions, not {self.rotary_dim} of {self.d_head}",
                 settings=("rotary_fraction", "d_head"),
             )
         if self.positions != "rotary" and (self.rotary_fraction != 1 or self.rope_scaling != "none"):

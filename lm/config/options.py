@@ -229,7 +229,7 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
         UsageError: it is not a mapping, a key is missing or unknown (with a suggestion), or a value is invalid.
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"{where}: must be names with values, not {format_value(values)}")
+        raise UsageError(f"{where}: must be an object of keys and values, not {format_value(values)}")
     values = resolve_aliases(config, values)
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:

@@ -98,16 +98,14 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if (dtype := self.hardware.dtype) in INFERENCE_ONLY_DTYPES:
-            raise UsageError(
-                f"{dtype} is for using a model, not for training it: choose another dtype", settings=("dtype",)
-            )
+            raise UsageError(f"{dtype} is for inference, not for training: choose another dtype", settings=("dtype",))
         if self.training.compile and self.model.experts:
             raise UsageError(
                 "a model with experts is not compiled: its shapes depend on the tokens", settings=("compile",)
             )
         if self.model.is_recurrent and (self.distribution.shard or self.training.checkpoint_activations):
             raise UsageError(
-                "only blocks are sharded, and their activations recomputed: leave it out of a recurrent model",
+                "sharding and activation checkpointing need transformer blocks: leave them out of a recurrent model",
                 settings=("shard", "checkpoint_activations"),
             )
         if self.training.source_loss and not self.model.decoder_only:
@@ -123,9 +121,7 @@ class RunConfig:
         if self.model.syntax != "none":
             self._check_trees()
         if self.lora and self.distribution.shard:
-            raise UsageError(
-                "adapters are few weights, which each process has: leave one of the two out", settings=("shard", "lora")
-            )
+            raise UsageError("adapters are not sharded: leave one of the two out", settings=("shard", "lora"))
         if self.lora and self.model.is_recurrent:
             raise UsageError(
                 "adapters are for transformer blocks, not for recurrent layers: leave them out", settings=("lora",)
@@ -148,11 +144,11 @@ class RunConfig:
         """Raise UsageError if the model reads dependency trees and the sources have none."""
         if self.parallel.bidirectional:
             raise UsageError(
-                "only one side comes with trees: leave one of the two out", settings=("bidirectional", "syntax")
+                "only one side has dependency trees: leave one of the two out", settings=("bidirectional", "syntax")
             )
         if self.training.sample:
             raise UsageError(
-                "a sentence to watch comes without a tree: leave one of the two out", settings=("sample", "syntax")
+                "a sample prompt has no dependency tree: leave one of the two out", settings=("sample", "syntax")
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,11 +163,11 @@ class RunConfig:
             UsageError: a value is missing or wrong, or the format version differs.
         """
         if not isinstance(values, Mapping):
-            raise UsageError(f"{where}: must be names with values, not {options.format_value(values)}")
+            raise UsageError(f"{where}: must be an object of keys and values, not {options.format_value(values)}")
         version = values.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise UsageError(
-                f"{where}: format version {options.format_value(version)} is of a newer lm, and this one reads up to "
+                f"{where}: format version {options.format_value(version)} is from a newer lm; this one reads up to "
                 f"{FORMAT_VERSION}: update lm"
             )
         if version != FORMAT_VERSION:
@@ -189,10 +185,12 @@ class RunConfig:
             plan = {"decay_scale" if name == "decay_share" else name: value for name, value in plan.items()}
         for name in ("preset", "base_sha256"):
             if not isinstance(values.get(name), str | None):
-                raise UsageError(f"{where}: {name} must be a word or nothing, not {options.format_value(values[name])}")
+                raise UsageError(f"{where}: {name} must be a string or null, not {options.format_value(values[name])}")
         labels = values.get("label_completions", ())
         if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-            raise UsageError(f"{where}: label_completions must be a list of texts, not {options.format_value(labels)}")
+            raise UsageError(
+                f"{where}: label_completions must be a list of strings, not {options.format_value(labels)}"
+            )
         return cls(
             **parts,
             preset=values.get("preset"),

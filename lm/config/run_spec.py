@@ -61,14 +61,14 @@ class DataFiles:
             raise UsageError("source and target go together, or both in one file", settings=("pairs",))
         if (self.validation_source is None) != (self.validation_target is None):
             held_out = ("validation_source", "validation_target")
-            raise UsageError("sources and targets that are held out go together", settings=held_out)
+            raise UsageError("validation sources and targets go together", settings=held_out)
         if self.heads and not self.are_pairs:
-            raise UsageError("heads are of the words of sources: give these too", settings=("source", "pairs"))
+            raise UsageError("dependency heads need sources: give these too", settings=("source", "pairs"))
         if self.heads and self.validation_source and not self.validation_heads:
-            raise UsageError("give the heads of sources that are held out too", settings=("validation_heads",))
+            raise UsageError("give dependency heads of the validation sources too", settings=("validation_heads",))
         if self.validation_heads and not (self.heads and self.validation_source):
             raise UsageError(
-                "heads of sources that are held out go with these, and with heads of the others",
+                "dependency heads of validation sources need these sources, and heads of the training sources",
                 settings=("validation_source", "heads"),
             )
         if self.text and self.are_pairs:

@@ -122,7 +122,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     files.make_folder(folder.absolute())
     with locks.open_folder_for_locking(folder) as descriptor:
         if not _try_lock(folder, descriptor):
-            raise InputError(f"{folder}: another process is at work on it; wait for its end")
+            raise InputError(f"{folder}: another process is writing it; wait until it ends")
         yield
 
 
@@ -289,7 +289,7 @@ def verify_checksums(
     hashes = _hash_files([folder / name for name in sha256])
     if wrong := [name for name in sha256 if hashes[name] != sha256[name]]:
         raise InputError(
-            f"{folder / wrong[0]}: damaged (its checksum is not that of the file as it was made); {advice}",
+            f"{folder / wrong[0]}: damaged (its checksum differs from the recorded one); {advice}",
             settings=settings,
         )
     if is_large:

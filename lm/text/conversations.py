@@ -199,7 +199,7 @@ def _join_parts(parts: Sequence[Any], where: str) -> str:
     for part in parts:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else describe_type(part)
-            raise InputError(f"{where}: content has a part that is no text ({kind})")
+            raise InputError(f"{where}: content has a part that is not text ({kind})")
     return "".join(part["text"] for part in parts)
 
 

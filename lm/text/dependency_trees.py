@@ -39,7 +39,7 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
     except ValueError:
         wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
         raise InputError(
-            f"{where}: {wrong[:40]!r} is no head: heads are numbers of words from 1, or 0 for the root",
+            f"{where}: {wrong[:40]!r} is not a head: heads are word numbers from 1, or 0 for the root",
             settings=["heads"],
         ) from None
     check_heads(heads, sentence, where=where)
@@ -86,7 +86,7 @@ def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
     if unreached := set(range(1, words + 1)) - set(_preorder(heads)):
         circle = _find_cycle(heads, min(unreached))
         words_of_it = ", ".join(map(str, circle))
-        raise InputError(f"{where}: the heads of words {words_of_it} form a circle, and a tree has none")
+        raise InputError(f"{where}: the heads of words {words_of_it} form a cycle")
 
 
 def compute_tree_positions(heads: Sequence[int]) -> TreePositions:

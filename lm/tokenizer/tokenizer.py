@@ -354,7 +354,7 @@ class Tokenizer:
         numbers = [int(index) for index in ids]
         wrong = next((index for index in numbers if not 0 <= index < self.vocab_size), None)
         if wrong is not None:
-            raise InputError(f"token {wrong} is not in the vocabulary (ids go from 0 to {self.vocab_size - 1})")
+            raise InputError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 

@@ -227,7 +227,7 @@ def _load_verified(path: Path) -> Tokenizer | None:
     checksum = path.with_suffix(_CHECKSUM)
     try:
         if checksum.is_file() and checksum.read_text(encoding="utf-8", errors="replace").strip() != files.sha256(path):
-            raise InputError(f"{path}: damaged, since its checksum is not that of the file as made")
+            raise InputError(f"{path}: damaged: its checksum differs from the recorded one")
         return Tokenizer.load(path)
     except InputError as error:
         _LOG.warning("%s; the tokenizer is trained again", error)

@@ -173,7 +173,7 @@ REFUSED = {
     ),
     "held out with no trees": (
         ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
-         "--validation-target", "{0}/test.de"], 2, "give the heads of sources that are held out too",
+         "--validation-target", "{0}/test.de"], 2, "give dependency heads of the validation sources too",
     ),
     "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),
 }  # fmt: skip

@@ -175,7 +175,7 @@ def _begins_with_space(description: Mapping[str, Any]) -> bool:
         return False
     if splitter is None and parts == [{"type": "Prepend", "prepend": _SPACE}, _REPLACED]:
         return True
-    raise UsageError("llama.cpp has no counterpart of what the tokenizer makes of spaces (normalizer, pre_tokenizer)")
+    raise UsageError("llama.cpp has no counterpart of how the tokenizer handles spaces (normalizer, pre_tokenizer)")
 
 
 def _compute_scores(rules: MergeRules, size: int) -> list[float]:

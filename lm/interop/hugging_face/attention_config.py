@@ -54,7 +54,7 @@ def rotary_from_json(values: Mapping[str, Any], rotary: Rotary, *, context_lengt
     """
     scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
-        raise InputError(f"{path}: rope_scaling must be names with values")
+        raise InputError(f"{path}: rope_scaling must be an object of keys and values")
     fraction = values.get(rotary.fraction, values.get("partial_rotary_factor", rotary.default_fraction))
     fields = {
         "rope_base": scaling.get("rope_theta", values.get(rotary.base, values.get("rope_theta", 10_000.0))),
@@ -66,7 +66,7 @@ def rotary_from_json(values: Mapping[str, Any], rotary: Rotary, *, context_lengt
     if not isinstance(kind, str) or kind not in _SCALING_KEYS:
         raise InputError(f"{path}: rope_type {kind!r} is not one of default, {', '.join(_SCALING_KEYS)}")
     if scaling.get("truncate", True) is not True:
-        raise InputError(f"{path}: truncate {scaling['truncate']!r} is of a model that lm does not have")
+        raise InputError(f"{path}: truncate {scaling['truncate']!r} is not supported by lm")
     scaling_values = {theirs: scaling.get(theirs) for theirs in (*_SCALING_KEYS[kind], *_OF_YARN)}
     if (above := values.get(_CONTEXT)) is not None and _CONTEXT in scaling_values:
         scaling_values[_CONTEXT] = above  # which transformers prefers
@@ -127,7 +127,7 @@ def _is_switched_on(values: Mapping[str, Any], n_layers: int, path: Path) -> boo
     if isinstance(kinds, list):
         if kinds and all(kind == kinds[0] for kind in kinds) and kinds[0] in (_SLIDING, _FULL):
             return bool(kinds[0] == _SLIDING)
-        raise InputError(f"{path}: layer_types of different kinds are of a model that lm does not have")
+        raise InputError(f"{path}: layer_types of different kinds are not supported by lm")
     if isinstance(full, int) and (full == 0 or full >= n_layers):
         return full == 0
-    raise InputError(f"{path}: max_window_layers {full!r} is of a model that lm does not have: all layers are alike")
+    raise InputError(f"{path}: max_window_layers {full!r} is not supported by lm: all layers are alike")

@@ -129,7 +129,7 @@ def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
 
 def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     if not isinstance(values, Mapping):
-        raise InputError(f"{path}: must be names with values; choose the folder of a model")
+        raise InputError(f"{path}: must be an object of keys and values; choose the folder of a model")
     families = [
         family for family in (*FAMILIES, *custom_code.CUSTOM_FAMILIES) if family.model_type == values.get("model_type")
     ]
@@ -182,7 +182,7 @@ def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
 
 
 def _unsupported_error(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401
-    return InputError(f"{path}: {name} {_shorten(value)} is of a model that lm does not have")
+    return InputError(f"{path}: {name} {_shorten(value)} is not supported by lm")
 
 
 def _shorten(value: Any) -> str:  # noqa: ANN401

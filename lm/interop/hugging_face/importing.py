@@ -105,7 +105,7 @@ def _check_shapes(
         with init_empty_weights():
             shapes = {name: value.shape for name, value in build_model(model).state_dict().items()}
     except (RuntimeError, OverflowError):
-        raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None
+        raise InputError(f"{folder / CONFIG}: describes a model too large for any machine") from None
     unused = set(weights)
     for theirs, shape in _expected_shapes(shapes, model, family):
         if theirs not in weights:
@@ -114,7 +114,7 @@ def _check_shapes(
             raise InputError(f"{weights[theirs].path}: {theirs} is {found_shape}, but by {CONFIG} it is {shape}")
         unused.discard(theirs)
     if unused:
-        raise InputError(f"{folder}: its weights have {min(unused)}, which the model in {CONFIG} has not")
+        raise InputError(f"{folder}: its weights have {min(unused)}, which the model in {CONFIG} does not have")
     return shapes
 
 

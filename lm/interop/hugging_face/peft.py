@@ -303,10 +303,10 @@ class PeftConfig:
         path = folder / CONFIG
         values = read_json(path)
         if not isinstance(values, Mapping):
-            raise InputError(f"{path}: must be names with values; choose a folder of PEFT's")
+            raise InputError(f"{path}: must be an object of keys and values; choose a folder of PEFT's")
         for name, allowed in _NEUTRAL.items():
             if values.get(name, allowed[0]) not in allowed:
-                raise InputError(f"{path}: {name} {str(values[name])[:60]!r} is of adapters that lm does not have")
+                raise InputError(f"{path}: {name} {str(values[name])[:60]!r} is not supported by lm")
         if not (folder / WEIGHTS).is_file():
             raise InputError(f"{folder}: has no {WEIGHTS}; pickles are not read")
         dropout = _number(values.get("lora_dropout", 0.0), "lora_dropout", path, minimum=0)
@@ -337,7 +337,7 @@ class PeftConfig:
 def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
     pattern = values.get(name) or {}
     if not isinstance(pattern, Mapping):
-        raise InputError(f"{path}: {name} must be names with numbers")
+        raise InputError(f"{path}: {name} must be an object of names and numbers")
     return pattern
 
 

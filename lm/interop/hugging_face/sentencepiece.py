@@ -61,7 +61,7 @@ def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
         raise InputError(f"{folder / missing}: missing; a Marian without tokenizer.json needs it")
     ids = read_json(folder / IDS)
     if not isinstance(ids, Mapping) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-        raise InputError(f"{folder / IDS}: is no table of tokens and their ids")
+        raise InputError(f"{folder / IDS}: is not a mapping of tokens to IDs")
     if _UNKNOWN_NAME not in ids:
         raise InputError(f"{folder / IDS}: has no token {_UNKNOWN_NAME}")
     names = sorted(ids, key=lambda name: ids[name])
@@ -85,9 +85,9 @@ def read_model(path: Path) -> SentencePieceModel:
     except (ValueError, KeyError, AttributeError, TypeError, struct.error):
         raise InputError(f"{path}: not a readable SentencePiece model; download it again") from None
     if trainer.get(3, _UNIGRAM) != _UNIGRAM or trainer.get(35) or trainer.get(24) or not scores:
-        raise InputError(f"{path}: cuts texts otherwise than into the most probable pieces, as lm cannot")
+        raise InputError(f"{path}: is not a unigram model, which is the only kind that lm reads")
     if any(piece.get(3, _NORMAL) not in {_NORMAL, _UNKNOWN, _CONTROL} for piece in pieces):
-        raise InputError(f"{path}: has pieces of kinds that lm does not have (user-defined, bytes)")
+        raise InputError(f"{path}: has pieces of unsupported kinds (user-defined, bytes)")
     return SentencePieceModel(scores, normalizer.get(2, b""), bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
 
 

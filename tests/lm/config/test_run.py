@@ -25,12 +25,12 @@ def test_a_run_config_survives_json(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training": []}, "config.json, training: must be names with values, not []"),
-        ({"model": 3}, "config.json, model: must be names with values, not 3"),
+        ({"training": []}, "config.json, training: must be an object of keys and values, not []"),
+        ({"model": 3}, "config.json, model: must be an object of keys and values, not 3"),
         ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be an integer, not 'many'"),
-        ({"label_completions": "joy"}, "config.json: label_completions must be a list of texts, not 'joy'"),
-        ({"label_completions": [1]}, "config.json: label_completions must be a list of texts, not [1]"),
-        ({"plan": []}, "config.json, plan: must be names with values, not []"),
+        ({"label_completions": "joy"}, "config.json: label_completions must be a list of strings, not 'joy'"),
+        ({"label_completions": [1]}, "config.json: label_completions must be a list of strings, not [1]"),
+        ({"plan": []}, "config.json, plan: must be an object of keys and values, not []"),
         ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be an integer, not None"),
         ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be an integer, not True"),
         ({"plan": {**PLAN, "deadline": "soon"}}, "plan: deadline must be a number or nothing, not 'soon'"),
@@ -40,7 +40,7 @@ def test_settings_of_another_kind_are_named(change, message):
     values = {**RunConfig().to_dict(), **change}
     with pytest.raises(UsageError, match=re.escape(message)):
         RunConfig.from_dict(values, where="config.json")
-    with pytest.raises(UsageError, match="config.json: must be names with values, not 7"):
+    with pytest.raises(UsageError, match="config.json: must be an object of keys and values, not 7"):
         RunConfig.from_dict(7, where="config.json")
 
 

@@ -98,5 +98,5 @@ def test_a_folder_with_something_else_is_left_alone(corpus, gpt2, tmp_path):
     (tmp_path / "b" / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="holds no partition of a corpus"):
         made(corpus, tmp_path / "b", 2, 2)
-    with locked_folder(tmp_path / "a"), pytest.raises(InputError, match="another process is at work on it"):
+    with locked_folder(tmp_path / "a"), pytest.raises(InputError, match="another process is writing it"):
         made(corpus, tmp_path / "a", 1, 2)

@@ -157,7 +157,7 @@ def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path,
         rename_into_place(partial, tmp_path / "out", is_there=lambda: False)
     with resumable_folder(tmp_path / "a") as first, resumable_folder(tmp_path / "a") as second:
         assert first != second
-    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is at work on it"):  # noqa: SIM117
+    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is writing it"):  # noqa: SIM117
         with locked_folder(tmp_path / "out"):
             pass
     (tmp_path / ".out.partial-1234").mkdir()

@@ -50,10 +50,10 @@ def test_a_blank_sentence_has_a_blank_tree():
         ("2 0 4 2 4 -1", "x: word 6 has the head -1, and the words go from 1 to 6"),
         ("2 0 4 2 0 5", r"x has 2 roots \(words with the head 0\), and a tree has one"),
         ("2 1 4 2 4 5", r"x has 0 roots \(words with the head 0\), and a tree has one"),
-        ("2 0 4 5 6 4", "x: the heads of words 4, 5, 6 form a circle, and a tree has none"),
-        ("2 0 3 2 4 5", "x: the heads of words 3 form a circle"),
-        ("2 0 4 2 4 five", "x: 'five' is no head: heads are numbers of words from 1, or 0 for the root"),
-        ("2 0 4 2 4 5.0", "x: '5.0' is no head"),
+        ("2 0 4 5 6 4", "x: the heads of words 4, 5, 6 form a cycle"),
+        ("2 0 3 2 4 5", "x: the heads of words 3 form a cycle"),
+        ("2 0 4 2 4 five", "x: 'five' is not a head: heads are word numbers from 1, or 0 for the root"),
+        ("2 0 4 2 4 5.0", "x: '5.0' is not a head"),
     ],
 )
 def test_what_is_no_tree_is_refused_in_a_line(line, message):

@@ -227,7 +227,7 @@ class TestSelection:
         (file,) = find_text_files([str(path)], reading=FilesConfig(encoding=encoding))
         found = documents.scan_file(file, "<|endoftext|>")
         assert (found.documents, found.bytes) == (2, len("日本語\n中文\n".encode()))
-        with pytest.raises(UsageError, match="no encoding is called 'gb1803'.*did you mean 'gb18030'"):
+        with pytest.raises(UsageError, match="unknown encoding 'gb1803'.*did you mean 'gb18030'"):
             FilesConfig(encoding="gb1803")
 
     @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def changed(folder: Path, **values: object) -> Path:
 CONFIGS = [
     ({"num_hidden_layers": 9_999}, "num_hidden_layers is 9,999, but the weights are of"),
     ({"num_hidden_layers": 10**15}, "num_hidden_layers 1000000000000000"),
-    ({"hidden_size": 2**30, "vocab_size": 2**30, "intermediate_size": 2**30, "head_dim": 2**30}, "no machine could"),
+    ({"hidden_size": 2**30, "vocab_size": 2**30, "intermediate_size": 2**30, "head_dim": 2**30}, "too large"),
     ({"intermediate_size": 2**30}, r"gate_proj.weight is \(.*\), but by config.json it is \(1073741824, "),
     ({"vocab_size": 2**31}, r"embed_tokens.weight is .*, but by config.json"),
     ({"vocab_size": 7}, "has 300 tokens, but the model 7"),
@@ -196,7 +196,7 @@ CONFIGS = [
     ({"rope_parameters": {"rope_type": "linear"}}, "linear needs a number as factor"),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": "x"}}, "yarn needs a number as mscale"),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate False"),
-    ({"rope_parameters": [1]}, "must be names with values"),
+    ({"rope_parameters": [1]}, "must be an object of keys and values"),
     ({"rope_parameters": {"rope_type": ["x"]}}, "rope_type"),
     ({"rope_parameters": {"rope_theta": "x"}}, "rope_base must be a number"),
     ({"attention_bias": "yes"}, "attention_bias 'yes'"),
@@ -257,7 +257,7 @@ FOLDERS = {
     ),
     "a tensor too many": (
         lambda folder: with_tensor(folder, "model.layers.0.self_attn.sinks", torch.ones(2)),
-        "its weights have model.layers.0.self_attn.sinks, which the model in config.json has not",
+        "its weights have model.layers.0.self_attn.sinks, which the model in config.json does not have",
     ),
     "a tensor of another shape": (
         lambda folder: with_tensor(folder, "model.norm.weight", torch.ones(3)), r"model.norm.weight is \(3,\), but by"

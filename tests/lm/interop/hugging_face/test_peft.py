@@ -124,7 +124,7 @@ def export_and_name(run, folder):
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [({"use_dora": True}, "use_dora 'True' is of adapters that lm does not have"), ({"bias": "all"}, "bias 'all'"),
+    [({"use_dora": True}, "use_dora 'True' is not supported by lm"), ({"bias": "all"}, "bias 'all'"),
      ({"peft_type": "IA3"}, "peft_type 'IA3'"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
      ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa'"), ({"r": -1}, "r '-1' is no number"),
      ({"r": 3}, "but for this base and by adapter_config.json it is (3, "),
@@ -159,7 +159,7 @@ def test_damaged_folders_are_refused(folder, tmp_path):
     weights.rename(folder / "adapter_model.bin")
     refused("has no adapter_model.safetensors; pickles are not read")
     (folder / "adapter_config.json").write_text("[]")
-    refused("must be names with values")
+    refused("must be an object of keys and values")
 
 
 def test_adapters_to_adapters_and_runs_without_any(folder, tmp_path):

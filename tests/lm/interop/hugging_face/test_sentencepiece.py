@@ -159,9 +159,9 @@ def test_nothing_between_words_and_other_kinds_of_rules(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "bpe"}, r"source\.spm: cuts texts otherwise"),
+        ({"model_type": "bpe"}, r"source\.spm: is not a unigram model"),
         ({"user_defined_symbols": "owl"}, r"source\.spm: has pieces of kinds"),
-        ({"treat_whitespace_as_suffix": True}, r"source\.spm: cuts texts otherwise"),
+        ({"treat_whitespace_as_suffix": True}, r"source\.spm: is not a unigram model"),
     ],
 )
 def test_other_rules_are_refused_by_their_file(settings, message, tmp_path):
@@ -182,7 +182,7 @@ def test_damaged_files_are_refused(tmp_path):
         import_model(folder, tmp_path / "run")
     (folder / "source.spm").write_bytes(whole)
     (folder / "vocab.json").write_text('{"a": 0, "b": 0}')
-    with pytest.raises(InputError, match=r"vocab\.json: is no table"):
+    with pytest.raises(InputError, match=r"vocab\.json: is not a mapping"):
         import_model(folder, tmp_path / "run")
     (folder / "target.spm").unlink()
     with pytest.raises(InputError, match=r"target\.spm: missing"):
