@@ -102,7 +102,7 @@ def test_every_file_has_a_line(monkeypatch, tmp_path, capsys):
     files = fetch_files(CORPUS, tmp_path)
     assert [file.path.name for file in files] == [file.name for file in CORPUS.files]
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{file.path}: 1.5 kB, there already, sha256 as at the first download" for file in files]
+    assert lines == [f"{file.path}: 1.5 kB, already downloaded, sha256 as at the first download" for file in files]
 
 
 def test_a_terminal_sees_a_bar_for_each(monkeypatch, tmp_path, terminal):

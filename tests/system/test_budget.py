@@ -230,7 +230,7 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert re.search(r"^BPE dropout +0\.1 +epochs in the budget$", said, re.M)  # the pairs are few, and seen often
-    assert "teach hardly any" not in said
+    assert "too few to learn" not in said
     assert "the learning rate decays from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("translation-depth-")
@@ -252,7 +252,7 @@ def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, s
     steady(step=10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert said.index("teach hardly any translation") < said.index("the learning rate decays")
+    assert said.index("too few to learn to translate") < said.index("the learning rate decays")
     assert "or more would be enough" in said
     assert "1s is enough for about 1 step only" in said
     assert "1s was enough for" in said[said.index("the learning rate decays") :]

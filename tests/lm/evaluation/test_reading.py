@@ -98,5 +98,5 @@ def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
 
 
 def test_only_masked_models_score_a_sample():
-    with pytest.raises(UsageError, match="leave `every` out"):
+    with pytest.raises(UsageError, match="leave `score_every` out"):
         TextScorer.from_config(small_models.make_model(), BYTES, PerplexityConfig(score_every=2), separator=END_OF_TEXT)

@@ -67,7 +67,7 @@ def without_a_byte(made) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [(without_a_rule, "do not follow any"), (in_another_order, "do not follow any"),
-     (with_metaspace, r"what the tokenizer makes of spaces \(normalizer, pre_tokenizer\)"),
+     (with_metaspace, r"how the tokenizer handles spaces \(normalizer, pre_tokenizer\)"),
      (without_a_byte, "all bytes")],
 )  # fmt: skip
 def test_others_are_refused(change, named):

@@ -236,8 +236,8 @@ FOLDERS = {
     "a header of 10 GB": (big_header, "its header would have 10,000,000,000 bytes"),
     "a pickle": (pickled, "weights in a pickle, which could run any code, are not read"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has neither model.safetensors nor"),
-    "an index that leads out": (lambda folder: indexed(folder, "../outside.safetensors"), "no .safetensors file in"),
-    "an index to the root": (lambda folder: indexed(folder, "/etc/passwd"), "no .safetensors file in this folder"),
+    "an index that leads out": (lambda folder: indexed(folder, "../outside.safetensors"), "not a .safetensors file in"),
+    "an index to the root": (lambda folder: indexed(folder, "/etc/passwd"), "not a .safetensors file in this folder"),
     "an index to nothing": (lambda folder: indexed(folder, "gone.safetensors"), "gone.safetensors: missing"),
     "an index of no tensors": (
         lambda folder: (
@@ -250,7 +250,7 @@ FOLDERS = {
     "a config without end": (lambda folder: os.truncate(folder / "config.json", 10**10), "has 10,000,000,000 bytes"),
     "a tokenizer without end": (lambda folder: os.truncate(folder / "tokenizer.json", 10**10), "10,000,000,000 bytes"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "a config that is no object": (lambda folder: (folder / "config.json").write_text("[]"), "names with values"),
+    "a config of a list": (lambda folder: (folder / "config.json").write_text("[]"), "an object of keys and values"),
     "a config that is no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
     "a tensor too few": (
         lambda folder: with_tensor(folder, "model.norm.weight", None), "its weights have no model.norm.weight"

@@ -126,10 +126,10 @@ def export_and_name(run, folder):
     ("change", "problem"),
     [({"use_dora": True}, "use_dora 'True' is not supported by lm"), ({"bias": "all"}, "bias 'all'"),
      ({"peft_type": "IA3"}, "peft_type 'IA3'"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-     ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa'"), ({"r": -1}, "r '-1' is no number"),
+     ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa'"), ({"r": -1}, "r '-1' is not a valid value"),
      ({"r": 3}, "but for this base and by adapter_config.json it is (3, "),
-     ({"rank_pattern": [1]}, "rank_pattern must be names"),
-     ({"lora_alpha": "x"}, "lora_alpha 'x' is no number"), ({"r": True}, "r 'True'")],
+     ({"rank_pattern": [1]}, "rank_pattern must be an object"),
+     ({"lora_alpha": "x"}, "lora_alpha 'x' is not a valid value"), ({"r": True}, "r 'True'")],
 )  # fmt: skip
 def test_what_ours_cannot_be_is_named(change, problem, folder, tmp_path):
     path = folder / "adapter_config.json"

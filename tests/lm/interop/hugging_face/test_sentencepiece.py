@@ -160,7 +160,7 @@ def test_nothing_between_words_and_other_kinds_of_rules(tmp_path):
     ("settings", "message"),
     [
         ({"model_type": "bpe"}, r"source\.spm: is not a unigram model"),
-        ({"user_defined_symbols": "owl"}, r"source\.spm: has pieces of kinds"),
+        ({"user_defined_symbols": "owl"}, r"source\.spm: has pieces of unsupported kinds"),
         ({"treat_whitespace_as_suffix": True}, r"source\.spm: is not a unigram model"),
     ],
 )
