@@ -53,7 +53,7 @@ from lm.run_folder import TrainingState
 from lm.text.prompts import Prompt
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.serving.conftest import served
+from tests.lm.serving.conftest import Server, serving
 
 Body = dict[str, Any]
 _IDLE_SECONDS = 10
@@ -195,6 +195,13 @@ class Alone:
         return sample.text
 
 
+def lm_server(run: Path, dtype: str, threads: int, *options: object) -> contextlib.AbstractContextManager[Server]:
+    """Start `lm serve`, in a process that has to import everything."""
+    arguments = map(str, ("serve", run, "--port", 0, "--dtype", dtype, "--threads", threads, *options))
+    command = [sys.executable, "-m", "cli", *arguments]
+    return serving(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+
+
 @contextlib.contextmanager
 def llama_server(program: str, file: Path, *, streams: int, threads: int) -> Iterator[tuple[int, int]]:
     """Start llama.cpp's server with a place for each stream; yield its port and process ID."""
@@ -231,7 +238,7 @@ def first_token_of_generate(run: Path, dtype: str, threads: int) -> tuple[float,
 def first_token_of_serve(run: Path, dtype: str, threads: int) -> tuple[float, float]:
     """Return wall and CPU seconds from the start of `lm serve` to the first token of a request."""
     began = time.perf_counter()
-    with served(run, "--dtype", dtype, "--threads", threads) as server:
+    with lm_server(run, dtype, threads) as server:
         body = {
             "prompt": "The owl",
             "max_tokens": 1,
@@ -267,9 +274,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
     alone, rounds = Alone(loaded, bodies), list[dict[str, Load]]()
     with contextlib.ExitStack() as running:
         room = given.streams + 1  # the slow client takes no place from the others
-        server = running.enter_context(
-            served(run, "--dtype", given.dtype, "--threads", given.threads, "--batch-size", room)
-        )
+        server = running.enter_context(lm_server(run, given.dtype, given.threads, "--batch-size", room))
         systems: dict[str, Callable[[], Load]] = {
             "lm generate --prompts": alone.batched,
             "lm serve": lambda: stream_all(server.port, server.process.pid, bodies),
@@ -287,8 +292,8 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
             port, pid = running.enter_context(
                 llama_server(given.llama_server, folder / "model.gguf", streams=given.streams, threads=given.threads)
             )
-            unfiltered = [body | {"top_k": 0, "top_p": 1.0, "min_p": 0.0} for body in bodies]
-            systems["llama-server"] = lambda: stream_all(port, pid, unfiltered)
+            plain = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "cache_prompt": False}
+            systems["llama-server"] = lambda: stream_all(port, pid, [body | plain for body in bodies])
         for system in systems.values():  # a first round, which allocates
             system()
         for number in range(given.rounds):

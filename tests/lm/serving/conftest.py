@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 
 from tests.forked import Forked, start
 from tests.waiting import SECONDS, wait_until
@@ -23,7 +23,7 @@ class Server:
         log: what it wrote to stderr.
     """
 
-    def __init__(self, process: Forked) -> None:
+    def __init__(self, process: Forked | Popen[str]) -> None:
         self.process, self.log, self.url = process, list[str](), ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -55,14 +55,18 @@ class Server:
         return self.process.wait(SECONDS)
 
 
-@contextlib.contextmanager
-def served(*arguments: object, **environment: str) -> Iterator[Server]:
+def served(*arguments: object, **environment: str) -> contextlib.AbstractContextManager[Server]:
     """A server with some arguments, killed at the end if it is still there."""
-    process = start("serve", "--port", 0, "--threads", 1, *arguments, stderr=PIPE, env=os.environ | environment)
-    running = Server(process)
+    return serving(start("serve", "--port", 0, "--threads", 1, *arguments, stderr=PIPE, env=os.environ | environment))
+
+
+@contextlib.contextmanager
+def serving(process: Forked | Popen[str]) -> Iterator[Server]:
+    """The server that a process of `lm serve` becomes, killed at the end if it is still there."""
+    server = Server(process)
     try:
-        running.wait_until_ready()
-        yield running
+        server.wait_until_ready()
+        yield server
     finally:
         process.kill()
-        running.close()
+        server.close()
