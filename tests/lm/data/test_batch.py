@@ -20,6 +20,15 @@ def test_of_rows_the_last_tokens_are_predicted_from_those_before():
     assert (batch.source, batch.source_lengths, batch.predicted) == (None, None, 3)
 
 
+def test_of_pairs_in_one_sequence_the_target_is_predicted_after_source_and_start():
+    sources = RaggedArray.from_rows([[1, 2], [3], [4, 5, 6]])
+    targets = RaggedArray.from_rows([[7, 8], [9], [10]])
+    batch = Batch.from_pair_sequences(sources, targets, start=11, learns_source=True)
+    assert batch.inputs.tolist() == [[1, 2, 11, 7], [3, 11, 0, 0], [4, 5, 6, 11]]
+    assert batch.targets.tolist() == [[N, N, 7, 8], [N, 9, N, N], [N, N, N, 10]]
+    assert batch.source_targets.tolist() == [[2, N, N, N], [N, N, N, N], [5, 6, N, N]]
+
+
 def test_lengths_leave_out_the_padding_and_no_prompt():
     batch = Batch.from_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), np.array([7, 8, 9])], [2, 1, 2])
     assert batch.lengths.tolist() == [3, 1, 2]

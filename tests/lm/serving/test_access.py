@@ -44,7 +44,8 @@ def test_a_port_in_use_is_one_clear_line():
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"},
                                      {"authorization": f"Bearer {TOKEN}x"},
-                                     {"authorization": b"Bearer \xff"}])  # fmt: skip
+                                     {"authorization": b"Bearer \xff"},
+                                     {"access-control-request-method": "GET"}])  # fmt: skip
 def test_without_the_token_nothing_is_answered(guarded, headers):
     for path in ("/v1/models", "/metrics", "/runs", "/nothing"):
         answer = httpx.get(guarded.url + path, headers=headers)
@@ -52,6 +53,12 @@ def test_without_the_token_nothing_is_answered(guarded, headers):
         assert answer.json()["error"]["code"] == "invalid_api_key"
     assert httpx.get(f"{guarded.url}/health", headers=headers).status_code == 200
     assert httpx.get(f"{guarded.url}/", headers=headers).status_code == 200
+
+
+def test_without_the_token_only_preflights_ask_for_options(guarded):
+    asked = [httpx.options(f"{guarded.url}/v1/models", headers=headers).status_code for headers in (
+        {}, {"access-control-request-method": "GET"})]  # fmt: skip
+    assert asked[0] == 401 != asked[1]
 
 
 def test_with_the_token_requests_are_answered_under_any_name(guarded):

@@ -127,3 +127,8 @@ def test_a_long_array_is_read_in_little_memory(tmp_path, monkeypatch):
     record = '{"text": "' + "a" * 900 + '"}'
     file = written(tmp_path, "[" + ",\n".join([record] * 2000) + "]", "a.json")
     assert sum(map(len, file.documents())) == 900 * 2000
+
+
+@pytest.mark.parametrize("names", ["prompt,completion", "completion,note,prompt", "label,text", "note,text,label"])
+def test_tables_with_the_columns_of_examples_need_no_fields(tmp_path, names):
+    assert written(tmp_path, f"{names}\n", "a.csv").label_fields is None
