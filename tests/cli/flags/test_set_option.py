@@ -15,8 +15,6 @@ from tests.documented_help import commands
 from tests.system.conftest import SMALL
 
 TRAIN = next(command for path, command in commands() if path == "lm train")
-EVERY = [pytest.param(section, each, id=f"{section}.{each.name}")
-         for section, kind in SECTIONS.items() for each in list_options(kind)]  # fmt: skip
 _OWN = {"validation": "0.2", "budget": "10m", "on": "attention", "encoding": "latin-1", "source_language": "en",
         "target_language": "de", "logit_bias": "5=1"}  # fmt: skip
 
@@ -48,45 +46,46 @@ def in_a_folder(tmp_path, monkeypatch):
     (tmp_path / "empty.txt").touch()
 
 
-@pytest.mark.parametrize(("section", "option"), EVERY)
-def test_a_setting_equals_its_flag(section, option, monkeypatch):
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_setting_equals_its_flag(section, monkeypatch):
     monkeypatch.setattr("cli.flags.ineffective_options.refuse_ineffective", lambda *_: None)
-    value = value_of(option)
-    flag = [option.flag] if option.kind is bool else [option.flag, str(value)]
-    by_flag = given(*flag)
-    by_key = given("--set", f"{section}.{option.name}={str(value).lower() if option.kind is bool else value}")
-    expected = (value,) if option.kind is tuple else value
-    assert by_flag == by_key
-    assert {name: values for name, values in by_key.items() if values} == {section: {option.name: expected}} or (
-        list(by_key[section][option.name]) == [value]
-    )
-    assert by_key.invocation is not None
-    assert by_flag.invocation is not None
-    assert by_key.invocation.typed == by_flag.invocation.typed
-    assert by_key.from_flags == by_flag.from_flags
+    for option in list_options(SECTIONS[section]):
+        value = value_of(option)
+        by_flag = given(option.flag) if option.kind is bool else given(option.flag, str(value))
+        by_key = given("--set", f"{section}.{option.name}={str(value).lower() if option.kind is bool else value}")
+        expected = (value,) if option.kind is tuple else value
+        assert by_flag == by_key
+        assert {name: values for name, values in by_key.items() if values} == {section: {option.name: expected}} or (
+            list(by_key[section][option.name]) == [value]
+        )
+        assert by_key.invocation is not None
+        assert by_flag.invocation is not None
+        assert by_key.invocation.typed == by_flag.invocation.typed
+        assert by_key.from_flags == by_flag.from_flags
 
 
-@pytest.mark.parametrize(("section", "option"), EVERY)
-def test_a_wrong_value_has_the_message_of_the_flag(section, option, capsys):
-    if option.kind in (str, tuple) and not option.choices:
-        pytest.skip("takes every text")
-    key = f"{section}.{option.name}"
-    assert run(["train", "text.txt", "--set", f"{key}=wrong"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert (f"--set {key}" if option.is_advanced else option.flag) in said
-    if option.kind is not bool:
-        assert run(["train", "text.txt", option.flag, "wrong"]) == 2
-        assert capsys.readouterr().err == said
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_wrong_value_has_the_message_of_the_flag(section, capsys):
+    for option in list_options(SECTIONS[section]):
+        if option.kind in (str, tuple) and not option.choices:
+            continue  # takes every text
+        key = f"{section}.{option.name}"
+        assert run(["train", "text.txt", "--set", f"{key}=wrong"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert (f"--set {key}" if option.is_advanced else option.flag) in said
+        if option.kind is not bool:
+            assert run(["train", "text.txt", option.flag, "wrong"]) == 2
+            assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("option", [each for kind in SECTIONS.values() for each in list_options(kind)
-                                       if each.kind is bool], ids=lambda each: each.name)  # fmt: skip
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("no", False), ("1", True), ("false", False)])
-def test_switches_take_the_words_of_toml_and_of_variables(option, text, value, monkeypatch):
+def test_switches_take_the_words_of_toml_and_of_variables(text, value, monkeypatch):
     monkeypatch.setattr("cli.flags.ineffective_options.refuse_ineffective", lambda *_: None)
-    section = next(name for name, kind in SECTIONS.items() if option in list_options(kind))
-    assert given("--set", f"{section}.{option.name}={text}")[section] == {option.name: value}
+    switches = [(section, each.name) for section, kind in SECTIONS.items() for each in list_options(kind)
+                if each.kind is bool]  # fmt: skip
+    parsed = given(*itertools.chain(*(("--set", f"{section}.{name}={text}") for section, name in switches)))
+    assert {(section, name): parsed[section].get(name) for section, name in switches} == dict.fromkeys(switches, value)
 
 
 def test_the_last_of_a_flag_and_its_setting_wins_and_lists_grow():

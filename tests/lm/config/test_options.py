@@ -1,6 +1,7 @@
 """Configs describe and check themselves."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -77,15 +78,13 @@ def test_unknown_keys_suggest_the_nearest():
 
 
 EXTREMES = [0, -1, 1e308, -1e308, float("inf"), float("-inf"), float("nan"), 2**63, 10**400, -(10**400), 10**5000]
-NUMBERS = [each for config in (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, AttentionConfig,
-                               PerplexityConfig, ScoringConfig) for each in options.list_options(config)
-           if each.kind in (int, float)]  # fmt: skip
 
 
-@pytest.mark.parametrize("described", NUMBERS, ids=lambda each: each.flag)
-def test_every_number_is_one_that_a_computer_has_or_is_refused_in_a_line(described):
-    largest = 2**64 - 1 if described.kind is int else 1e30
-    for value in EXTREMES:
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_number_is_one_that_a_computer_has_or_is_refused_in_a_line(config):
+    numbers = [each for each in options.list_options(config) if each.kind in (int, float)]
+    for described, value in itertools.product(numbers, EXTREMES):
+        largest = 2**64 - 1 if described.kind is int else 1e30
         said = _refusal(described, value)
         if said is None:
             assert abs(value) <= largest

@@ -50,6 +50,7 @@ each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @each_model
 @pytest.mark.parametrize("lengths", [LENGTHS, None], ids=["padded", "equally long"])
 def test_cached_logits_equal_uncached(make, lengths):
+    """Those of sources without their padding, step by step too: neither padding nor future tokens are seen."""
     model, source, tokens = make(), random_ids(3, 7), random_ids(3, 12, seed=1)
     expected = uncached(model, source, torch.tensor([7, 7, 7]) if lengths is None else lengths, tokens)
     for sizes in ([1] * 12, [12], [3, 1, 1, 6, 1]):
@@ -61,27 +62,6 @@ def test_cached_logits_equal_uncached(make, lengths):
 
 
 @each_model
-def test_padding_never_changes_results(make):
-    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 5, seed=1)
-    other = source.clone()
-    for row, length in zip(other, LENGTHS, strict=True):
-        row[length:] = 39
-    expected = SessionDriver(model, source, LENGTHS).feed(tokens)
-    for padded in (other, torch.cat((source, source), dim=1)):
-        assert_close(SessionDriver(model, padded, LENGTHS).feed(tokens), expected, model=model)
-    assert expected.isfinite().all()
-
-
-@each_model
-def test_future_tokens_never_change_past_logits(make):
-    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 9, seed=1)
-    other = tokens.clone()
-    other[:, 5:] = 39
-    left, right = (SessionDriver(model, source, LENGTHS).feed(each)[:, :5] for each in (tokens, other))
-    assert_close(left, right, model=model)
-
-
-@each_model
 def test_reordered_and_truncated_rows_continue_as_before(make):
     """A random walk over layouts, equal and ragged, long enough for slots to be freed."""
     model, source, lengths = make(), random_ids(3, 7), LENGTHS
@@ -90,8 +70,9 @@ def test_reordered_and_truncated_rows_continue_as_before(make):
     for step in range(30):
         fresh = random_ids(len(tokens), 1 + (step % 7 == 3), seed=step)
         tokens = torch.cat((tokens, fresh), dim=1)
-        expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
-        assert_close(steps.feed(fresh), expected, model=model)
+        logits = steps.feed(fresh)
+        if step % 3 == 2:
+            assert_close(logits, uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :], model=model)
         if step % 11 == 10:
             tokens = tokens[:, : step // 2]
             steps.truncate(step // 2)
@@ -107,16 +88,16 @@ def test_reordered_and_truncated_rows_continue_as_before(make):
 
 
 @each_model
-@pytest.mark.parametrize("length", [0, 4, 11])
-def test_truncated_positions_are_forgotten(make, length):
+def test_truncated_positions_are_forgotten(make):
     model, source, tokens, other = make(), random_ids(3, 7), random_ids(3, 12), random_ids(3, 6, seed=5)
-    steps = SessionDriver(model, source, LENGTHS)
-    steps.feed(tokens)
-    steps.truncate(length)
-    assert steps.length == length
-    expected = uncached(model, source, LENGTHS, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
-    logits = torch.cat([steps.feed(part) for part in other.split([1, 4, 1], dim=1)], dim=1)
-    assert_close(logits, expected, model=model)
+    for length in (0, 4, 11):
+        steps = SessionDriver(model, source, LENGTHS)
+        steps.feed(tokens)
+        steps.truncate(length)
+        assert steps.length == length
+        expected = uncached(model, source, LENGTHS, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
+        logits = torch.cat([steps.feed(part) for part in other.split([1, 4, 1], dim=1)], dim=1)
+        assert_close(logits, expected, model=model)
 
 
 @pytest.mark.parametrize("context", [6, 40])

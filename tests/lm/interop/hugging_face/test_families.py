@@ -33,15 +33,16 @@ def test_every_field_of_a_model_is_told_or_required(family):
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= told | ELSEWHERE | FOLLOWING | OF_TRAINING
 
 
-@pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("family", FIELDS)
-def test_a_config_goes_out_and_in_again(family, seed, tmp_path):
-    config = random_config(family, seed)
-    found = find_family(config, qwen2_tokenizer())
-    assert found.model_type == family
-    written = json.loads(json.dumps(to_json(config, found)))
-    _, again = from_json(written, tmp_path / "config.json")
-    assert to_json(again, found) == written
+def test_a_config_goes_out_and_in_again(family, tmp_path):
+    tokenizer = qwen2_tokenizer()
+    for seed in range(30):
+        config = random_config(family, seed)
+        found = find_family(config, tokenizer)
+        assert found.model_type == family
+        written = json.loads(json.dumps(to_json(config, found)))
+        _, again = from_json(written, tmp_path / "config.json")
+        assert to_json(again, found) == written
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
