@@ -176,9 +176,10 @@ class Alone:
             max_tokens=bodies[0]["max_tokens"], temperature=1.0, ignore_eos=True, logit_bias=biases
         )
 
-    def batched(self) -> Load:
-        """Continue all prompts as `lm generate --prompts` does."""
-        generator = Generator(self.loaded.model, self.loaded.tokenizer, self.config, batch_size=len(self.bodies))
+    def batched(self, max_tokens: int | None = None) -> Load:
+        """Continue all prompts as `lm generate --prompts` does; `max_tokens` are those of the requests."""
+        config = self.config if max_tokens is None else self.config.replace(max_tokens=max_tokens)
+        generator = Generator(self.loaded.model, self.loaded.tokenizer, config, batch_size=len(self.bodies))
         prompts = [Prompt(place, body["prompt"], "", seed=body["seed"]) for place, body in enumerate(self.bodies)]
         began, cpu = time.perf_counter(), time.process_time()
         texts = {prompt.number: samples[0].text for prompt, samples in generator.continue_prompts(prompts)}
@@ -226,7 +227,7 @@ def llama_server(program: str, file: Path, *, streams: int, threads: int) -> Ite
 
 def first_token_of_generate(run: Path, dtype: str, threads: int) -> tuple[float, float]:
     """Return wall and CPU seconds from the start of `lm generate` to its first token."""
-    options = "--no-echo", "--max-tokens", "1", "--ignore-eos", "--no-token-healing", "--seed", "1", "--dtype", dtype
+    options = "--no-echo", "--max-tokens", "1", "--no-token-healing", "--seed", "1", "--dtype", dtype
     command = [sys.executable, "-m", "cli", "generate", str(run), "The owl", *options, "--threads", str(threads)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -239,14 +240,7 @@ def first_token_of_serve(run: Path, dtype: str, threads: int) -> tuple[float, fl
     """Return wall and CPU seconds from the start of `lm serve` to the first token of a request."""
     began = time.perf_counter()
     with lm_server(run, dtype, threads) as server:
-        body = {
-            "prompt": "The owl",
-            "max_tokens": 1,
-            "ignore_eos": True,
-            "token_healing": False,
-            "seed": 1,
-            "stream": True,
-        }
+        body = {"prompt": "The owl", "max_tokens": 1, "token_healing": False, "seed": 1, "stream": True}
         _receive_all([_open(server.port, body)])
         return time.perf_counter() - began, cpu_seconds(server.process.pid)
 
@@ -271,7 +265,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
     run = make_large_run(folder / "run")
     loaded = load_for_decoding(run, HardwareConfig(dtype=given.dtype, threads=given.threads))
     bodies = make_bodies(loaded.tokenizer, given.streams, given.tokens)
-    alone, rounds = Alone(loaded, bodies), list[dict[str, Load]]()
+    alone, rounds, prefills = Alone(loaded, bodies), list[dict[str, Load]](), list[float]()
     with contextlib.ExitStack() as running:
         room = given.streams + 1  # the slow client takes no place from the others
         server = running.enter_context(lm_server(run, given.dtype, given.threads, "--batch-size", room))
@@ -298,6 +292,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
             system()
         for number in range(given.rounds):
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr, flush=True)
+            prefills.append(alone.batched(1).wall)
             rounds.append({name: system() for name, system in systems.items()})
         before = cpu_seconds(server.process.pid)
         time.sleep(_IDLE_SECONDS)
@@ -311,19 +306,20 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
     ]
     expected = rounds[0]["lm generate --prompts"].texts
     differing = {number for each in rounds for number in alone.differing(each["lm serve"].texts, expected)}
-    _print_tables(given, rounds, starts, idle, len(differing))
+    steps = [each["lm generate --prompts"].wall - prefill for each, prefill in zip(rounds, prefills, strict=True)]
+    _print_tables(given, rounds, statistics.median(steps) / (given.tokens - 1), starts, idle, len(differing))
     return bool(differing)
 
 
 def _print_tables(
     given: argparse.Namespace,
     rounds: Sequence[dict[str, Load]],
+    step: float,
     starts: Sequence[tuple[tuple[float, float], tuple[float, float]]],
     idle: float,
     differing: int,
 ) -> None:
     total, base = given.streams * given.tokens, "lm generate --prompts"
-    step = statistics.median(each[base].wall for each in rounds) / given.tokens
     print(f"{given.streams} streams × {given.tokens} tokens, {given.dtype}, {given.threads} thread(s), medians of "
           f"{given.rounds} alternating rounds.\n")  # fmt: skip
     print("| system | tokens/s | relative to `lm generate --prompts` | in CPU time | first token, p50, p95 "
@@ -335,7 +331,7 @@ def _print_tables(
         in_cpu = statistics.median(each[base].cpu / each[name].cpu for each in rounds)
         print(f"| {name} | {total / wall:.0f} | {ratio:.2f} | {in_cpu:.2f} ", end="")
         if name == base:
-            print(f"| | {1000 * step:.1f} ms | 1 |")
+            print(f"| | {1000 * step:.1f} ms a step | 1 |")
             continue
         first, gaps = (sorted(itertools.chain.from_iterable(lists)) for lists in (
             (each[name].first for each in rounds), (each[name].gaps for each in rounds)
@@ -344,6 +340,8 @@ def _print_tables(
             1000 * values[int(fraction * len(values))] for values in (first, gaps) for fraction in (0.5, 0.95)
         )
         print(f"| {early:.0f}, {late:.0f} ms | {median:.1f}, {p95:.1f} ms | {p95 / 1000 / step:.2f} |")
+        if (events := len(first) + len(gaps)) < 0.95 * total * given.rounds:
+            print(f"{name}: only {events} of {total * given.rounds} tokens came as events", file=sys.stderr)
     for place, name in enumerate(("wall", "CPU")):
         generate, serve = (statistics.median(each[side][place] for each in starts) for side in (0, 1))
         print(f"\n{name} time to the first token: lm generate {generate:.2f} s, lm serve {serve:.2f} s, ratio "
