@@ -124,7 +124,7 @@ def test_the_number_of_epochs_is_limited_and_with_it_what_follows_from_them(make
     for left in (10, 10_000, 100_000):
         speed = TrainingSpeed(1.0, EvaluationCost(0.01, 0.0), Hardware("cpu", "float32", 1))
         chosen, _, forecast = fit_to_speed(
-            resolution, speed, run.data, left=left, ngram_bits=ngram_bits, train_tokens=1000
+            resolution, speed, run.data, seconds_left=left, ngram_bits=ngram_bits, train_tokens=1000
         )
         found.append((forecast.max_steps, chosen.config.model.dropout, chosen.config.training.weight_decay))
         if forecast.max_steps is not None:
