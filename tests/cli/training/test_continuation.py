@@ -1,6 +1,9 @@
 """What a run that starts from another one's weights, or is extended, says on stderr, and in its summary."""
 
+import contextlib
+import io
 import json
+import shutil
 
 import pytest
 
@@ -12,15 +15,26 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def base(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """A folder with two texts and a run on the first."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "one.txt").write_text("the fox and the owl sing to the moon. " * 200)
+    (folder / "two.txt").write_text("a sailor sells shells by the shore; " * 60)
+    flags = ["-o", str(folder / "base"), "--steps", "40", "--evaluate-every", "20", *SMALL]
+    with contextlib.redirect_stderr(io.StringIO()) as said, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        assert run(["train", str(folder / "one.txt"), *flags]) == 0
+    assert "no improvement" not in said.getvalue()
+    return folder
+
+
+@pytest.fixture
+def base(trained, tmp_path, monkeypatch):
+    """A copy of it, where commands run."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "one.txt").write_text("the fox and the owl sing to the moon. " * 200)
-    (tmp_path / "two.txt").write_text("a sailor sells shells by the shore; " * 60)
-    assert run(["train", "one.txt", "-o", "base", "--steps", "40", "--evaluate-every", "20", *SMALL]) == 0
-    assert "no improvement" not in capsys.readouterr().err
     return tmp_path
 
 
