@@ -85,7 +85,8 @@ def import_(
         return
     if is_peft_folder(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    refuse_ineffective(build_invocation(context), "files", is_adapter=False)
+    if folder.is_dir():
+        refuse_ineffective(build_invocation(context), "files", is_adapter=False)
     imported = import_model(folder, out)
     size = format_count(count_parameters(imported.checkpoint))
     print_labelled(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +65,39 @@ class StoredConversations:
     Attributes:
         examples: their tokens and ends.
         is_reply: (tokens of the split,) 1 where the assistant writes.
+        numbers: of the selected conversations; None for all.
     """
 
     examples: StoredExamples
     is_reply: npt.NDArray[np.uint8]
+    numbers: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.examples) if self.numbers is None else len(self.numbers)
 
     @property
     def records(self) -> npt.NDArray[Any]:
         """Their records."""
-        return self.examples.records
+        return self.examples.records if self.numbers is None else self.examples.records[self.numbers]
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of tokens of each."""
-        return self.examples.lengths()
+        return self.examples.lengths() if self.numbers is None else self.examples.lengths()[self.numbers]
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the tokens of a conversation, and of each whether the assistant writes it."""
-        ends = self.records["end"]
-        start = int(ends[number - 1]) if number else 0
-        return self.examples.read(number)[0], self.is_reply[start : int(ends[number])].astype(bool)
+        row = number if self.numbers is None else int(self.numbers[number])
+        ids, end = self.examples.read(row)[0], int(self.examples.records["end"][row])
+        return ids, self.is_reply[end - len(ids) : end].astype(bool)
+
+    def with_replies_within(self, context: int) -> StoredConversations:
+        """Return the conversations in whose first `context` + 1 tokens the assistant writes."""
+        ends, lengths = self.examples.records["end"].astype(np.int64), self.examples.lengths()
+        has_reply = np.ones(len(lengths), dtype=bool)
+        for row in np.flatnonzero(lengths > context + 1).tolist():
+            start = int(ends[row] - lengths[row])
+            has_reply[row] = self.is_reply[start + 1 : start + context + 1].any()
+        return self if has_reply.all() else replace(self, numbers=np.flatnonzero(has_reply))
 
 
 def open_conversations(folder: Path | str, split: SplitName) -> StoredConversations:

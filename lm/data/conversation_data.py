@@ -27,10 +27,14 @@ class ConversationData(RowData[StoredConversations]):
     def __init__(
         self, train: StoredConversations, validation: StoredConversations, *, context: int, rows: int, seed: int
     ) -> None:
-        """Create batches of `rows` conversations; InputError if the first reply of one is beyond the context."""
-        super().__init__(train, validation, context=context, rows=rows, seed=seed)
-        self.tokens = self._count_replies(train)
-        self._count_replies(validation)
+        """Create batches of `rows` conversations; InputError if none has a reply within the context."""
+        usable = train.with_replies_within(context), validation.with_replies_within(context)
+        if not len(usable[0]):
+            problem = f"no conversation has a reply within the context of {context} tokens"
+            raise InputError(f"{problem}: use a longer context", settings=["context_length"])
+        super().__init__(*usable, context=context, rows=rows, seed=seed)
+        self.tokens = self._count_replies(usable[0])
+        self.n_left_out = len(train) + len(validation) - sum(map(len, usable))
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
@@ -52,31 +56,28 @@ class ConversationData(RowData[StoredConversations]):
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn about conversations longer than the context."""
-        if not self.n_truncated:
-            return []
-        problem = f"{self.n_truncated:,} of {self.samples:,} conversations are longer than the context"
-        return [Advice(f"{problem}: their last turns are left out", settings=["context_length"])]
+        problems = []
+        if self.n_left_out:
+            total = len(self._train) + len(self._validation) + self.n_left_out
+            left_out = f"{self.n_left_out:,} of {total:,} conversations have no reply within the context"
+            problems.append(f"{left_out}: they are left out")
+        if self.n_truncated:
+            longer = f"{self.n_truncated:,} of {self.samples:,} conversations are longer than the context"
+            problems.append(f"{longer}: their last turns are left out")
+        return [Advice(problem, settings=["context_length"]) for problem in problems]
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
         """Return none: conversations have no labels."""
         return []
 
     def _count_replies(self, split: StoredConversations) -> int:
-        """Count the assistant's tokens within the context; InputError if a conversation has none there."""
+        """Count the assistant's tokens within the context."""
         lengths, ends = split.lengths(), split.records["end"]
         learned = int(split.records["learned"].sum())
         for number in np.flatnonzero(lengths > self._context + 1).tolist():
             start = int(ends[number]) - int(lengths[number])
             inside = int(split.is_reply[start + 1 : start + self._context + 1].sum())
             learned -= int(split.is_reply[start : int(ends[number])].sum()) - inside
-            if not inside:
-                record = split.records[number]
-                where = f"{split.examples.files[record['file']]}: line {record['line']}"
-                raise InputError(
-                    f"{where}: the first reply begins after {self._context} tokens, beyond the context; leave the "
-                    "conversation out, or use a longer context",
-                    settings=["context_length"],
-                )
         return learned
 
     def _make_batch(self, split: StoredConversations, numbers: Sequence[int]) -> Batch:

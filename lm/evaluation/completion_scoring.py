@@ -88,11 +88,11 @@ def score_conversations(
 ) -> Iterator[CompletionScores]:
     """Score the assistant's tokens of conversations, as in training (see `lm.data.conversation_data`).
 
-    Arguments and results are those of `score_completions`.
+    Arguments and results are those of `score_completions`. Conversations without a reply within the context are left
+    out, and count as shortened.
 
     Raises:
-        InputError: a conversation cannot be encoded, none of its replies begins within the context, or the model
-            outputs NaN.
+        InputError: a conversation cannot be encoded, or the model outputs NaN.
     """
     encoded = (_encode_conversations(chunk, tokenizer, context, name) for chunk in _group(conversations))
     yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
@@ -115,16 +115,17 @@ def _score(
     result, count = PerplexityResult(), 0
     for framed in encoded:
         count += sum(example.is_shortened for example in framed)
-        numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
-        parts = [[framed[row] for row in rows] for rows in numbers]
+        scored = [example for example in framed if example.is_scored.any()]
+        numbers = length_batches([len(example.ids) for example in scored], rows=batch_size)
+        parts = [[scored[row] for row in rows] for rows in numbers]
         batches = (
             Batch.from_masked_rows(
                 [completion.ids for completion in part], [completion.is_scored for completion in part]
             )
             for part in parts
         )
-        for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
-            for completion, nats in zip(part, scored, strict=True):
+        for part, of_batch in zip(parts, score_batches(model, batches, parallel_map), strict=True):
+            for completion, nats in zip(part, of_batch, strict=True):
                 _add_scores(result, completion, nats, name)
         yield CompletionScores(result, count)
     yield CompletionScores(result, count)
@@ -200,7 +201,5 @@ def _encode_conversations(
             raise error.at(where) from None
         losses = [offsets.round_trip_loss(TextPiece(reply, starts_document=True), own) for reply, own in replies]
         is_shortened, ids, is_reply = len(ids) > context + 1, ids[: context + 1], is_reply[: context + 1]
-        if not is_reply.any():
-            raise InputError(f"{where}: the first reply begins beyond the context of {context} tokens; leave it out")
         framed.append(_EncodedExample(conversation.replies, conversation.line, ids, is_reply, is_shortened, losses))
     return framed

@@ -91,8 +91,8 @@ def add_token_rows(
         return dict(weights)
     if config.lora:
         raise UsageError(
-            "the chat template needs tokens that the run to start from has not, and adapters leave their embeddings as "
-            "they are: train all weights, or start from a run with a chat template",
+            "the run to start from has no tokens for the chat template, and adapters train no embeddings: train all "
+            "weights, or start from a run with a chat template",
             settings=("lora",),
         )
     first, size = old.vocab_size, max(model.vocab_size, tokenizer.vocab_size)

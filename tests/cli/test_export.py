@@ -27,7 +27,7 @@ def test_a_file_for_llama_cpp(tmp_path, capsys):
     assert run(["export", str(folder), "--to", "gguf", "--type", "float16", "-o", str(out)]) == 0
     told = capsys.readouterr()
     assert "qwen3 of llama.cpp, float16: norm rmsnorm" in told.err
-    assert "words   parted as by gpt-2\n" in told.err
+    assert "tokens  pre-tokenised as by gpt-2\n" in told.err
     assert out.read_bytes()[:4] == b"GGUF"
     assert not told.out
 

@@ -167,15 +167,35 @@ def test_a_text_model_gets_role_tokens(place, tmp_path, capsys):
 def test_adapters_cannot_learn_role_tokens(place, tmp_path, capsys):
     command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
     assert run([*command, "--lora", "2", "--steps", "1"]) == 2
-    assert "the chat template needs tokens" in capsys.readouterr().err
+    assert "has no tokens for the chat template" in capsys.readouterr().err
     again = ["train", str(place / "chats.jsonl"), "--from", str(place / "run"), "-o", str(tmp_path / "second")]
     assert run([*again, "--lora", "2", "--steps", "1"]) == 0
 
 
-def test_a_first_reply_beyond_the_context_is_refused(place, tmp_path, capsys):
+def test_conversations_without_a_reply_in_the_context_are_left_out(place, tmp_path, capsys):
     command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "8", *LENGTH]
     assert run(command) == 1
-    assert "the first reply begins after 8 tokens, beyond the context" in capsys.readouterr().err
+    assert "no conversation has a reply within the context of 8 tokens" in capsys.readouterr().err
+    lines = (place / "chats.jsonl").read_text().splitlines(keepends=True)
+    long = [{"role": "user", "content": "owl " * 300}, {"role": "assistant", "content": "No."}]
+    (tmp_path / "few.jsonl").write_text("".join(lines))
+    (tmp_path / "more.jsonl").write_text("".join([*lines, f"{json.dumps({'messages': long})}\n"]))
+    tokenizer = ["--tokenizer", str(place / "run"), "--validation", "0"]
+    for name in ("few", "more"):
+        assert (
+            run(["train", str(tmp_path / f"{name}.jsonl"), *tokenizer, "-o", str(tmp_path / name), *SHAPE, *LENGTH])
+            == 0
+        )
+    assert (
+        f"1 of {len(lines) + 1} conversations have no reply within the context: they are left out"
+        in capsys.readouterr().err
+    )
+    few, more = (load_weights(tmp_path / name) for name in ("few", "more"))
+    assert all(torch.equal(few[name], more[name]) for name in few)
+    assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / "few.jsonl")]) == 0
+    scores = capsys.readouterr().out.splitlines()[1].split()[1:]
+    assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / "more.jsonl")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[1:] == scores
 
 
 def test_a_long_conversation_loses_its_last_turns(place, tmp_path, capsys):

@@ -254,6 +254,7 @@ REFUSED = [
     ("merge gpt -o out", 2, "gpt: has no adapters, so there is nothing to merge (lm train --lora)"),
     ("merge nowhere -o out", 1, "nowhere: no such run"),
     ("import nowhere -o out", 1, "nowhere: no such folder; name the folder of a model"),
+    ("import text.txt -o out", 1, "text.txt: a file, and no model is imported from one, such as GGUF; name the folder"),
     ("export gpt --to gguf --type int8 -o out", 2, "gguf has no dtype 'int8'; choose from float32, float16, q8_0 (--type)"),
     ("export gpt --to hugingface -o out", 2, "to cannot be 'hugingface' (did you mean 'huggingface'?)"),
     ("export experts -o out", 2, "transformers has no model with experts 2: train one"),

@@ -42,7 +42,7 @@ def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
     return {
         "model": f"{exported.architecture.architecture} of llama.cpp, {config.type}: {exported.decided_by}",
-        "words": f"parted as by {words}" + (f"; {left_out}" if left_out else ""),
+        "tokens": f"pre-tokenised as by {words}" + (f"; {left_out}" if left_out else ""),
     }
 
 

@@ -130,6 +130,8 @@ def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
 def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     if not isinstance(values, Mapping):
         raise InputError(f"{path}: must be an object of keys and values; choose the folder of a model")
+    if "model_type" not in values:
+        raise InputError(f"{path}: has no model_type; name the folder of a model in transformers' layout")
     families = [
         family for family in (*FAMILIES, *custom_code.CUSTOM_FAMILIES) if family.model_type == values.get("model_type")
     ]

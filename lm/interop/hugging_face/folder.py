@@ -34,6 +34,9 @@ _MAX_JSON_BYTES = 100_000_000
 
 def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     """Return the parsed config.json of a folder; InputError without it."""
+    if folder.is_file():
+        what = "a file, and no model is imported from one, such as GGUF"
+        raise InputError(f"{folder}: {what}; name the folder of a model, with {CONFIG} in it")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a model, with {CONFIG} in it")
     if not (folder / CONFIG).is_file():

@@ -27,7 +27,7 @@ def test_a_file_for_llama_cpp(tmp_path):
     pytest.importorskip("gguf")
     told = export_run(plain_run(tmp_path / "run", "qwen2"), tmp_path / "out", ExportConfig(to="gguf", type="q8_0"))
     assert told["model"].startswith("qwen2 of llama.cpp, q8_0: norm rmsnorm, positions rotary")
-    assert told["words"] == "parted as by qwen2; texts are not brought to the normal form C of Unicode there"
+    assert told["tokens"] == "pre-tokenised as by qwen2; texts are not brought to the normal form C of Unicode there"
     assert (tmp_path / "out").is_file()
 
 
