@@ -108,15 +108,15 @@ class Repetition:
 
     Attributes:
         documents: documents, of both splits, with the tokens of an earlier one.
-        held_out: fraction of the held-out text that also occurs in the training split, in windows of `stretch` tokens
+        held_out: fraction of the held-out text that also occurs in the training split, in windows of `window` tokens
             or as a whole shorter document; for examples and conversations, the fraction that are also in the training
             split; None without held-out text.
-        stretch: the window length, in tokens; 0 for examples and conversations.
+        window: the window length, in tokens; 0 for examples and conversations.
     """
 
     documents: int
     held_out: float | None
-    stretch: int
+    window: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +222,8 @@ class Manifest(PreparedManifest):
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """Convert the splits and the repetition."""
         splits, repetition = values["splits"], values.get("repetition")
+        if isinstance(repetition, Mapping):  # its field in earlier versions
+            repetition = {"window" if name == "stretch" else name: value for name, value in repetition.items()}
         return {
             **upgrade_line_end_settings(values),
             "splits": {

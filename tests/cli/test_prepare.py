@@ -130,7 +130,7 @@ def test_copies_of_examples_and_conversations_are_told_and_on_one_side(capsys, n
     arguments = ["prepare", "task.jsonl", "--supervised", "--kind", "byte", "--json"]
     assert run([*arguments, "--validation", "0.2", "-o", "out"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["repetition"] == {"documents": 30, "held_out": 0.0, "stretch": 0}
+    assert json.loads(captured.out)["repetition"] == {"documents": 30, "held_out": 0.0, "window": 0}
     assert f"copies  30 of 230 {noun} (13.0%) repeat another, all in the same split\n" in captured.err
     assert "warning" not in captured.err
     assert run([*arguments, "--validation", "held.jsonl", "-o", "other"]) == 0

@@ -49,6 +49,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"\blearned shares$", "residual scalars", _NEW_NAME),
     (r"^(command \d+:)parts_found$", r"\1chunks_reused", _NEW_NAME),
     (r"^(command \d+:)each\.", r"\1per_process.", _NEW_NAME),
+    (r"\brepetition\.stretch$", "repetition.window", _NEW_NAME),
     (r"\bmodel\.rotary_share$", "model.rotary_fraction", _NEW_NAME),
     (r"\btraining\.masked_share$", "training.masking_rate", _NEW_NAME),
     (r"\bplan\.decay_share$", "plan.decay_scale", _NEW_NAME),

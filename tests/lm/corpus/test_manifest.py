@@ -45,6 +45,11 @@ def test_a_manifest_survives_json(tmp_path):
     assert MADE.data == DataConfig(validation="0.2", separator="S", field="body", keep_line_ends=True)
 
 
+def test_a_field_is_read_by_its_name_in_earlier_versions(tmp_path):
+    write(tmp_path, {**MADE.to_dict(), "repetition": {"documents": 2, "held_out": 0.5, "stretch": 32}})
+    assert Manifest.read(tmp_path) == MADE
+
+
 def test_one_from_before_some_fields_were_added_is_read(tmp_path):
     values = MADE.to_dict() | {"format_version": 1}
     for name in ("kind", "repetition", "field", "keep_line_ends"):

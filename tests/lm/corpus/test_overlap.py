@@ -206,7 +206,7 @@ def test_equals_a_search_with_sets(block, seed, monkeypatch):
     found = measure_repetition(split(train, before=before), split(held_out, before=before), vocab_size=9, window=window)
     # The token before the first document is trained on too, but no held-out document has it.
     assert (found.documents, found.held_out) == slowly(train, held_out, window)
-    assert found.stretch == window
+    assert found.window == window
 
 
 def test_many_places_are_sampled_evenly(monkeypatch):
