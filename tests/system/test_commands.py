@@ -78,7 +78,7 @@ def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     def beginning(name: str) -> Path:
         short = tmp_path / name.replace("/", "-")
         with whole(name).open() as lines:
-            short.write_text("".join(islice(lines, 20 if "heldout" in name else 600)))
+            short.write_text("".join(islice(lines, 20 if "heldout" in name else 300)))
         return short
 
     monkeypatch.setattr(corpora, "path", beginning)

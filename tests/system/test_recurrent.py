@@ -18,7 +18,9 @@ def folder(tmp_path_factory) -> Path:
     """A recurrent translation model and a recurrent language model, ten steps old, and what they learned from."""
     folder = tmp_path_factory.mktemp("recurrent")
     for side, path in enumerate(("text.one", "text.eins")):
-        (folder / path).write_text("".join(pair[side] + "\n" for pair in pairs(120, seed=0)))
+        lines = [pair[side] + "\n" for pair in pairs(120, seed=0)]
+        (folder / path).write_text("".join(lines))
+        (folder / f"few-{path}").write_text("".join(lines[:12]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         command = ["train", *files(folder), "-o", str(folder / "mt"), "--preset", "seq2seq-tiny"]
@@ -28,8 +30,8 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def files(folder: Path) -> list[str]:
-    return ["--source", str(folder / "text.one"), "--target", str(folder / "text.eins")]
+def files(folder: Path, which: str = "") -> list[str]:
+    return ["--source", str(folder / f"{which}text.one"), "--target", str(folder / f"{which}text.eins")]
 
 
 @pytest.mark.parametrize("name", ["mt", "lm"])
@@ -39,9 +41,9 @@ def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
 
 def test_translate_evaluate_and_perplexity(folder, capsys):
     for options in (["--beam", "1"], ["--beam", "3", "--coverage-penalty", "0.2"], ["--sample", "--seed", "1"]):
-        assert run(["translate", str(folder / "mt"), str(folder / "text.one"), *options]) == 0
-        assert capsys.readouterr().out.count("\n") == 120
-    assert run(["evaluate", str(folder / "mt"), *files(folder), "--json"]) == 0
+        assert run(["translate", str(folder / "mt"), str(folder / "few-text.one"), *options]) == 0
+        assert capsys.readouterr().out.count("\n") == 12
+    assert run(["evaluate", str(folder / "mt"), *files(folder, "few-"), "--json"]) == 0
     assert "bleu" in capsys.readouterr().out.lower()
     assert run(["perplexity", str(folder / "mt"), *files(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
