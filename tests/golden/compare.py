@@ -186,10 +186,11 @@ def compare(wanted: list[Case], given: argparse.Namespace) -> int:
 
 def _differences(case: Case, expected: Record, found: Record) -> Iterator[str]:
     """Lines that say what differs, in the order of the records."""
-    expected = {_renamed(name): value for name, value in expected.items()}
+    # both: this tree copies files of the base tree's runs as they are
+    records_by_name = ({_renamed(name): value for name, value in record.items()} for record in (expected, found))
     expected, found = (
         {name: value for name, value in record.items() if not _may_differ(f"{case.name}/{name}")}
-        for record in (expected, found)
+        for record in records_by_name
     )
     for name, value in expected.items():
         if name not in found:
