@@ -201,7 +201,7 @@ class Models:
             raise invalid(f"model must be one of {', '.join(self._by_name)}", param="model")
         if name not in self._by_name:
             shown = name if len(name) <= 80 else f"{name[:80]}…"
-            hint = did_you_mean(name, self._by_name)
+            hint = did_you_mean(name, self._by_name) or f"; choose from {', '.join(self._by_name)}"
             raise ApiError(404, f"there is no model {shown!r}{hint}", param="model", code="model_not_found")
         return self._by_name[name]
 

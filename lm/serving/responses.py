@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,15 @@ from lm.serving.inspection import ScoredIds, token_text
 from lm.serving.models import ServedModel
 from lm.tokenizer.tokenizer import Tokenizer
 
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 FINISH_REASONS = {"length": "length", "end_of_text": "stop", "stop": "stop"}
 """OpenAI's name of each `FinishReason`."""
 
 
 def to_json(value: Any) -> bytes:  # noqa: ANN401
-    """Encode a value; ASCII, so that any text can be sent."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    """Encode a value in UTF-8; lone surrogates and what some clients take for a line end are escaped."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 def to_event(value: Any) -> bytes:  # noqa: ANN401
