@@ -92,11 +92,12 @@ def test_the_costs_of_gpt2():
     assert "cross-attention" not in found["parameters"]
 
 
-def test_what_each_of_several_processes_holds_of_gpt2():
+def test_what_each_of_several_processes_holds_of_a_narrow_gpt2():
     """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
-    gpt2 = build_run_config("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
+    narrow = {"context_length": 64, "d_model": 96, "n_heads": 2}
+    gpt2 = build_run_config("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": narrow})
     sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
-    total, block = count_parameters(gpt2), 12 * 768**2 + 13 * 768
+    total, block = count_parameters(gpt2), 12 * 96**2 + 13 * 96
     whole, shared = compute_costs_per_process(gpt2, 8), compute_costs_per_process(sharded, 8)
     assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
     assert shared["optimizer"] == whole["optimizer"] // 8
