@@ -88,8 +88,11 @@ def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
         biases: non-empty sequences of IDs, and what is added.
     """
     biased = logits.clone()
+    of_token = {last: bias for (*before, last), bias in biases.items() if not before}
+    if of_token:  # in one operation: there may be hundreds
+        biased[:, list(of_token)] += biased.new_tensor(list(of_token.values()))
     for (*before, last), bias in biases.items():
-        if len(before) <= tokens.shape[1]:
+        if 0 < len(before) <= tokens.shape[1]:
             end = tokens[:, tokens.shape[1] - len(before) :]
             completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
             biased[:, last] += torch.where(completes, bias, 0.0)

@@ -48,6 +48,7 @@ from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine.selection import plan_engines
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.text.prompts import Prompt
@@ -256,6 +257,7 @@ def main() -> None:
     parser.add_argument("--llama-server", metavar="PATH", default=shutil.which("llama-server"))
     given = parser.parse_args()
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # else each start would compile lm again
+    subprocess.run([sys.executable, "-m", "cli", "compile"], check=True)  # what was compiled before is loaded
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as folder:
         sys.exit(_measure(Path(folder), given))
 
@@ -307,6 +309,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
     expected = rounds[0]["lm generate --prompts"].texts
     differing = {number for each in rounds for number in alone.differing(each["lm serve"].texts, expected)}
     steps = [each["lm generate --prompts"].wall - prefill for each, prefill in zip(rounds, prefills, strict=True)]
+    print(f"Engine of lm: {plan_engines(loaded.model)}\n")
     _print_tables(given, rounds, statistics.median(steps) / (given.tokens - 1), starts, idle, len(differing))
     return bool(differing)
 
