@@ -20,6 +20,7 @@ from lm.corpus.manifest import SplitName
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.repetition import Hashes, HashLookup, RollingHash, count_window_tokens
 from lm.corpus.shards import TokenReader, open_split, read_manifest
+from lm.corpus.tokenized_examples import open_examples
 from lm.corpus.tokenized_pairs import SideName, StoredPairs, open_pairs
 from lm.pseudorandom import hash64
 from lm.text.parallel import SentencePair
@@ -62,11 +63,19 @@ class Overlap:
 
 @dataclass
 class _TokenSample:
-    """The beginning of a file as one token sequence, with special tokens as in shards."""
+    """The beginning of a file as one token sequence, with special tokens as in shards.
+
+    Attributes:
+        parts: the tokens.
+        edges: where each document begins.
+        length: number of tokens.
+        is_framed: whether start and end tokens are around documents; not around conversations.
+    """
 
     parts: list[NDArray[Any]] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
     length: int = 0
+    is_framed: bool = True
 
     def add(self, tokens: NDArray[Any]) -> None:
         self.parts.append(tokens)
@@ -89,16 +98,17 @@ class TrainingOverlap:
         """Return whether further text would be ignored."""
         return self._room <= 0
 
-    def add(self, file: int, tokens: NDArray[Any], *, starts_document: bool) -> None:
-        """Add tokens of a file, in reading order."""
+    def add(self, file: int, tokens: NDArray[Any], *, starts_document: bool, is_framed: bool = True) -> None:
+        """Add tokens of a file, in reading order; conversations are not framed by start and end tokens."""
         if self.is_full:
             return
-        text = self._texts.setdefault(file, _TokenSample())
+        text = self._texts.setdefault(file, _TokenSample(is_framed=is_framed))
         if starts_document:
-            if text.edges:
+            if text.edges and is_framed:
                 text.add(self._end)
             text.edges.append(text.length)
-            text.add(self._start)
+            if is_framed:
+                text.add(self._start)
         text.add(tokens.astype(np.uint32))
         self._room -= len(tokens)
 
@@ -129,10 +139,14 @@ class TrainingOverlap:
         sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
         lookup = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
         train = open_split(folder, "train")
-        for ids in _read_overlapping(train, rolling_hash.window):
+        edges = _read_edges(folder) if manifest.kind == "conversations" else None
+        for first, ids in _read_overlapping(train, rolling_hash.window):
             sums = rolling_hash.prefix_sums(ids)
             lookup.mark(rolling_hash.window_hashes(sums))
-            starts = np.flatnonzero(np.isin(ids, self._start))
+            if edges is None:
+                starts = np.flatnonzero(np.isin(ids, self._start))
+            else:
+                starts = edges[(edges >= first) & (edges <= first + len(ids))] - first
             lookup.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
         is_found, measured = lookup.is_found, {}
@@ -146,7 +160,7 @@ class TrainingOverlap:
 
     def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
         """Hash windows, or whole shorter documents, at equal distances."""
-        ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
+        ids = np.concatenate([*text.parts, *([self._end] if text.is_framed else [])]).astype(np.int64)
         offsets = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
         edges = np.array([*text.edges, len(ids)])
         documents = np.searchsorted(edges, offsets, side="right") - 1
@@ -230,10 +244,15 @@ def _as_token_array(index: int | None) -> NDArray[np.uint32]:
     return np.array([] if index is None else [index], dtype=np.uint32)
 
 
-def _read_overlapping(tokens: TokenReader, window: int) -> Iterator[NDArray[np.integer]]:
-    """Yield all tokens in parts that overlap by a window; sampled parts if there are very many."""
+def _read_edges(folder: Path) -> NDArray[np.int64]:
+    """Return where each conversation of the training split begins, and where the last one ends."""
+    return np.append(0, open_examples(folder, "train").records["end"]).astype(np.int64)
+
+
+def _read_overlapping(tokens: TokenReader, window: int) -> Iterator[tuple[int, NDArray[np.integer]]]:
+    """Yield all tokens in parts that overlap by a window, with their start; sampled parts if there are very many."""
     is_whole = len(tokens) <= _MOST_READ
     size = _WHOLE if is_whole else _PART
     step = size if is_whole else size * len(tokens) // _MOST_READ
     for start in range(0, len(tokens), step):
-        yield tokens.read(start, min(start + size + window - 1, len(tokens)))
+        yield start, tokens.read(start, min(start + size + window - 1, len(tokens)))

@@ -81,7 +81,7 @@ class ContaminationCheck:
             if self._overlap is None or self._overlap.is_full or tokenizer.chat_template is None:
                 return
             ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
-            self._overlap.add(file, np.array(ids), starts_document=True)
+            self._overlap.add(file, np.array(ids), starts_document=True, is_framed=False)
 
     def add_pairs(self, file: int, pairs: Iterable[SentencePair]) -> None:
         """Record sentence pairs of a file, up to a limit."""

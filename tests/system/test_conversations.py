@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def expected_rows(tokenizer, messages: list[dict[str, str]]) -> list[tuple[int, 
         learned += [False] + [is_reply] * (len(content) + 1)
     targets = [token if counts else IGNORE_INDEX for token, counts in zip(tokens[1:], learned[1:], strict=True)]
     return list(zip(tokens[:-1], targets, strict=True))
+
+
+def test_training_conversations_are_recognised(place, tmp_path, capsys):
+    lines = [json.loads(line) for line in (place / "chats.jsonl").read_text().splitlines()]
+    new = [{"messages": [{**turn, "content": turn["content"][::-1]} for turn in line["messages"]]} for line in lines]
+    (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
+    assert run(["perplexity", str(place / "run"), str(place / "chats.jsonl"), str(tmp_path / "new.jsonl")]) == 0
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "was training text" in line]
+    part = re.search(r"chats.jsonl: (\d+)% of it was training text", warning)
+    assert int(part[1]) >= 80
 
 
 def test_the_loss_falls_on_the_tokens_of_the_assistant_alone(place):
