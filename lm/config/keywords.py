@@ -30,7 +30,7 @@ from lm.config.run_config import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, Settings, merge_layers
 from lm.config.tokenizer import Merges, TokenizerKind
 from lm.config.toml import read_toml
-from lm.config.training import Criterion, OptimizerKind, Schedule
+from lm.config.training import Criterion, OptimizerKind, Orthogonalisation, Schedule
 from lm.errors import UsageError
 
 PathLike = str | os.PathLike[str]
@@ -246,6 +246,7 @@ class RunOptions(TypedDict, total=False):
     final_learning_rate: float
     decay_fraction: float
     optimizer: OptimizerKind
+    orthogonalisation: Orthogonalisation
     beta1: float
     beta2: float
     epsilon: float

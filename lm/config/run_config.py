@@ -13,7 +13,7 @@ from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, Hardwa
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.training import OF_EARLIER_VERSIONS, TrainingConfig
 from lm.errors import UsageError
 
 FORMAT_VERSION = 1
@@ -177,6 +177,8 @@ class RunConfig:
             )
         if isinstance(data := values.get("data", {}), Mapping):
             values = {**values, "data": upgrade_line_end_settings(data)}
+        if isinstance(training := values.get("training", {}), Mapping):
+            values = {**values, "training": {**OF_EARLIER_VERSIONS, **training}}
         parts: dict[str, Any] = {
             name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
             for name, kind in SECTIONS.items()

@@ -12,9 +12,12 @@ from lm.errors import UsageError
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
+Orthogonalisation = Literal["gram-newton-schulz", "newton-schulz"]
 
 MOST_ROWS = 2**40
 """The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
+OF_EARLIER_VERSIONS = {"orthogonalisation": "newton-schulz"}
+"""Settings of runs made before there was a choice."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -48,6 +51,9 @@ class TrainingConfig(CheckedConfig):
         0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True
     )
     optimizer: OptimizerKind = option("adamw", "Optimizer; muon: AdamW for embeddings and vectors.")
+    orthogonalisation: Orthogonalisation = option(
+        "gram-newton-schulz", "Muon: iteration; newton-schulz: slower, rounds differently.", advanced=True
+    )
     beta1: float = option(0.9, "AdamW: β1.", minimum=0, maximum=0.9999, advanced=True)
     beta2: float = option(0.95, "AdamW: β2.", minimum=0, maximum=0.99999, advanced=True)
     epsilon: float = option(1e-8, "AdamW: ε.", minimum=0, advanced=True)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lm.optim.muon import Muon, orthogonalise, update_scale
+from lm.optim.muon import Muon, update_scale
 
 
 class ReplicatedMuon(Muon):
@@ -24,7 +24,7 @@ class ReplicatedMuon(Muon):
         """See `orthogonalise`; collective."""
         n_per_rank = -(-len(matrices) // dist.get_world_size())
         begin = dist.get_rank() * n_per_rank
-        part = orthogonalise(matrices[begin : begin + n_per_rank])
+        part = super()._orthogonalise(matrices[begin : begin + n_per_rank])
         padded = F.pad(part, (0, 0, 0, 0, 0, n_per_rank - len(part))).contiguous()
         gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, padded)
@@ -74,7 +74,7 @@ class ShardedMuon(Muon):
         """Return the update of a full parameter, in which matrices may be stacked."""
         assert gradient is not None
         updates = [
-            orthogonalise(matrix[None].to(self._dtype))[0].to(gradient.dtype) * update_scale(matrix.shape)
+            self._orthogonalise(matrix[None].to(self._dtype))[0].to(gradient.dtype) * update_scale(matrix.shape)
             for matrix in gradient.split(self._rows[parameter])
         ]
         return torch.cat(updates)

@@ -54,7 +54,15 @@ def build_optimizers(
         optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
         muon = _muon_class(processes, is_sharded=is_sharded)
-        optimizers.append(muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype))
+        optimizers.append(
+            muon(
+                matrices,
+                lr=config.learning_rate,
+                weight_decay=config.weight_decay,
+                dtype=dtype,
+                orthogonalisation=config.orthogonalisation,
+            )
+        )
     return optimizers
 
 

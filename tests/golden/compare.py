@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
@@ -84,6 +84,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     (r"^classify/.*command 2:", "the label is followed by its probability; --json, which is compared, had both"),
     (r"(^|/)origin:", "new file: what a fine-tuned or imported run was made from"),
     (r"tokenizer\.merges$", "new: what BPE merges, which was parts of words"),
+    (r"training\.orthogonalisation$", "new: earlier versions had one"),
     (r"training\.decay_patience$", "new: earlier versions decay no learning rate on a plateau"),
     (
         r"^(?!.*step-[36]/(model|optimizer)\.safetensors:)train/(tuned|lora)",
@@ -113,6 +114,8 @@ _ENVIRONMENT = {"LM_BACKGROUND_COMPILE": "0",
 """Of each command. The seed is reported even where nothing is sampled; there a flag for it would be refused."""
 _SWITCHED_OFF = {"LM_TOKEN_HEALING": "no"}
 """Settings of this tree's commands alone, without which they do what the base tree can't do."""
+_TRAINED_AS_BEFORE = ("--set", "training.orthogonalisation=newton-schulz")
+"""The same, of this tree's `lm train`."""
 _TREE = Path(__file__).parents[2]
 _HERE = Path(__file__).parent
 _PACKAGES = ("cli", "lm", "corpora")
@@ -152,7 +155,7 @@ def compare(wanted: list[Case], given: argparse.Namespace) -> int:
     base = Base(given.cache, given.base, given.base_tree)
     began, different = time.perf_counter(), []
     with tempfile.TemporaryDirectory(prefix="head-", dir=base.folder) as work:
-        head = Tree(base.tree.root, base) if given.twice else Tree(_TREE, base, _SWITCHED_OFF)
+        head = Tree(base.tree.root, base) if given.twice else Tree(_TREE, base, _SWITCHED_OFF, _TRAINED_AS_BEFORE)
         for case in wanted:
             expected = base.record(case)
             started = time.perf_counter()
@@ -278,9 +281,15 @@ class Base:
 class Tree:
     """A source tree whose commands are run; its server starts with the first case."""
 
-    def __init__(self, root: Path, base: Base | None = None, settings: Mapping[str, str] | None = None) -> None:
-        """A tree whose commands have some variables besides those of all trees."""
-        self.root, self._base, self._settings = root, base, settings or {}
+    def __init__(
+        self,
+        root: Path,
+        base: Base | None = None,
+        settings: Mapping[str, str] | None = None,
+        of_training: Sequence[str] = (),
+    ) -> None:
+        """A tree whose commands have some variables besides those of all trees, and new runs some arguments."""
+        self.root, self._base, self._settings, self._of_training = root, base, settings or {}, [*of_training]
         self._server: subprocess.Popen[str] | None = None
         self._is_compiled = False
 
@@ -323,6 +332,8 @@ class Tree:
         if words[0] == "copy":
             shutil.copytree(folder / words[1], folder / words[2])
             return 0, "", ""
+        if words[0] == "train" and "--resume" not in words:
+            words = [*words, *self._of_training]
         stdin = "/dev/null"
         if "<" in words:
             stdin = str(folder / words[words.index("<") + 1])
