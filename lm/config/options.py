@@ -217,13 +217,16 @@ def resolve_aliases(config: type[Any], values: Mapping[str, Any]) -> dict[str, A
     return {names.get(key, key): value for key, value in values.items()}
 
 
-def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
+def build_config(
+    config: type[C], values: Mapping[str, Any], *, where: str, earlier_names: Mapping[str, str] | None = None
+) -> C:
     """Build a config from a mapping.
 
     Args:
         config: the dataclass.
         values: by field name or alias.
         where: the source of the mapping, for messages ("config.json", "[model] of my.toml").
+        earlier_names: field names by their names in earlier versions, for fields that are not options.
 
     Raises:
         UsageError: it is not a mapping, a key is missing or unknown (with a suggestion), or a value is invalid.
@@ -231,6 +234,8 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
     if not isinstance(values, Mapping):
         raise UsageError(f"{where}: must be an object of keys and values, not {format_value(values)}")
     values = resolve_aliases(config, values)
+    if earlier_names:
+        values = {earlier_names.get(key, key): value for key, value in values.items()}
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:

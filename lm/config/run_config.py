@@ -16,6 +16,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import OF_EARLIER_VERSIONS, TrainingConfig
 from lm.errors import UsageError
 
+_EARLIER_PLAN_NAMES = {"deadline": "budget_seconds", "decay_share": "decay_scale"}
 FORMAT_VERSION = 1
 """Format version of `config.json` and the run folder; prepared data have their own."""
 
@@ -32,11 +33,11 @@ class RunPlan:
         processes: number of ranks.
         micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
             `training.micro_batch_size` applies.
-        steps: number of optimizer steps; with a deadline, an estimate.
+        steps: number of optimizer steps; with `budget_seconds`, an estimate.
         data: folder of the prepared data.
         data_key: hash of the inputs and settings that the data were prepared from.
-        deadline: seconds until the learning rate decays under a budget; None once the decay has begun, when the number
-            of steps is final.
+        budget_seconds: training time, counted as `TrainingState.elapsed`; None without a budget, and once the decay has
+            begun, when the number of steps is final.
         max_steps: limit of the number of steps under a budget, beyond which the model would only memorise its text.
         decay_step: step at which the decay starts, under a budget or in an extension.
         decay_scale: learning rate there, as a fraction of the peak.
@@ -50,7 +51,7 @@ class RunPlan:
     steps: int
     data: str
     data_key: str
-    deadline: float | None = None
+    budget_seconds: float | None = None
     max_steps: int | None = None
     decay_step: int | None = None
     decay_scale: float = 1.0
@@ -183,8 +184,7 @@ class RunConfig:
             name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
             for name, kind in SECTIONS.items()
         }
-        if isinstance(plan := values.get("plan"), Mapping) and "decay_share" in plan:  # its name in earlier versions
-            plan = {"decay_scale" if name == "decay_share" else name: value for name, value in plan.items()}
+        plan = values.get("plan")
         for name in ("preset", "base_sha256"):
             if not isinstance(values.get(name), str | None):
                 raise UsageError(f"{where}: {name} must be a string or null, not {options.format_value(values[name])}")
@@ -198,7 +198,9 @@ class RunConfig:
             preset=values.get("preset"),
             base_sha256=values.get("base_sha256"),
             label_completions=tuple(labels),
-            plan=plan if plan is None else options.build_config(RunPlan, plan, where=f"{where}, plan"),
+            plan=plan
+            if plan is None
+            else options.build_config(RunPlan, plan, where=f"{where}, plan", earlier_names=_EARLIER_PLAN_NAMES),
         )
 
 

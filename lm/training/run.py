@@ -129,8 +129,8 @@ class Run:
         self.data.set_total_steps(self.plan.steps)
         self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
         self.clock: BudgetClock | None = None
-        if self.plan.deadline is not None:
-            seconds_left = self.plan.deadline - setup.state.elapsed - setup.seconds_spent
+        if self.plan.budget_seconds is not None:
+            seconds_left = self.plan.budget_seconds - setup.state.elapsed - setup.seconds_spent
             evaluation_seconds = 0.0 if setup.speed is None else setup.speed.evaluation_seconds
             self.clock = BudgetClock(
                 seconds_left,
@@ -196,7 +196,7 @@ class Run:
     @property
     def is_complete(self) -> bool:
         """Whether all steps have been taken."""
-        return self.plan.deadline is None and self.state.step >= self.plan.steps
+        return self.plan.budget_seconds is None and self.state.step >= self.plan.steps
 
     @property
     def epoch(self) -> float:
@@ -206,19 +206,19 @@ class Run:
     def seconds_to_end(self) -> float:
         """Seconds from the last step to the end of a run under a budget."""
         assert self.clock is not None
-        steps = self.plan.steps if self.plan.deadline is None else self.plan.max_steps or UNLIMITED_STEPS
+        steps = self.plan.steps if self.plan.budget_seconds is None else self.plan.max_steps or UNLIMITED_STEPS
         return self.clock.seconds_until(self.state.step, steps, config=self.config.training)
 
     def forecast_steps(self) -> int:
         """Return the number of steps in all, forecast from recent steps until a budget's end is final."""
-        if self.clock is None or self.plan.deadline is None:
+        if self.clock is None or self.plan.budget_seconds is None:
             return self.plan.steps
         return self.clock.forecast_total(self.state.step, self.plan.steps, config=self.config.training)
 
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        steps = self.plan.steps if self.plan.deadline is None else None
+        steps = self.plan.steps if self.plan.budget_seconds is None else None
         return learning_rate(
             self.state.step, config=self.config.training, steps=steps, decay_start=self.plan.decay_start
         )
@@ -236,7 +236,7 @@ class Run:
         if self.clock is None:
             return None
         step, training = self.state.step, self.config.training
-        if self.plan.deadline is not None:
+        if self.plan.budget_seconds is not None:
             steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
             if steps is None:
                 return self._replan()
@@ -294,7 +294,7 @@ class Run:
         """Start the decay of the learning rate, from the best checkpoint; the change is saved in the run's config."""
         step, plan = self.state.step, self.plan
         steps = max(step + 1, total_steps_from_decay(step, config=self.config.training))
-        if self.clock is None or plan.deadline is None:
+        if self.clock is None or plan.budget_seconds is None:
             steps = min(steps, plan.steps)
         else:
             steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
@@ -322,7 +322,7 @@ class Run:
             length = total_steps_from_decay(restored, config=self.config.training) - restored
             steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
         plan = dataclasses.replace(
-            self.plan, steps=steps, deadline=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
+            self.plan, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
         )
         self._apply_plan(plan, self.config, reason=reason)
         return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
@@ -372,8 +372,8 @@ class Run:
 
     def record_elapsed(self) -> None:
         """Record in the state how much of a budget is used, until the number of steps is final."""
-        if self.clock is not None and self.plan.deadline is not None:
-            self.state = dataclasses.replace(self.state, elapsed=self.plan.deadline - self.clock.seconds_left)
+        if self.clock is not None and self.plan.budget_seconds is not None:
+            self.state = dataclasses.replace(self.state, elapsed=self.plan.budget_seconds - self.clock.seconds_left)
 
     def save(self, *, is_best: bool) -> list[Saved]:
         """Copy the current state; the writer saves it as a checkpoint and removes old checkpoints.

@@ -341,7 +341,7 @@ def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
 
 def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:
     """Raise UsageError if no steps are left."""
-    if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
+    if plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due:
         raise UsageError(
             f"{run}: finished after {state.step} steps; give more to train on", settings=("steps", "budget")
         )

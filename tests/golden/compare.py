@@ -53,6 +53,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"\bmodel\.rotary_share$", "model.rotary_fraction", _NEW_NAME),
     (r"\btraining\.masked_share$", "training.masking_rate", _NEW_NAME),
     (r"\bplan\.decay_share$", "plan.decay_scale", _NEW_NAME),
+    (r"\bplan\.deadline$", "plan.budget_seconds", _NEW_NAME),
 )
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
 CHANGED: tuple[tuple[str, str], ...] = (

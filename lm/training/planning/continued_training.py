@@ -192,11 +192,12 @@ def extend_run(
     if new_length.budget is not None:
         lengths["schedule"] = new_length.schedule  # the one that goes with a budget
     training = dataclasses.replace(config.training, **lengths)
-    steps, deadline = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
+    steps = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent)
+    budget_seconds = None
     if new_length.budget is not None:
-        steps, deadline = state.step + steps, state.elapsed + parse_duration(new_length.budget)
-    changed = dataclasses.replace(plan, steps=steps, deadline=deadline, max_steps=None, on_plateau=False)
-    if deadline is not None or plan.deadline is not None or steps > plan.steps:
+        steps, budget_seconds = state.step + steps, state.elapsed + parse_duration(new_length.budget)
+    changed = dataclasses.replace(plan, steps=steps, budget_seconds=budget_seconds, max_steps=None, on_plateau=False)
+    if budget_seconds is not None or plan.budget_seconds is not None or steps > plan.steps:
         decay_step, fraction = _decay_start(config.training, plan, state.step)
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_scale=fraction)
         if can_choose_dropout and decay_step is not None:
@@ -212,7 +213,7 @@ def _decay_start(training: TrainingConfig, plan: RunPlan, step: int) -> tuple[in
 
     None and 1 if its schedule can be stretched, because it has not started to decay or does not depend on the end.
     """
-    peak_rate, steps = training.learning_rate, plan.steps if plan.deadline is None else None
+    peak_rate, steps = training.learning_rate, plan.steps if plan.budget_seconds is None else None
     rate = learning_rate(step, config=training, steps=steps, decay_start=plan.decay_start)
     is_endless = plan.decay_start is None and training.schedule in ("constant", "inverse-sqrt")
     if is_endless or step < training.warmup_steps or rate >= peak_rate:

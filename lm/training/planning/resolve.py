@@ -469,7 +469,7 @@ def add_plan(
         max_steps=max_steps,
         data=str(folder.resolve()),
         data_key=data_key,
-        deadline=None if config.training.budget is None else parse_duration(config.training.budget),
+        budget_seconds=None if config.training.budget is None else parse_duration(config.training.budget),
     )
     return dataclasses.replace(config, plan=plan)
 

@@ -33,7 +33,7 @@ def test_a_run_config_survives_json(name):
         ({"plan": []}, "config.json, plan: must be an object of keys and values, not []"),
         ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be an integer, not None"),
         ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be an integer, not True"),
-        ({"plan": {**PLAN, "deadline": "soon"}}, "plan: deadline must be a number or nothing, not 'soon'"),
+        ({"plan": {**PLAN, "budget_seconds": "soon"}}, "plan: budget_seconds must be a number or nothing, not 'soon'"),
     ],
 )
 def test_settings_of_another_kind_are_named(change, message):
@@ -60,8 +60,8 @@ def test_settings_of_decoder_only_that_do_not_go_together(change, message):
 
 
 def test_a_whole_number_is_a_number_too():
-    values = {**RunConfig().to_dict(), "plan": {**PLAN, "deadline": 60}}
-    assert RunConfig.from_dict(values, where="config.json").plan.deadline == 60
+    values = {**RunConfig().to_dict(), "plan": {**PLAN, "budget_seconds": 60}}
+    assert RunConfig.from_dict(values, where="config.json").plan.budget_seconds == 60
 
 
 def test_another_format_version_is_refused():
@@ -94,12 +94,15 @@ def test_names_of_earlier_versions_are_read(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[model]\nrotary_share = 0.5\n[training]\nmasked_share = 0.3\n")
     assert read_toml(path) == (None, {"model": {"rotary_fraction": 0.5}, "training": {"masking_rate": 0.3}})
-    plan = RunPlan(device="cpu", dtype="float32", threads=1, steps=1, data="", data_key="", decay_scale=0.7)
+    plan = RunPlan(
+        device="cpu", dtype="float32", threads=1, steps=1, data="", data_key="", budget_seconds=60.0, decay_scale=0.7
+    )
     saved = json.loads(json.dumps(RunConfig(plan=plan).to_dict()))
     for section, new, old, value in (
         ("model", "rotary_fraction", "rotary_share", 0.5),
         ("training", "masking_rate", "masked_share", 0.3),
         ("plan", "decay_scale", "decay_share", 0.7),
+        ("plan", "budget_seconds", "deadline", 60.0),
     ):
         del saved[section][new]
         saved[section][old] = value

@@ -97,7 +97,7 @@ def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time)
     list(driven(again, time, step=77.0))
     logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, stopped)]
     assert logs[0] == logs[1]
-    assert run_folder.load_config(run_folder.find_checkpoint(stopped.folder)).plan.deadline is None
+    assert run_folder.load_config(run_folder.find_checkpoint(stopped.folder)).plan.budget_seconds is None
 
 
 def test_a_finished_run_can_be_given_more_time(make_run, time):
@@ -291,7 +291,7 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
             time.now += 1.0 if event.step <= 50 else 2.0
         if isinstance(event, DecayStarted):
             assert (event.step, event.steps) == (50, 99)
-        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.deadline, run.learning_rate)
+        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.budget_seconds, run.learning_rate)
         if run.state.step == 54:
             events.close()
             break

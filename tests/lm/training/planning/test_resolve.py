@@ -62,7 +62,7 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     list(train(run))
     assert run.state.seconds == 12 * 0.25
     longer = resume_run(run.folder, new_length=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
-    assert (longer.plan.steps, longer.plan.deadline, longer.plan.extended_at) == (12 + 160, 50.0, 12)
+    assert (longer.plan.steps, longer.plan.budget_seconds, longer.plan.extended_at) == (12 + 160, 50.0, 12)
     assert longer.clock is not None
     assert longer.clock.seconds_left == 40
     assert longer.config.training.schedule == "wsd"
