@@ -322,7 +322,7 @@ def _describe_progress(report: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     state, plan = report["progress"], report["config"]["plan"]
     spent = f"{format_count(state['tokens'])} tokens, {format_quantity(state['flops'], 'FLOPs')}"
-    spent += f", {format_duration(state['seconds'])}"
+    spent += f", {format_duration(state['training_seconds'])}"
     planned = "" if plan is None else f" of {plan['steps']:,}"  # averaged checkpoints have no plan
     lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:

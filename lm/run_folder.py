@@ -70,6 +70,9 @@ _INITIAL_FILES = {
 }
 
 
+_EARLIER_STATE_NAMES = {"seconds": "training_seconds", "elapsed": "budget_seconds_used"}
+
+
 @dataclass(frozen=True)
 class TrainingState:
     """Progress of a run; saved as `state.json` of a checkpoint.
@@ -79,8 +82,8 @@ class TrainingState:
         samples: windows, examples or pairs consumed; with the seed, the position in the data.
         tokens: training tokens.
         flops: FLOPs of training.
-        seconds: of training, without evaluations.
-        elapsed: seconds of a budget used, until the learning rate starts to decay.
+        training_seconds: without evaluations.
+        budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
         best_step: step of the best checkpoint.
@@ -92,8 +95,8 @@ class TrainingState:
     samples: int = 0
     tokens: int = 0
     flops: float = 0.0
-    seconds: float = 0.0
-    elapsed: float = 0.0
+    training_seconds: float = 0.0
+    budget_seconds_used: float = 0.0
     best_loss: float | None = None
     best_bleu: float | None = None
     best_step: int | None = None
@@ -396,7 +399,9 @@ def load_state(checkpoint: Path) -> TrainingState:
     """Load the progress of a checkpoint; InputError if it is missing or damaged."""
     path = checkpoint / STATE
     with _as_input_error():
-        state = options.build_config(TrainingState, files.read_json(path), where=str(path))
+        state = options.build_config(
+            TrainingState, files.read_json(path), where=str(path), earlier_names=_EARLIER_STATE_NAMES
+        )
     for name, value in vars(state).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")

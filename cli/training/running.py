@@ -195,7 +195,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         is_tuned = (read_pointer(run.folder, "origin") or "").startswith("from ")
         warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for", is_tuned=is_tuned)
     print_labelled(
-        "done", f"{format_duration(state.seconds)} of training in all, peak memory {format_bytes(peak_memory())}"
+        "done",
+        f"{format_duration(state.training_seconds)} of training in all, peak memory {format_bytes(peak_memory())}",
     )
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
@@ -271,5 +272,5 @@ def _summarise(run: Run) -> dict[str, object]:
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
         "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
         "last_loss": run.last_validation_loss, "improved": has_improved(run.config, state),
-        "seconds": state.seconds, "flops": state.flops,
+        "seconds": state.training_seconds, "flops": state.flops,
     }  # fmt: skip

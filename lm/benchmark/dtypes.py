@@ -162,8 +162,10 @@ def choose_dtype_briefly(run: Path, config: HardwareConfig) -> DtypeMeasurement 
     """
     checkpoint, device = find_checkpoint(run), select_device(config)
     described = load_config(checkpoint)
-    if described.plan is not None and load_state(find_checkpoint(run, which="last")).seconds < _MIN_TRAINING_SECONDS:
-        return None
+    if described.plan is not None:
+        last = load_state(find_checkpoint(run, which="last"))
+        if last.training_seconds < _MIN_TRAINING_SECONDS:
+            return None
     if count_parameters(checkpoint) < _MIN_PARAMETERS:
         return None
     if device != "cpu" or not code_cache.is_ready("int8") or find_unsupported(described.model, COMPILED_SUPPORT):

@@ -36,8 +36,8 @@ class RunPlan:
         steps: number of optimizer steps; with `budget_seconds`, an estimate.
         data: folder of the prepared data.
         data_key: hash of the inputs and settings that the data were prepared from.
-        budget_seconds: training time, counted as `TrainingState.elapsed`; None without a budget, and once the decay has
-            begun, when the number of steps is final.
+        budget_seconds: to train, compared with `TrainingState.budget_seconds_used`; None without a budget, and once the
+            decay has begun, when the number of steps is final.
         max_steps: limit of the number of steps under a budget, beyond which the model would only memorise its text.
         decay_step: step at which the decay starts, under a budget or in an extension.
         decay_scale: learning rate there, as a fraction of the peak.

@@ -195,7 +195,7 @@ def _train_step(run: Run) -> Step:
         samples=state.samples + batch.rows,
         tokens=state.tokens + tokens,
         flops=state.flops + flops,
-        seconds=state.seconds + seconds,
+        training_seconds=state.training_seconds + seconds,
     )
     return Step(run.state.step, mean, rate, norm, tokens, flops, seconds, nll=total_nll / batch.predicted)
 

@@ -130,7 +130,7 @@ class Run:
         self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
         self.clock: BudgetClock | None = None
         if self.plan.budget_seconds is not None:
-            seconds_left = self.plan.budget_seconds - setup.state.elapsed - setup.seconds_spent
+            seconds_left = self.plan.budget_seconds - setup.state.budget_seconds_used - setup.seconds_spent
             evaluation_seconds = 0.0 if setup.speed is None else setup.speed.evaluation_seconds
             self.clock = BudgetClock(
                 seconds_left,
@@ -370,10 +370,12 @@ class Run:
         if self.world.is_main:
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
-    def record_elapsed(self) -> None:
+    def record_budget_used(self) -> None:
         """Record in the state how much of a budget is used, until the number of steps is final."""
         if self.clock is not None and self.plan.budget_seconds is not None:
-            self.state = dataclasses.replace(self.state, elapsed=self.plan.budget_seconds - self.clock.seconds_left)
+            self.state = dataclasses.replace(
+                self.state, budget_seconds_used=self.plan.budget_seconds - self.clock.seconds_left
+            )
 
     def save(self, *, is_best: bool) -> list[Saved]:
         """Copy the current state; the writer saves it as a checkpoint and removes old checkpoints.
@@ -391,7 +393,7 @@ class Run:
         if self.clock is not None:
             (self.clock.checkpoint_seconds,) = self.world.all_reduce_sum(self.writer.seconds)
         weights, optimizer = self._snapshot()
-        self.record_elapsed()
+        self.record_budget_used()
         config, state = self.config, self.state
 
         def write() -> Saved:

@@ -14,7 +14,8 @@ Record = dict[str, str]
 _LONGEST = 200
 _UNRECORDED = ("timings.jsonl", ".lock", "lock")
 _DURATIONS = frozenset({
-    "seconds", "elapsed", "bytes_per_second", "tokens_per_second", "seconds_left", "changed", "modified",
+    "seconds", "training_seconds", "elapsed", "budget_seconds_used", "bytes_per_second", "tokens_per_second",
+    "seconds_left", "changed", "modified",
 })  # fmt: skip
 """Fields of JSON that say how long something took."""
 _OF_DURATIONS = frozenset({"config.json", "state.json"})

@@ -315,9 +315,15 @@ def test_a_newer_format_is_refused_by_name(save):
 
 def test_a_run_begins_with_nothing_behind_it():
     begun = TrainingState()
-    assert (begun.step, begun.samples, begun.tokens, begun.flops, begun.seconds, begun.elapsed) == (0, 0, 0, 0, 0, 0)
+    assert (begun.step, begun.samples, begun.tokens, begun.flops) == (0, 0, 0, 0)
+    assert (begun.training_seconds, begun.budget_seconds_used) == (0, 0)
     assert begun.best_loss is begun.best_bleu is begun.best_step is None
     assert begun.finished is False
+
+
+def test_names_of_earlier_versions_are_read(tmp_path):
+    (tmp_path / "state.json").write_text('{"step": 7, "seconds": 3.5, "elapsed": 4.5}')
+    assert run_folder.load_state(tmp_path) == TrainingState(step=7, training_seconds=3.5, budget_seconds_used=4.5)
 
 
 def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp_path):

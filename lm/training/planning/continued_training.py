@@ -192,10 +192,10 @@ def extend_run(
     if new_length.budget is not None:
         lengths["schedule"] = new_length.schedule  # the one that goes with a budget
     training = dataclasses.replace(config.training, **lengths)
-    steps = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent)
+    steps = compute_steps(training, data, step_seconds=state.training_seconds / max(1, state.step), spent=spent)
     budget_seconds = None
     if new_length.budget is not None:
-        steps, budget_seconds = state.step + steps, state.elapsed + parse_duration(new_length.budget)
+        steps, budget_seconds = state.step + steps, state.budget_seconds_used + parse_duration(new_length.budget)
     changed = dataclasses.replace(plan, steps=steps, budget_seconds=budget_seconds, max_steps=None, on_plateau=False)
     if budget_seconds is not None or plan.budget_seconds is not None or steps > plan.steps:
         decay_step, fraction = _decay_start(config.training, plan, state.step)

@@ -281,7 +281,7 @@ def test_the_state_and_the_log_are_the_sums_of_what_happened(make_run):
     assert run.state == run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last"))
     assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
     assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
-    assert run.state.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert run.state.training_seconds == pytest.approx(sum(step.seconds for step in steps))
     assert run.epoch == sum(rows) / run.data.samples
     metrics, timings = (
         [json.loads(line) for line in (run.folder / name).read_text().splitlines()]

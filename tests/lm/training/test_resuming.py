@@ -64,7 +64,9 @@ def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, 
         ours, theirs = (run_folder.find_checkpoint(run.folder, which=which) for run in (whole, parts))
         assert ours.name == theirs.name
         assert files.sha256(ours / "model.safetensors") == files.sha256(theirs / "model.safetensors")
-    assert dataclasses.replace(parts.state, seconds=0.0) == dataclasses.replace(whole.state, seconds=0.0)
+    assert dataclasses.replace(parts.state, training_seconds=0.0) == dataclasses.replace(
+        whole.state, training_seconds=0.0
+    )
 
 
 def put_off_again(run):

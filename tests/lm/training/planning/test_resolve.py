@@ -60,7 +60,7 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     monkeypatch.setattr(clock.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
     run = make_run(evaluate_every=0)
     list(train(run))
-    assert run.state.seconds == 12 * 0.25
+    assert run.state.training_seconds == 12 * 0.25
     longer = resume_run(run.folder, new_length=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
     assert (longer.plan.steps, longer.plan.budget_seconds, longer.plan.extended_at) == (12 + 160, 50.0, 12)
     assert longer.clock is not None
