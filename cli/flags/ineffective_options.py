@@ -392,7 +392,7 @@ _OF_TRAINING_RUNS = (
         "except with --schedule wsd", "leave it out, or give that", stage="settings",
     ),
     IneffectiveRule(
-        _TRAIN, ("--final-learning-rate",), _has_no_decay,
+        _TRAIN, ("--final-learning-rate-fraction",), _has_no_decay,
         "with a --schedule that does not fall to a given end",
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),

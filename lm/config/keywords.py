@@ -243,7 +243,7 @@ class RunOptions(TypedDict, total=False):
     learning_rate: float
     schedule: Schedule
     warmup_steps: int
-    final_learning_rate: float
+    final_learning_rate_fraction: float
     decay_fraction: float
     optimizer: OptimizerKind
     orthogonalisation: Orthogonalisation

@@ -49,7 +49,7 @@ def _recipe_training(d_model: int) -> dict[str, Any]:
     """Return the training settings of the recipe (docs/lab/recipe.md)."""
     return {
         "optimizer": "muon", "learning_rate": muon_learning_rate(d_model), "schedule": "linear",
-        "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
+        "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate_fraction": 0.0,
     }  # fmt: skip
 
 
@@ -70,11 +70,11 @@ A tied one predicts the token that it reads, as blocks that start at zero leave 
 _PORTABLE_RATE = 0.5
 """Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/lab/recipe.md)."""
 _SMALL_TRANSLATOR_TRAINING = {
-    "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
+    "optimizer": "muon", "schedule": "linear", "final_learning_rate_fraction": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
 }  # fmt: skip
 _RECURRENT_TRAINING = {
-    "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
+    "schedule": "linear", "final_learning_rate_fraction": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "label_smoothing": 0.1, "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,
 }  # fmt: skip
 
@@ -237,7 +237,7 @@ PUBLISHED: dict[str, Preset] = {
     "smollm-135m": Preset(
         "SmolLM 135M (2024): deep and narrow, 3 key/value heads for 9 query heads",
         {**_llama(30, 576, 9, 2048, 1536), "n_kv_heads": 3, "vocab_size": 49152}, {"vocab_size": 49152},
-        training={**_LLAMA_TRAINING, "schedule": "wsd", "learning_rate": 3e-3, "final_learning_rate": 0.0},
+        training={**_LLAMA_TRAINING, "schedule": "wsd", "learning_rate": 3e-3, "final_learning_rate_fraction": 0.0},
     ),
     "transformer-base": Preset(
         "the encoder-decoder of Vaswani et al. 2017, base",
@@ -273,7 +273,7 @@ PUBLISHED: dict[str, Preset] = {
         _BERT, {"vocab_size": 30522},
         training={
             "batch_size": 256, "steps": 1_000_000, "learning_rate": 1e-4, "schedule": "linear",
-            "warmup_steps": 10_000, "final_learning_rate": 0.0, "beta2": 0.999,
+            "warmup_steps": 10_000, "final_learning_rate_fraction": 0.0, "beta2": 0.999,
             "epsilon": 1e-6, "weight_decay": 0.01,
         },
     ),

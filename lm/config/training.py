@@ -44,8 +44,14 @@ class TrainingConfig(CheckedConfig):
     learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0, maximum=1e9, unit="LR")
     schedule: Schedule = option("cosine", "Learning-rate schedule.")
     warmup_steps: int = option(50, "Learning-rate warm-up.", minimum=0, unit="STEPS")
-    final_learning_rate: float = option(
-        0.1, "Final learning rate / peak.", minimum=0, maximum=1, unit="FRACTION", advanced=True
+    final_learning_rate_fraction: float = option(
+        0.1,
+        "Final learning rate / peak.",
+        minimum=0,
+        maximum=1,
+        aliases=("--final-learning-rate",),
+        unit="FRACTION",
+        advanced=True,
     )
     decay_fraction: float = option(
         0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True

@@ -14,9 +14,9 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0, in a run of `steps` (None: not known yet).
 
-    Linear warm-up, then the schedule decays to `final_learning_rate` × peak (except inverse-sqrt and constant). With
-    `decay_start` (step, fraction), chosen by a budget or the extension of a run, it decays linearly from that fraction
-    of the peak after that step; until `steps` is known it stays there.
+    Linear warm-up, then the schedule decays to `final_learning_rate_fraction` × peak (except inverse-sqrt and
+    constant). With `decay_start` (step, fraction), chosen by a budget or the extension of a run, it decays linearly
+    from that fraction of the peak after that step; until `steps` is known it stays there.
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
     """
@@ -25,7 +25,9 @@ def learning_rate(
     if steps is None:
         return config.learning_rate * (1.0 if decay_start is None else decay_start[1])
     if decay_start is not None:
-        return config.learning_rate * _linear_decay(step, *decay_start, steps=steps, final=config.final_learning_rate)
+        return config.learning_rate * _linear_decay(
+            step, *decay_start, steps=steps, final=config.final_learning_rate_fraction
+        )
     elapsed, total = step - config.warmup_steps, max(1, steps - config.warmup_steps)
     return config.learning_rate * _schedule_fraction(config, elapsed, total)
 
@@ -65,7 +67,7 @@ def total_steps_from_decay(step: int, *, config: TrainingConfig, since: int = 0)
 
 def _schedule_fraction(config: TrainingConfig, elapsed: int, total: int) -> float:
     """Return the fraction of the peak after `elapsed` of `total` steps since the warm-up."""
-    progress, final = min(1.0, elapsed / total), config.final_learning_rate
+    progress, final = min(1.0, elapsed / total), config.final_learning_rate_fraction
     if config.schedule == "cosine":
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
     if config.schedule == "linear":

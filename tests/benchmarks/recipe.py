@@ -21,7 +21,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "AdamW for all weights, 3e-3": ("--optimizer", "adamw", "--learning-rate", "3e-3"),
     "half the learning rate": ("--learning-rate", "0.01"),
     "twice the learning rate": ("--learning-rate", "0.04"),
-    "cosine to a tenth": ("--schedule", "cosine", "--final-learning-rate", "0.1"),
+    "cosine to a tenth": ("--schedule", "cosine", "--final-learning-rate-fraction", "0.1"),
     "constant, then linear over the last half": ("--schedule", "wsd", "--decay-fraction", "0.5"),
     "learned positions": ("--positions", "learned"),
     "no QK-norm": ("--no-qk-norm",),

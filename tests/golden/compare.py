@@ -52,6 +52,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"\brepetition\.stretch$", "repetition.window", _NEW_NAME),
     (r"\bmodel\.rotary_share$", "model.rotary_fraction", _NEW_NAME),
     (r"\btraining\.masked_share$", "training.masking_rate", _NEW_NAME),
+    (r"\btraining\.final_learning_rate$", "training.final_learning_rate_fraction", _NEW_NAME),
     (r"\bplan\.decay_share$", "plan.decay_scale", _NEW_NAME),
     (r"\bplan\.deadline$", "plan.budget_seconds", _NEW_NAME),
 )

@@ -101,6 +101,7 @@ def test_names_of_earlier_versions_are_read(tmp_path):
     for section, new, old, value in (
         ("model", "rotary_fraction", "rotary_share", 0.5),
         ("training", "masking_rate", "masked_share", 0.3),
+        ("training", "final_learning_rate_fraction", "final_learning_rate", 0.25),
         ("plan", "decay_scale", "decay_share", 0.7),
         ("plan", "budget_seconds", "deadline", 60.0),
     ):
@@ -108,6 +109,7 @@ def test_names_of_earlier_versions_are_read(tmp_path):
         saved[section][old] = value
     config = RunConfig.from_dict(saved, where="config.json")
     assert (config.model.rotary_fraction, config.training.masking_rate) == (0.5, 0.3)
+    assert config.training.final_learning_rate_fraction == 0.25
     assert config.plan == plan
 
 

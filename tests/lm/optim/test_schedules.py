@@ -9,7 +9,9 @@ from lm.optim.schedules import batch_fraction, learning_rate, steps_for_batches,
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:
-    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, final_learning_rate=0.1, schedule=schedule, **fields)
+    config = TrainingConfig(
+        learning_rate=2.0, warmup_steps=10, final_learning_rate_fraction=0.1, schedule=schedule, **fields
+    )
     return learning_rate(step, config=config, steps=110)
 
 
@@ -78,7 +80,7 @@ def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
     ],
 )
 def test_under_a_budget_it_falls_from_where_the_clock_said(step, decay_start, expected):
-    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, final_learning_rate=0.1, schedule="cosine")
+    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, final_learning_rate_fraction=0.1, schedule="cosine")
     assert learning_rate(step, config=config, steps=110, decay_start=decay_start) == pytest.approx(expected)
     without_end = learning_rate(step, config=config, steps=None, decay_start=decay_start)
     assert without_end == pytest.approx(2.0 * decay_start[1] if step >= 10 else expected)

@@ -63,7 +63,7 @@ def make_run(tmp_path, monkeypatch):
         shape = {"d_model": 64, "n_layers": 2, "n_encoder_layers": 2, "n_heads": 4, "dropout": 0.0, **(model or {})}
         settings = {
             "batch_tokens": 600, "steps": 250, "warmup_steps": 25, "learning_rate": 5e-3, "evaluate_every": 250,
-            "final_learning_rate": 0.0, **training,
+            "final_learning_rate_fraction": 0.0, **training,
         }  # fmt: skip
         config = RunConfig(
             model=ModelConfig(**shape), parallel=ParallelConfig(**(pairs or {})), training=TrainingConfig(**settings)

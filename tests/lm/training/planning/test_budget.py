@@ -20,7 +20,13 @@ from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import FakeTime, new_run
 
-BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
+BUDGET = {
+    "steps": None,
+    "budget": "100s",
+    "schedule": "wsd",
+    "decay_fraction": 0.5,
+    "final_learning_rate_fraction": 0.0,
+}
 
 
 def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
@@ -363,7 +369,7 @@ def test_a_limited_number_of_steps_is_that_of_a_faster_machine_too(paced, time):
 
 MEMORISING = {
     "evaluate_every": 4, "decay_patience": 2, "patience": 2, "learning_rate": 0.05, "warmup_steps": 2,
-    "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0, "steps": 400,
+    "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate_fraction": 0.0, "steps": 400,
 }  # fmt: skip
 """A learning rate at which the loss soon no longer falls."""
 

@@ -401,7 +401,7 @@ def rates(run: Run) -> list[float]:
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
 @pytest.mark.parametrize("stop", [None, 10])
 def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_of_its_peak(make_run, schedule, stop):
-    run = make_run(schedule=schedule, learning_rate=1e-2, final_learning_rate=0.0, decay_fraction=0.5)
+    run = make_run(schedule=schedule, learning_rate=1e-2, final_learning_rate_fraction=0.0, decay_fraction=0.5)
     first = (
         rates(run) if stop is None else [e.learning_rate for e in train(run, stop=stop_after(stop)) if type(e) is Step]
     )
