@@ -256,6 +256,7 @@ class RunOptions(TypedDict, total=False):
     checkpoint_every: int | None
     keep: int
     patience: int | None
+    decay_patience: int | None
     label_smoothing: float
     source_loss: float
     r_drop: float

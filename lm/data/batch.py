@@ -26,7 +26,7 @@ class Batch:
 
     Attributes:
         inputs: (rows, length) IDs that the model reads; for encoder-decoders, the decoder.
-        targets: (rows, length) ID to predict at each position, or IGNORED.
+        targets: (rows, length) ID to predict at each position, or IGNORE_INDEX.
         source: (rows, source length) IDs that an encoder reads; (rows, source length, 4) with dependency trees, see
             `lm.corpus.tree_positions`.
         source_lengths: (rows,) lengths of the sources.

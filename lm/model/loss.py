@@ -62,7 +62,7 @@ def linear_cross_entropy(
     Args:
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
-        targets: (…) IDs, IGNORED where none.
+        targets: (…) IDs, IGNORE_INDEX where none.
         bias: (vocabulary,), if the logits have one.
         target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`;
             searching them on a GPU would synchronise.
@@ -100,7 +100,7 @@ def chunked_loss(
         loss: computes logits from final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
         output: the output layer.
-        targets: (positions,) ids, IGNORED where none.
+        targets: (positions,) ids, IGNORE_INDEX where none.
         target_positions: see `linear_cross_entropy`.
     """
     target_positions = _target_positions(targets) if target_positions is None else target_positions

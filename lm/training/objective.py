@@ -89,7 +89,7 @@ def summed_loss_and_nll(
     r_drop: float = 0.0,
     source_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of the targets of a batch and their surprisal, in nats; IGNORED targets don't count.
+    """Return the summed loss of the targets of a batch and their surprisal, in nats; IGNORE_INDEX targets don't count.
 
     Args:
         model: an `EncoderDecoder` for a batch with a source.

@@ -10,7 +10,9 @@ import torch
 
 import lm
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.keywords import SamplingOptions, TranslationOptions
+from lm.config.keywords import RunOptions, SamplingOptions, TranslationOptions
+from lm.config.options import list_options
+from lm.config.run_config import SECTIONS
 from lm.errors import InputError, UsageError
 from lm.files import atomic_new_file, atomic_new_folder
 from lm.hardware import MAX_THREADS
@@ -56,6 +58,11 @@ def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
 )
 def test_keywords_are_the_fields_of_the_settings(options, config):
     assert options.__annotations__.keys() == {field.name for field in fields(config)}
+
+
+def test_every_setting_of_a_run_is_a_keyword():
+    settings = {option.setting for config in SECTIONS.values() for option in list_options(config)}
+    assert settings <= RunOptions.__annotations__.keys()
 
 
 def test_a_stop_string_may_be_alone(writer):

@@ -161,7 +161,7 @@ class RecurrentEncoder(Module):
         return _count_layer_macs(self.recurrent)
 
     def attention_macs(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
-        """None: see `attentions`."""
+        """None: recurrent layers have no self-attention."""
         return 0.0
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
