@@ -87,7 +87,7 @@ def count_parameters(config: RunConfig) -> int:
 def compute_costs(config: RunConfig) -> dict[str, Any]:
     """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
     from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
-    from lm.optim.optimizers import training_bytes
+    from lm.optim.optimizers import training_state_bytes
 
     model, training, total = config.model, config.training, count_parameters(config)
     predicted = training.masking_rate if model.is_masked else 1.0
@@ -96,7 +96,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
         "parameters": {**parts, "total": sum(parts.values())},
         "active_parameters": active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "training_bytes": training_bytes(model, training, config.lora),
+        "training_bytes": training_state_bytes(model, training, config.lora),
         "cache_bytes_per_token": cache_bytes_per_token(model),
         "training_flops_per_token": training_flops_per_token(
             model, predicted=predicted, forward_passes=training.forward_passes, lora=config.lora

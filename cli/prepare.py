@@ -112,7 +112,7 @@ def prepare(
     from cli.console.messages import print_notes
     from cli.corpus_report import train_or_load_tokenizer
     from lm.corpus.text_corpus import scan_corpus
-    from lm.corpus.tokenized_conversations import hold_conversations
+    from lm.corpus.tokenized_conversations import holds_conversations
     from lm.text.text_files import find_text_files
 
     config = DataConfig(**options["data"])
@@ -127,7 +127,7 @@ def prepare(
     tokenizer_config = TokenizerConfig(**options["tokenizer"])
     unknown = unknown if tokenizer_config.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
-    if hold_conversations(surveyed) and loaded.chat_template is None:
+    if holds_conversations(surveyed) and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
     if number is not None and out is not None:
         _prepare_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)

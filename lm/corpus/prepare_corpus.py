@@ -60,7 +60,7 @@ from lm.corpus.text_corpus import (
 )
 from lm.corpus.tokenized_conversations import (
     HELD_OUT_FILE,
-    hold_conversations,
+    holds_conversations,
     merge_conversation_chunks,
     write_conversation_chunk,
 )
@@ -124,7 +124,7 @@ def select_stages(kind: DataKind) -> PreparationStages:
 
 def find_kind(corpus: Corpus) -> DataKind:
     """Return the kind of data that a corpus becomes; InputError if some files hold conversations and others not."""
-    if hold_conversations(corpus):
+    if holds_conversations(corpus):
         return "conversations"
     return "examples" if corpus.config.supervised else "text"
 

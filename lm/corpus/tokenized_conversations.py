@@ -133,7 +133,7 @@ class _SplitConversation:
         return f"{self.file_name}: line {self.conversation.line}"
 
 
-def hold_conversations(corpus: Corpus) -> bool:
+def holds_conversations(corpus: Corpus) -> bool:
     """Return whether a corpus holds conversations to learn from; InputError if only some of its files do."""
     return are_conversations([summary.file for summary in (*corpus.files, *corpus.validation_files)])
 

@@ -101,7 +101,7 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
 
 
-def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:
+def training_state_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:
     """Return the bytes of float32 weights, gradients, moving average and optimizer state; without activations.
 
     AdamW keeps two moments, Muon one. Weights frozen by adapters have none of these.

@@ -24,7 +24,7 @@ from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
 from lm.corpus.text_corpus import Corpus, scan_corpus, train_tokenizer
-from lm.corpus.tokenized_conversations import hold_conversations
+from lm.corpus.tokenized_conversations import holds_conversations
 from lm.data.conversation_data import ConversationData
 from lm.data.example_data import ExampleData
 from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_completions, load_labels
@@ -229,7 +229,7 @@ class TextCorpus:
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
         trained = loaded or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-        if hold_conversations(surveyed):
+        if holds_conversations(surveyed):
             if config.model.is_masked:
                 raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
             if trained.chat_template is None:

@@ -16,7 +16,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware, free_gpu_memory
 from lm.model.loss import estimate_loss_bytes
 from lm.model.transformer import Block, build_model, init_empty_weights, set_activation_checkpointing
-from lm.optim.optimizers import hidden_matrices, training_bytes
+from lm.optim.optimizers import hidden_matrices, training_state_bytes
 from lm.training.objective import hidden_states_fn
 
 _CPU = torch.device("cpu")
@@ -132,12 +132,12 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
 def _static_bytes(config: RunConfig, processes: int) -> int:
     """Bytes of weights, gradients and optimizer state on each GPU."""
     if not config.distribution.shard or processes == 1:
-        return training_bytes(config.model, config.training, config.lora)
+        return training_state_bytes(config.model, config.training, config.lora)
     with init_empty_weights():
         model = build_model(config.model)
     blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
     gathered = _FLOAT32 * (_count_parameters(model) - sum(blocks) + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks))
-    sharded = 0 if config.distribution.offload else training_bytes(config.model, config.training) // processes
+    sharded = 0 if config.distribution.offload else training_state_bytes(config.model, config.training) // processes
     return sharded + 2 * gathered  # weights and their gradients
 
 

@@ -46,7 +46,7 @@ from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
-from lm.optim.optimizers import training_bytes
+from lm.optim.optimizers import training_state_bytes
 from lm.optim.schedules import steps_for_batches
 from lm.training.planning import sizing
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
@@ -421,7 +421,9 @@ def choose_evaluations(
         limit: seconds for all evaluations.
         epochs: of the run; one evaluation each if there are many, to see where it begins to overfit.
     """
-    seconds = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
+    seconds = (
+        cost.loss_seconds + training_state_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
+    )
     chosen: dict[str, Any] = {}
     if cost.sentence_seconds:
         affordable = (limit / _EVALUATIONS_WITH_BLEU - seconds) / cost.sentence_seconds

@@ -13,7 +13,7 @@ from lm.optim.optimizers import (
     hidden_matrices,
     load_optimizer_state,
     optimizer_state_tensors,
-    training_bytes,
+    training_state_bytes,
 )
 from lm.training.loop import train
 
@@ -37,7 +37,7 @@ def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
     average = [] if run.ema is None else run.ema.weights.values()
     states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
     kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
-    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(run.config.model, run.config.training)
+    assert sum(4 * tensor.numel() for tensor in kept) == training_state_bytes(run.config.model, run.config.training)
 
 
 def test_queries_keys_values_and_gates_are_matrices_of_their_own():
@@ -128,7 +128,7 @@ def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
     assert {id(p) for each in optimizers for p in each.state} == {id(p) for p in trained}
     states = [tensor for each in optimizers for state in each.state.values() for tensor in state.values()]
     kept = [*built.parameters(), *trained, *(trained if ema else []), *(tensor for tensor in states if tensor.ndim)]
-    assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(model, config, lora)
+    assert sum(4 * tensor.numel() for tensor in kept) == training_state_bytes(model, config, lora)
 
 
 def test_the_matrices_of_adapters_are_those_of_each_projection():
