@@ -128,7 +128,7 @@ class EnginePlan:
         layout: of the KV cache.
         pytorch: runs what the other doesn't.
         accelerated: a faster engine, if one supports the model here.
-        max_tokens: of each operation, the most tokens per call for the faster engine.
+        accelerated_up_to: of each operation, the most tokens per call for which the faster engine is used.
         reason: why it was chosen, or why there is none.
         is_compiled: whether compiled code is loaded, which finds the top k of any logits on a CPU.
     """
@@ -137,13 +137,13 @@ class EnginePlan:
     layout: Layout
     pytorch: TorchEngine
     accelerated: Engine | None
-    max_tokens: Mapping[Operation, float]
+    accelerated_up_to: Mapping[Operation, float]
     reason: str
     is_compiled: bool = False
 
     def engine(self, operation: Operation, tokens: int) -> Engine:
         """The engine for an operation on a number of tokens, of all rows together."""
-        if self.accelerated is None or tokens > self.max_tokens[operation]:
+        if self.accelerated is None or tokens > self.accelerated_up_to[operation]:
             return self.pytorch
         return self.accelerated
 
@@ -183,7 +183,7 @@ def plan_engines(
     reason = _why_not_compiled(model) or not_loaded
     if reason is None:
         compiled, reason = get_compiled_engine(model), "CPU, compiled code is installed"
-        return EnginePlan(model, layout, pytorch, compiled, _max_tokens(config), reason, is_loaded)
+        return EnginePlan(model, layout, pytorch, compiled, _accelerated_up_to(config), reason, is_loaded)
     layout = layout if config.translates else "rows"  # a mask that separates a prompt's rows costs more than a copy
     if device in RECORDERS:
         reason = _why_not_recorded(model, layout)
@@ -193,7 +193,7 @@ def plan_engines(
     return EnginePlan(model, layout, pytorch, None, {}, reason, is_loaded)
 
 
-def _max_tokens(config: ModelConfig) -> Mapping[Operation, float]:
+def _accelerated_up_to(config: ModelConfig) -> Mapping[Operation, float]:
     if not config.is_encoder_decoder:
         return COMPILED_OPERATIONS
     return {operation: math.inf if most else 0 for operation, most in COMPILED_OPERATIONS.items()}
