@@ -220,7 +220,7 @@ class _ModelRows:
             return
         ids, lengths = source[0], source[1].tolist()
         self._sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
-        if self.plan.layout == "shared":
+        if self.plan.layout == "tree":
             self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NO_OUTPUT, lengths=lengths)
 
     def max_tokens_in_window(self, n: int) -> int:

@@ -19,8 +19,8 @@ from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder
-Layout = Literal["rows", "shared", "none"]
-"""Layout of the KV cache; with "none" everything is recomputed each time."""
+Layout = Literal["sequence", "tree", "none"]
+"""Layout of the KV cache: `SequenceKVCache` or `TreeKVCache`; with "none" everything is recomputed each time."""
 
 
 @dataclass(frozen=True, slots=True)

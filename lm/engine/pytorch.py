@@ -412,12 +412,12 @@ class TorchEngine:
         model, encoded = self.model, None
         if source is not None:
             device = next(model.parameters()).device
-            if layout == "shared" and lengths is not None and int(lengths.min()) == source.shape[1]:
+            if layout == "tree" and lengths is not None and int(lengths.min()) == source.shape[1]:
                 lengths = None
             encoded = EncodedSource(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
-        if layout == "shared":
+        if layout == "tree":
             return TreeKVCache(model, source=encoded)
-        return SequenceKVCache(model, is_enabled=layout == "rows", source=encoded)
+        return SequenceKVCache(model, is_enabled=layout == "sequence", source=encoded)
 
     def forward(
         self,

@@ -172,9 +172,9 @@ def plan_engines(
         use_cache: else everything is recomputed each time, which is the reference.
     """
     config, pytorch = model.config, TorchEngine(model)
-    layout: Layout = "shared" if shares_prefixes or config.translates else "rows"
+    layout: Layout = "tree" if shares_prefixes or config.translates else "sequence"
     if config.is_recurrent:
-        layout = "rows"
+        layout = "sequence"
     device = next(model.parameters()).device.type
     not_loaded = _why_not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
     is_loaded = not_loaded is None
@@ -184,7 +184,7 @@ def plan_engines(
     if reason is None:
         compiled, reason = get_compiled_engine(model), "CPU, compiled code is installed"
         return EnginePlan(model, layout, pytorch, compiled, _accelerated_up_to(config), reason, is_loaded)
-    layout = layout if config.translates else "rows"  # a mask that separates a prompt's rows costs more than a copy
+    layout = layout if config.translates else "sequence"  # a mask that separates a prompt's rows costs more than a copy
     if device in RECORDERS:
         reason = _why_not_recorded(model, layout)
         if reason is None:
@@ -263,7 +263,7 @@ def _load_compiled_code(model: DecoderModel) -> None:
 def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:
     """Why steps of a model are not recorded as CUDA graphs; None if they are."""
     device = next(model.parameters()).device.type
-    if isinstance(model, EncoderDecoder) or layout != "rows":
+    if isinstance(model, EncoderDecoder) or layout != "sequence":
         return "rows share prefixes, and steps of changing shapes are not recorded"
     if (setting := find_unsupported(model.config, CUDA_GRAPH_SUPPORT)) is not None:
         return f"no CUDA graphs for {setting}"

@@ -453,7 +453,7 @@ class Scheduler:
     def _prefix_window(self, completion: Completion) -> tuple[int, ...]:
         """The tokens of a prompt to compute before its samples join; none of a short one that is continued as it is."""
         assert self._plan is not None
-        if self._plan.layout != "rows":
+        if self._plan.layout != "sequence":
             return ()
         ids = completion.common_ids
         window = tuple(ids[window_start(len(ids), self._model.config.context_length) :])[:-1]

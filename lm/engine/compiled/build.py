@@ -55,7 +55,7 @@ def load_decode_step(*, quantised: bool = False) -> DecoderOnly:
         quantise(model)
     engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
-        cache = engine.new_cache("rows")
+        cache = engine.new_cache("sequence")
         cache.add(1)
         engine.forward(token, [0], [0], cache, NO_OUTPUT)
         CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
@@ -67,7 +67,7 @@ def measure_speed() -> MachineSpeed:
     with single_threaded(), torch.inference_mode():
         model, token = DecoderOnly(_TIMED).eval(), torch.zeros(1, 1, dtype=torch.long)
         engine = TorchEngine(model)
-        cache = engine.new_cache("rows")
+        cache = engine.new_cache("sequence")
         cache.add(1)
         engine.forward(token, [0], [0], cache, NO_OUTPUT)
 
