@@ -311,24 +311,22 @@ def _add_settings(
     Raises:
         UsageError: both preset and depth are given, or something in the file is wrong.
     """
-    sources = {name: "environment" if name in options.environment else "flag" for name in _SPEC_FIELDS}
-    sources["preset"] = "environment" if {"preset", "depth"} & options.environment.keys() else "flag"
+    set_by = {name: "environment" if name in options.environment else "flag" for name in _SPEC_FIELDS}
+    set_by["preset"] = "environment" if {"preset", "depth"} & options.environment.keys() else "flag"
     if depth is not None:
         named = depth_preset_name(depth, pairs=spec.data.are_pairs)
-        if preset and sources["preset"] == "flag":
+        if preset and set_by["preset"] == "flag":
             raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
         if not (preset and "depth" in options.environment):
             preset = named
     in_file, values = read_toml(file) if file is not None and spec.resume is None else (None, {})
     if preset is None and in_file is not None:
-        preset, sources["preset"] = in_file, "file"
+        preset, set_by["preset"] = in_file, "file"
     settings, by_setting = merge_layers(
         [("file", values), ("environment", options.from_environment), ("flag", options.from_flags)]
     )
-    named_by = {
-        name: source for name, source in sources.items() if getattr(spec, name) or (name == "preset" and preset)
-    }
-    return dataclasses.replace(spec, preset=preset, settings=settings, sources={**named_by, **by_setting})
+    named_by = {name: source for name, source in set_by.items() if getattr(spec, name) or (name == "preset" and preset)}
+    return dataclasses.replace(spec, preset=preset, settings=settings, set_by={**named_by, **by_setting})
 
 
 _SPEC_FIELDS = ("out", "preset", "portable", "from_run", "resume", "tokenizer")

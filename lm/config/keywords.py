@@ -323,15 +323,15 @@ def run_spec(*corpus: PathLike, **options: Unpack[RunOptions]) -> RunSpec:
     settings, by_setting = merge_layers(
         [("file", in_file), ("environment", ambient), ("python", _group_by_section(values))]
     )
-    sources = dict.fromkeys(run, "python")
+    set_by = dict.fromkeys(run, "python")
     if preset is not None and "preset" not in run:
-        run["preset"], sources["preset"] = preset, "file"
+        run["preset"], set_by["preset"] = preset, "file"
     return RunSpec(
         data=data,
         portable=bool(portable),
         processes=processes or 1,
         settings=settings,
-        sources={**sources, **by_setting},
+        set_by={**set_by, **by_setting},
         **run,
     )
 

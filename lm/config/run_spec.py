@@ -15,13 +15,13 @@ from lm.errors import UsageError
 Settings = dict[str, dict[str, Any]]
 """{section: {field: value}}, the sections being those of a `RunConfig`."""
 
-EXPLICIT_SOURCES = ("flag", "python")
-"""Sources of values given for this run alone: conflicts with a run or corpus are errors, others are overridden."""
+_EXPLICIT = ("flag", "python")
+"""What gives values for this run alone: conflicts with a run or corpus are errors, others are overridden."""
 
 
 def is_user_given(source: str | None) -> bool:
-    """Return whether a value was, or may have been, given by the user; see `RunSpec.sources`."""
-    return source in (*EXPLICIT_SOURCES, "environment", "file", "given", None)
+    """Return whether a value was, or may have been, given by the user; see `RunSpec.set_by`."""
+    return source in (*_EXPLICIT, "environment", "file", "given", None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class RunSpec:
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
         processes: how many train together.
         settings: the options that were given, by section.
-        sources: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
+        set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
 
     Raises:
         UsageError: there is nothing to learn from, or values contradict each other.
@@ -127,7 +127,7 @@ class RunSpec:
     tokenizer: str | None = None
     processes: int = 1
     settings: Settings = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
+    set_by: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         settings = {
@@ -148,27 +148,27 @@ class RunSpec:
         return {
             name: value
             for name, value in self.settings[section].items()
-            if self.sources.get(f"{section}.{name}") in EXPLICIT_SOURCES
+            if self.set_by.get(f"{section}.{name}") in _EXPLICIT
         }
 
     def with_conversations(self) -> RunSpec:
         """Return the specification for a corpus of conversations, of which the replies are learned."""
         settings = {**self.settings, "data": {**self.settings["data"], "supervised": True}}
-        sources = {**self.sources, "data.supervised": _CONVERSATIONS}
-        return dataclasses.replace(self, settings=settings, sources=sources)
+        set_by = {**self.set_by, "data.supervised": _CONVERSATIONS}
+        return dataclasses.replace(self, settings=settings, set_by=set_by)
 
     @property
     def has_conversations(self) -> bool:
         """Return whether the corpus is conversations, as found in its rows."""
-        return self.sources.get("data.supervised") == _CONVERSATIONS
+        return self.set_by.get("data.supervised") == _CONVERSATIONS
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
         new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
         changeable = {f"{section}.{name}" for section, names in CHANGEABLE_ON_RESUME.items() for name in names}
         changeable |= {f"training.{name}" for name in LENGTHS}
-        kept = new | {name for name in self.sources if "." in name and name not in changeable}
-        if typed := sorted(name for name in kept if self.sources.get(name) in EXPLICIT_SOURCES):
+        kept = new | {name for name in self.set_by if "." in name and name not in changeable}
+        if typed := sorted(name for name in kept if self.set_by.get(name) in _EXPLICIT):
             raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,10 +188,10 @@ def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict
         layers: the name of a source, and its values by section.
     """
     settings: Settings = {name: {} for name in SECTIONS}
-    sources: dict[str, str] = {}
+    set_by: dict[str, str] = {}
     for source, layer in layers:
         for section, values in layer.items():
             settings[section] = overlay(settings[section], values)
-            sources |= {f"{section}.{name}": source for name in values}
+            set_by |= {f"{section}.{name}": source for name in values}
     kept = {f"{section}.{name}" for section, values in settings.items() for name in values}
-    return settings, {name: source for name, source in sources.items() if name in kept}
+    return settings, {name: source for name, source in set_by.items() if name in kept}

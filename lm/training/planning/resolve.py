@@ -155,14 +155,14 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
     if spec.portable and base is None:
         name = portable_name(name)
     config = build_run_config(name, fixed)
-    named = "default" if spec.preset is None else spec.sources.get("preset", "given")
+    named = "default" if spec.preset is None else spec.set_by.get("preset", "given")
     from_base: dict[str, str] = {}
     if base is not None:
         from_base = {f"model.{field}": "from_run" for field in fixed["model"]}
         if spec.tokenizer is None:
             from_base |= {f"tokenizer.{option.name}": "from_run" for option in list_options(TokenizerConfig)}
     is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
-    reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.sources}
+    reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.set_by}
     return Resolution(config, fixed, is_regularised, reasons)
 
 
