@@ -47,7 +47,7 @@ def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
         run: for the warning about a model that learned no conversations.
         stats: print speed and seed to stderr after each reply.
     """
-    if not chat.is_trained:
+    if not chat.has_template:
         print_labelled(
             "warning",
             f"{run} was not trained on conversations, and continues a transcript instead of replying; train it on "

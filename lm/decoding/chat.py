@@ -86,7 +86,7 @@ class Chat:
         self._replies = 0
 
     @property
-    def is_trained(self) -> bool:
+    def has_template(self) -> bool:
         """Whether the model's tokenizer has a chat template."""
         return self.generator.tokenizer.chat_template is not None
 
@@ -143,7 +143,7 @@ class Chat:
         config, tokenizer = self.generator.config, self.generator.tokenizer
         ends = () if config.ignore_eos else self._ends
         sampler = Sampler.from_config(config, parse_logit_biases(config.logit_bias, tokenizer), ends)
-        stops = config.stop if self.is_trained else (*config.stop, PLAIN_STOP)
+        stops = config.stop if self.has_template else (*config.stop, PLAIN_STOP)
         limit = min(config.max_tokens, self.generator.model.config.context_length - len(prompt))
         rng = sampler.rng(self._replies, prompt=prompt)
         self._replies += 1
