@@ -40,7 +40,7 @@ class BlockSparseAttention(MultiHeadAttention):
         """Attend with (batch, heads, length, head) queries; return the same shape."""
         length, is_causal = query.shape[2], inputs.mask.is_causal
         in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
-        if in_line and is_blockwise_faster(self.pattern, length, is_causal=is_causal):
+        if in_line and is_sparse_enough(self.pattern, length, is_causal=is_causal):
             blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
             return blocks(query, key, value)
         first = self.pattern.first_visible(inputs.start) if inputs.key_positions is None else 0
@@ -77,7 +77,7 @@ _MAX_SAVED_VALUES = 1 << 22
 """Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
 
 
-def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
+def is_sparse_enough(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
     """Whether a query then sees at most half of the keys of a sequence."""
     if length <= 2 * pattern.dense_length:
         return False

@@ -67,7 +67,7 @@ def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch
         return model.encode(tokens, lengths=lengths) if is_encoder else model.hidden(tokens)
 
     found = read()
-    monkeypatch.setattr(patterned, "is_blockwise_faster", lambda *_, **__: False)
+    monkeypatch.setattr(patterned, "is_sparse_enough", lambda *_, **__: False)
     assert_close(found, read(), model=model)
 
 

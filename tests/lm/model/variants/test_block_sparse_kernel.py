@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lm.model.attention import attend
 from lm.model.mask import Mask
 from lm.model.variants import block_sparse as block_attention
-from lm.model.variants.block_sparse import BigBird, BlockSparseKernel, LocalBlocks, SlidingWindow, is_blockwise_faster
+from lm.model.variants.block_sparse import BigBird, BlockSparseKernel, LocalBlocks, SlidingWindow, is_sparse_enough
 from tests.tolerances import assert_close
 
 HEADS, HEAD = 4, 8
@@ -147,11 +147,11 @@ def test_padding_is_masked_and_empty_rows_give_zeros(is_causal):
 
 
 def test_block_wise_computation_is_chosen_for_sparse_patterns():
-    assert not is_blockwise_faster(SlidingWindow(127), 256, is_causal=True)
-    assert is_blockwise_faster(SlidingWindow(127), 512, is_causal=True)
-    assert not is_blockwise_faster(LocalBlocks(256), 512, is_causal=True)
-    assert is_blockwise_faster(LocalBlocks(256), 513, is_causal=True)
-    assert not is_blockwise_faster(bigbird(False), 64, is_causal=False)
+    assert not is_sparse_enough(SlidingWindow(127), 256, is_causal=True)
+    assert is_sparse_enough(SlidingWindow(127), 512, is_causal=True)
+    assert not is_sparse_enough(LocalBlocks(256), 512, is_causal=True)
+    assert is_sparse_enough(LocalBlocks(256), 513, is_causal=True)
+    assert not is_sparse_enough(bigbird(False), 64, is_causal=False)
 
 
 def test_bfloat16_stays_near_float32():
