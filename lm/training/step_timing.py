@@ -79,7 +79,9 @@ def training_step_timer(run: Run, *, batch_scale: float = 1.0) -> Timer:
     )
 
 
-def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
+def measure_training_speed(
+    config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
+) -> TrainingSpeed:
     """Measure a run on its own data, because the padding of pair batches depends on their lengths.
 
     Args:
@@ -94,7 +96,7 @@ def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData,
 
 
 def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
-    """Estimate the speed of a run without building a large model; see `measure_speed` for the arguments.
+    """Estimate the speed of a run without building a large model; see `measure_training_speed` for the arguments.
 
     A small model is measured. Of a large one, two layers are measured on small batches, and scaled by FLOPs.
     """
@@ -103,7 +105,7 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
         sum(parameters_by_part(model).values()) <= _MOST_PARAMETERS
         and batch_flops(config, data.batch(0)) <= _MOST_FLOPS
     ):
-        return measure_speed(config, corpus, data, seconds=seconds)
+        return measure_training_speed(config, corpus, data, seconds=seconds)
     layers = {name: min(_ESTIMATE_LAYERS, getattr(model, name)) for name in ("n_layers", "n_encoder_layers")}
     tokens = max(_ESTIMATE_TOKENS, model.context_length)
     rows = max(1, tokens // model.context_length)

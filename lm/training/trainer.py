@@ -151,17 +151,17 @@ class SpeedMeter:
         """Return the FLOP/s of training on random tokens, measured for about `seconds`."""
         return step_timing.measure_flop_rate(config, seconds=seconds)
 
-    def measure_speed(
+    def measure_training_speed(
         self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
     ) -> TrainingSpeed:
-        """Return the speed of steps and evaluations on the run's data; see `step_timing.measure_speed`."""
-        return step_timing.measure_speed(config, corpus, data, seconds=seconds)
+        """Return the speed of steps and evaluations on the run's data; see `step_timing.measure_training_speed`."""
+        return step_timing.measure_training_speed(config, corpus, data, seconds=seconds)
 
 
 class SpeedEstimator(SpeedMeter):
     """Estimates training speed without building a large model, for plans that are only shown."""
 
-    def measure_speed(
+    def measure_training_speed(
         self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
     ) -> TrainingSpeed:
         """Return the estimated speed; see `step_timing.estimate_speed`."""
@@ -442,7 +442,7 @@ class Trainer:
     ) -> tuple[Resolution, TrainingSpeed, TrainingData]:
         """Measure the training speed, on rank 0 only, and choose what depends on the number of steps."""
         config, budget = chosen.config, str(chosen.config.training.budget)
-        speed = self._meter.measure_speed(config, corpus, data, seconds=_measuring_seconds(budget))
+        speed = self._meter.measure_training_speed(config, corpus, data, seconds=_measuring_seconds(budget))
         seconds_left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0

@@ -62,7 +62,7 @@ def load_decode_step(*, quantised: bool = False) -> DecoderOnly:
     return model
 
 
-def measure_speed() -> MachineSpeed:
+def measure_machine_speed() -> MachineSpeed:
     """Measure the speed of this machine, in CPU time with one thread, as other processes may be running."""
     with single_threaded(), torch.inference_mode():
         model, token = DecoderOnly(_TIMED).eval(), torch.zeros(1, 1, dtype=torch.long)
@@ -88,5 +88,5 @@ def _compile_all() -> None:
             logits = model.logits(model.hidden(token))[0]  # with int8, its matmuls alone
             top_k(logits, logits, 1)
         if dtype == "float32" and code_cache.is_saving():  # what most models need can be used
-            code_cache.write_speed(measure_speed())
+            code_cache.write_speed(measure_machine_speed())
             code_cache.write_file_list(("float32",))

@@ -180,7 +180,9 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
-    found = step_timing.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
+    found = step_timing.measure_training_speed(
+        config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0
+    )
     assert (found.step_seconds, found.evaluation_cost, found.hardware.dtype) == (
         0.25,
         EvaluationCost(3.0, 0.5),
