@@ -63,8 +63,8 @@ def run_training(
     if tensorboard:
         check_installed()
     start_time = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
-    machine = SpeedEstimator() if dry_run else None
-    with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, machine=machine) as trainer:
+    speed_meter = SpeedEstimator() if dry_run else None
+    with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, speed_meter=speed_meter) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer, options), spec)
             return

@@ -195,7 +195,7 @@ class Trainer:
         progress: ProgressCallback = no_progress,
         start_time: float | None = None,
         clock: Callable[[], float] | None = None,
-        machine: SpeedMeter | None = None,
+        speed_meter: SpeedMeter | None = None,
     ) -> None:
         """Create a trainer; nothing is done yet.
 
@@ -205,13 +205,13 @@ class Trainer:
             progress: of tokenisation.
             start_time: start of a budget, on the clock [default: now].
             clock: in seconds, for budgets [default: `time.monotonic`].
-            machine: measures training speed for budgets.
+            speed_meter: measures training speed for budgets.
         """
         self.spec, self.stop = spec, stop
         self.run: Run | None = None
         self.forecast: BudgetForecast | None = None
         self.world: World = SINGLE_PROCESS
-        self._progress, self._clock, self._meter = progress, clock, machine or SpeedMeter()
+        self._progress, self._clock, self._speed_meter = progress, clock, speed_meter or SpeedMeter()
         self._began = self._now() if start_time is None else start_time
         self._stack, self._events, self._saves_when_left = ExitStack(), None, True
 
@@ -423,7 +423,7 @@ class Trainer:
         flops_per_second = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
         if text_bytes:
             probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
-            flops_per_second = self.world.size * self._meter.measure_flop_rate(probe, seconds=seconds)
+            flops_per_second = self.world.size * self._speed_meter.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
             chosen = resolve.choose_time(chosen, flops_per_second=flops_per_second, text_bytes=text_bytes, pairs=pairs)
         if not needs_size:
@@ -442,7 +442,7 @@ class Trainer:
     ) -> tuple[Resolution, TrainingSpeed, TrainingData]:
         """Measure the training speed, on rank 0 only, and choose what depends on the number of steps."""
         config, budget = chosen.config, str(chosen.config.training.budget)
-        speed = self._meter.measure_training_speed(config, corpus, data, seconds=_measuring_seconds(budget))
+        speed = self._speed_meter.measure_training_speed(config, corpus, data, seconds=_measuring_seconds(budget))
         seconds_left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0

@@ -157,7 +157,7 @@ def test_files_are_read_before_the_machine_is_measured(tmp_path):
         files = [tmp_path / data["corpus"]] if "corpus" in data else []
         spec = lm.run_spec(*files, out=tmp_path / "run", **({} if files else data))
         with pytest.raises(InputError):
-            list(Trainer(spec, machine=Unmeasurable()))
+            list(Trainer(spec, speed_meter=Unmeasurable()))
 
 
 def test_two_processes(tmp_path):
