@@ -28,7 +28,7 @@ from lm.config.options import did_you_mean, list_options
 from lm.config.presets import depth_preset_name
 from lm.config.run_config import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, Settings, merge_layers
-from lm.config.tokenizer import Merges, TokenizerKind
+from lm.config.tokenizer import MergeScope, TokenizerKind
 from lm.config.toml import read_toml
 from lm.config.training import Criterion, OptimizerKind, Orthogonalisation, Schedule
 from lm.errors import UsageError
@@ -201,7 +201,7 @@ class RunOptions(TypedDict, total=False):
     kind: TokenizerKind
     vocab_size: int
     min_frequency: int
-    merges: Merges
+    merges: MergeScope
     # [files]
     format: Format | None
     encoding: str

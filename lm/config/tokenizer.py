@@ -12,7 +12,7 @@ MASK = "[MASK]"  # stands where a token is to be guessed
 MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
 
 TokenizerKind = Literal["bpe", "char", "byte"]
-Merges = Literal["words", "characters"]
+MergeScope = Literal["words", "characters"]
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,4 @@ class TokenizerConfig(CheckedConfig):
     kind: TokenizerKind = option("bpe", "Byte-level BPE, characters or bytes.")
     vocab_size: int = option(4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS")
     min_frequency: int = option(2, "Minimum frequency of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT")
-    merges: Merges = option("words", "BPE merges within words, or only within characters.")
+    merges: MergeScope = option("words", "BPE merges within words, or only within characters.")

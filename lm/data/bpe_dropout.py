@@ -27,7 +27,7 @@ _BATCH_CHARACTERS = 1 << 20  # characters per batch, including padding
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Merges:
+class DropoutMerges:
     """Merge rules of a BPE vocabulary, and the characters that its tokens are merged from.
 
     A token that cannot be spelled with single-character tokens, such as an added token, is not split.
@@ -45,7 +45,7 @@ class Merges:
         self._characters = RaggedArray.from_rows(_token_characters(vocabulary, set(whole)))
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Tokenizer) -> Merges | None:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> DropoutMerges | None:
         """Return the rules of a tokenizer; None if it has none."""
         rules = tokenizer.merge_rules
         return None if rules is None else cls(rules.vocabulary, rules.rules, whole=rules.whole)
@@ -74,7 +74,7 @@ def _token_characters(vocabulary: Mapping[str, int], whole: set[int]) -> list[li
     return letters
 
 
-def segment_words(words: RaggedArray, merges: Merges, *, dropout: float, keys: Indices) -> RaggedArray:
+def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, keys: Indices) -> RaggedArray:
     """Merge the characters of words, skipping merges at random.
 
     In each step every possible merge is skipped with probability `dropout`; of the others, the one of lowest rank is
@@ -98,7 +98,7 @@ def segment_words(words: RaggedArray, merges: Merges, *, dropout: float, keys: I
 class _MergeTable:
     """Words as linked lists in rows of an array, with an empty column on both sides."""
 
-    def __init__(self, words: RaggedArray, merges: Merges) -> None:
+    def __init__(self, words: RaggedArray, merges: DropoutMerges) -> None:
         lengths = words.lengths()
         width = int(lengths.max()) + 2
         columns = np.arange(width)
@@ -127,7 +127,7 @@ class _MergeTable:
         return RaggedArray(self._tokens[kept], np.cumsum(kept.sum(axis=1)))
 
 
-def _merge_words(words: RaggedArray, merges: Merges, dropout: float, keys: Indices) -> RaggedArray:
+def _merge_words(words: RaggedArray, merges: DropoutMerges, dropout: float, keys: Indices) -> RaggedArray:
     table = _MergeTable(words, merges)
     candidates = table.ranks.copy()  # not skipped in this step
     rows, draw = np.arange(len(keys)), np.uint64(0)

@@ -13,7 +13,7 @@ from lm.corpus.manifest import SplitName
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.tokenized_pairs import SIDES, SideName, StoredPairs
 from lm.corpus.tree_positions import attach_positions, wrap_sources
-from lm.data.bpe_dropout import Merges, segment_words
+from lm.data.bpe_dropout import DropoutMerges, segment_words
 from lm.data.pair_batches import EncoderDecoderLayout, PairLayout
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, hash64
@@ -153,7 +153,7 @@ class FramedPairs:
         return wrap_sources(tokens, frame)
 
     def _segment_with_dropout(
-        self, words: RaggedArray, tokens: RaggedArray, merges: Merges, keys: Indices
+        self, words: RaggedArray, tokens: RaggedArray, merges: DropoutMerges, keys: Indices
     ) -> RaggedArray:
         """Segment words with BPE dropout; keys are derived from those of sentences and word positions."""
         lengths = words.lengths()
@@ -162,8 +162,8 @@ class FramedPairs:
         return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=word_keys)
 
 
-def _require_merges(side: SideName, tokenizer: Tokenizer) -> Merges:
-    if (merges := Merges.from_tokenizer(tokenizer)) is None:
+def _require_merges(side: SideName, tokenizer: Tokenizer) -> DropoutMerges:
+    if (merges := DropoutMerges.from_tokenizer(tokenizer)) is None:
         raise UsageError(
             f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
             settings=["bpe_dropout"],

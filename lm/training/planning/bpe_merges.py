@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.config.tokenizer import Merges, TokenizerConfig
+from lm.config.tokenizer import MergeScope, TokenizerConfig
 from lm.evaluation.ngram_baseline import compute_ngram_surprisals
 from lm.tokenizer.training import train
 
@@ -29,7 +29,7 @@ _MAX_RATIO = 0.98
 _CHUNK = 1 << 16  # characters per encode call
 
 
-def choose_merges(*, words: float, characters: float) -> Merges:
+def choose_merges(*, words: float, characters: float) -> MergeScope:
     """Choose the merges from the bits/byte of both n-gram baselines."""
     return "characters" if characters <= _MAX_RATIO * words else "words"
 

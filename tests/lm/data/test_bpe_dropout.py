@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.ragged import RaggedArray
-from lm.data.bpe_dropout import Merges, segment_words
+from lm.data.bpe_dropout import DropoutMerges, segment_words
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT
@@ -16,7 +16,7 @@ from tests.lm.tokenizers_elsewhere import TEXT
 RULES = [("a", "b"), ("ab", "a"), ("b", "a"), ("c", "ab"), ("aba", "c")]
 NAMES = ["a", "b", "c", "ab", "aba", "ba", "cab", "abac"]
 VOCABULARY = {name: index for index, name in enumerate(NAMES)}
-MERGES = Merges(VOCABULARY, RULES, whole=[])
+MERGES = DropoutMerges(VOCABULARY, RULES, whole=[])
 
 
 def keys(count: int) -> np.ndarray:
@@ -59,14 +59,14 @@ def words_of(tokenizer: Tokenizer, text: str) -> RaggedArray:
     return RaggedArray(ids.astype(np.int64), ends)
 
 
-def merges_of(tokenizer: Tokenizer) -> Merges:
-    found = Merges.from_tokenizer(tokenizer)
+def merges_of(tokenizer: Tokenizer) -> DropoutMerges:
+    found = DropoutMerges.from_tokenizer(tokenizer)
     assert found
     return found
 
 
 def test_without_dropout_it_is_the_tokenizer(elsewhere):
-    merges = Merges.from_tokenizer(elsewhere)
+    merges = DropoutMerges.from_tokenizer(elsewhere)
     if merges is None:
         assert elsewhere.kind != "bpe"
         return
@@ -84,7 +84,7 @@ def test_with_full_dropout_there_are_only_bytes(gpt2):
 
 @pytest.mark.parametrize("dropout", [0.05, 0.3, 0.9])
 def test_text_stays_the_same(elsewhere, dropout):
-    merges, words = Merges.from_tokenizer(elsewhere), words_of(elsewhere, TEXT)
+    merges, words = DropoutMerges.from_tokenizer(elsewhere), words_of(elsewhere, TEXT)
     if merges is None:
         return
     segmented = segment_words(merges.characters(words), merges, dropout=dropout, keys=keys(len(words)))
@@ -117,4 +117,4 @@ def test_no_words_give_none():
 def test_tokenizers_without_rules_have_no_merges():
     for kind in ("char", "byte"):
         made = training.train(["ab"], TokenizerConfig(kind=kind), corpus_bytes=2)  # type: ignore[arg-type]
-        assert Merges.from_tokenizer(made.tokenizer) is None
+        assert DropoutMerges.from_tokenizer(made.tokenizer) is None

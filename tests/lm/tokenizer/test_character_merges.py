@@ -7,7 +7,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.ragged import RaggedArray
-from lm.data.bpe_dropout import Merges, segment_words
+from lm.data.bpe_dropout import DropoutMerges, segment_words
 from lm.decoding.token_healing import PromptEnding
 from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import build_vocabulary
@@ -93,7 +93,7 @@ def test_tokens_end_where_their_bytes_do(tokenizer):
 
 
 def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
-    merges = Merges.from_tokenizer(tokenizer)
+    merges = DropoutMerges.from_tokenizer(tokenizer)
     characters = list(dict.fromkeys(TEXT[:200]))
     letters = merges.characters(RaggedArray.from_rows([tokenizer.encode(character) for character in characters]))
     keys = np.arange(len(characters), dtype=np.uint64)
