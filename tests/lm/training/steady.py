@@ -31,4 +31,4 @@ def steady(
     def clock() -> float:
         return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
 
-    return {"clock": clock, "began": -startup, "machine": Steady(flop_rate, step)}
+    return {"clock": clock, "start_time": -startup, "speed_meter": Steady(flop_rate, step)}
