@@ -162,7 +162,7 @@ class _InteractiveSession:
     def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """Update the context after a turn: what was shown, without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
-        if sample.overlap:  # its first token starts in the added text
+        if sample.prompt_bytes:  # its first token starts in the added text
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
             self.context = encode_continuation(tokenizer, self.context, added + sample.text) + ended
         else:

@@ -40,8 +40,8 @@ class Token:
         logprob: nats, of the model itself (temperature 1, no filter).
         text: text that became certain with this token.
         alternatives: the most probable tokens at this position with their log-probabilities, best first.
-        overlap: leading bytes of the first token that are the end of the prompt (token healing); they are not in the
-            text.
+        prompt_bytes: leading bytes of the first token that are the end of the prompt (token healing); they are not in
+            the text.
     """
 
     row: int
@@ -49,7 +49,7 @@ class Token:
     logprob: float
     text: str = ""
     alternatives: Alternatives = ()
-    overlap: int = 0
+    prompt_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Continuation:
         alternatives: to each token of a sample, if requested.
         finish_reason: see `Finish`; None while a sample is in progress, "interrupted" if it was stopped early.
         score: of a hypothesis, see `Hypothesis`.
-        overlap: of the first token, see `Token`.
+        prompt_bytes: of the first token, see `Token`.
     """
 
     text: str = ""
@@ -88,12 +88,12 @@ class Continuation:
     alternatives: list[Alternatives] = field(default_factory=list)
     finish_reason: FinishReason | Literal["interrupted"] | None = None
     score: float | None = None
-    overlap: int = 0
+    prompt_bytes: int = 0
 
     def append(self, event: Token | Finish) -> None:
         """Append an event of this sample."""
         if isinstance(event, Token):
-            self.overlap = self.overlap or event.overlap
+            self.prompt_bytes = self.prompt_bytes or event.prompt_bytes
             self.tokens.append(event.id)
             self.logprobs.append(event.logprob)
             self.alternatives.append(event.alternatives)
@@ -180,7 +180,7 @@ class SampleSpec:
         text_stream: decodes the tokens, and ends the sample at a stop string; None for no text.
         rng: random generator; None for the sampler's for this number.
         first_token: the first token, if it is given.
-        overlap: leading bytes of that token that are the end of the prompt.
+        prompt_bytes: leading bytes of that token that are the end of the prompt.
         settings: its own sampler, stop tokens and alternatives; None for those of the batch.
     """
 
@@ -189,7 +189,7 @@ class SampleSpec:
     text_stream: StopStringStream | None = None
     rng: random.Random | None = None
     first_token: int | None = None
-    overlap: int = 0
+    prompt_bytes: int = 0
     settings: SampleSettings | None = None
 
 
@@ -376,9 +376,9 @@ class SampleState:
         if token == NO_TOKEN_LEFT:
             raise no_token_left()
         number, text, stop_ids = self.spec.number, self.spec.text_stream, self.settings.stop_ids
-        overlap, self.first_token = 0 if self.first_token is None else self.spec.overlap, None
+        prompt_bytes, self.first_token = 0 if self.first_token is None else self.spec.prompt_bytes, None
         self.n_left -= 1
-        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, overlap)
+        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, prompt_bytes)
         if token not in stop_ids and self.n_left > 0 and not (text and text.stopped):
             return [event]
         self.is_finished = True

@@ -26,7 +26,7 @@ from lm.decoding.beam_search import Hypothesis, beam_search
 from lm.decoding.sampling import Sampler, length_filters, parse_logit_biases
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
-from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_overlap
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_prompt
 from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
@@ -176,14 +176,14 @@ class Generator:
         Raises:
             UsageError: the settings ban every retokenisation.
         """
-        prompt, first_token, first_text, overlap = ids, None, None, 0
+        prompt, first_token, first_text, prompt_bytes = ids, None, None, 0
         if healed:
             chosen, first_token = choose_healed_prompt(healed, self.sampler, rng)
-            prompt, overlap = chosen.prompt, chosen.overlap
+            prompt, prompt_bytes = chosen.prompt, chosen.prompt_bytes
             if first_token is not None:
-                first_text = text_after_overlap(self.tokenizer, first_token, overlap)
+                first_text = text_after_prompt(self.tokenizer, first_token, prompt_bytes)
         text_stream = self._text_stream(first_text)
-        return Request(prompt, SampleSpec(number, max_tokens, text_stream, rng, first_token, overlap, settings))
+        return Request(prompt, SampleSpec(number, max_tokens, text_stream, rng, first_token, prompt_bytes, settings))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Sample continuations to their ends; see `generate`."""
@@ -277,25 +277,25 @@ class Generator:
                 greater than the beam.
         """
         limit, ids = max_tokens or self.config.max_tokens, self.encode(prompt)
-        first, overlap, greedy = None, 0, Sampler(greedy=True)
+        first, prompt_bytes, greedy = None, 0, Sampler(greedy=True)
         if (
             ending := self.find_ending(prompt, ids)
         ) is not None:  # the beam starts with the best retokenisation of the prompt
             (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
             chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
-            ids, overlap, first = [*chosen.prompt], chosen.overlap, None if token is None else chosen.tokens
+            ids, prompt_bytes, first = [*chosen.prompt], chosen.prompt_bytes, None if token is None else chosen.tokens
         (best,) = beam_search(
             DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
             torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
             stop_ids=self.stop_ids, length_penalty=length_penalty, n=n,
             filters=[*length_filters(self.config, self.stop_ids)], max_added_bias=0.0,
         )  # fmt: skip
-        return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
+        return [self._to_continuation(hypothesis, prompt_bytes) for hypothesis in best]
 
     def interrupt(self, sample: Continuation) -> None:
         """Finish an interrupted sample, with all the text of its tokens."""
         text = self._text_stream(
-            text_after_overlap(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None
+            text_after_prompt(self.tokenizer, sample.tokens[0], sample.prompt_bytes) if sample.prompt_bytes else None
         )
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
@@ -330,8 +330,8 @@ class Generator:
     def _text_stream(self, first: str | None = None) -> StopStringStream:
         return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first)
 
-    def _to_continuation(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
-        first = text_after_overlap(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
+    def _to_continuation(self, hypothesis: Hypothesis, prompt_bytes: int) -> Continuation:
+        first = text_after_prompt(self.tokenizer, hypothesis.tokens[0], prompt_bytes) if prompt_bytes else None
         text = StopStringStream(self.tokenizer.decode_stream(), first_text=first)
         return Continuation(
             text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
@@ -339,7 +339,7 @@ class Generator:
             logprobs=list(hypothesis.logprobs),
             finish_reason=hypothesis.finish_reason,
             score=hypothesis.score,
-            overlap=overlap,
+            prompt_bytes=prompt_bytes,
         )
 
 

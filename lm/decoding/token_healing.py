@@ -149,13 +149,13 @@ class HealedPrompt:
 
     Attributes:
         prompt: IDs to continue; they include the last token if it ends with the prompt.
-        overlap: bytes of the last token that are the end of the prompt, if it extends beyond it.
+        prompt_bytes: bytes of the last token that are the end of the prompt, if it extends beyond it.
         tokens: (n,) IDs of last tokens that extend beyond the prompt, if they do.
         scores: (n,) log-probabilities of all chosen tokens, nats; (1,) if they end with the prompt.
     """
 
     prompt: Sequence[int]
-    overlap: int
+    prompt_bytes: int
     tokens: Tensor
     scores: Tensor
 
@@ -230,6 +230,6 @@ def choose_healed_prompt(
     raise AssertionError("there is one score for each retokenisation")
 
 
-def text_after_overlap(tokenizer: Tokenizer, token: int, overlap: int) -> str:
-    """Return the complete characters of a token after its first `overlap` bytes."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(tokenizer.token_bytes(token)[overlap:])
+def text_after_prompt(tokenizer: Tokenizer, token: int, prompt_bytes: int) -> str:
+    """Return the complete characters of a token after its first `prompt_bytes` bytes."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(tokenizer.token_bytes(token)[prompt_bytes:])

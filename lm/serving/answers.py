@@ -161,7 +161,7 @@ class CompletionAnswer:
     def _format_logprobs(self, prompt_index: int, sample: int, tokens: Sequence[Token]) -> dict[str, Any]:
         """Return the log-probabilities of further tokens of a sample."""
         return self._logprobs_of(prompt_index, sample).format(
-            [(token.id, token.logprob, token.alternatives, token.overlap) for token in tokens]
+            [(token.id, token.logprob, token.alternatives, token.prompt_bytes) for token in tokens]
         )
 
     def _logprobs_of(self, prompt_index: int, sample: int) -> TextLogprobs:

@@ -88,18 +88,18 @@ class TextLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def format(self, tokens: Sequence[tuple[int, float | None, Alternatives, int]]) -> dict[str, Any]:
-        """Return the object for further tokens: ID, log-probability, alternatives and overlap with the prompt."""
+        """Return the object for further tokens: ID, log-probability, alternatives and leading bytes of the prompt."""
         result: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token, logprob, alternatives, overlap in tokens:
+        for token, logprob, alternatives, prompt_bytes in tokens:
             spelled = self._tokenizer.token_bytes(token)
-            result["text_offset"].append(self._offset - len(spelled[:overlap].decode(errors="replace")))
+            result["text_offset"].append(self._offset - len(spelled[:prompt_bytes].decode(errors="replace")))
             result["tokens"].append(spelled.decode(errors="replace"))
             result["token_logprobs"].append(logprob)
             best: dict[str, float] = {}
             for other, value in alternatives:
                 best.setdefault(token_text(self._tokenizer, other), value)
             result["top_logprobs"].append(best if logprob is not None else None)
-            self._offset += len(self._decoder.decode(spelled[overlap:]))
+            self._offset += len(self._decoder.decode(spelled[prompt_bytes:]))
         return result
 
 
@@ -119,8 +119,8 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[tuple[int, float, Alter
 
 def continuation_tokens(sample: Continuation) -> list[tuple[int, float | None, Alternatives, int]]:
     """Return the tokens of a sample as `TextLogprobs.format` takes them."""
-    overlaps = [sample.overlap, *[0] * len(sample.tokens)]
-    return list(zip(sample.tokens, sample.logprobs, sample.alternatives, overlaps, strict=False))
+    prompt_bytes = [sample.prompt_bytes, *[0] * len(sample.tokens)]
+    return list(zip(sample.tokens, sample.logprobs, sample.alternatives, prompt_bytes, strict=False))
 
 
 def prompt_tokens(scored: ScoredIds) -> list[tuple[int, float | None, Alternatives, int]]:

@@ -471,7 +471,7 @@ class Scheduler:
                 self._events.append(
                     (
                         completion,
-                        Token(sample, event.id, event.logprob, event.text, event.alternatives, event.overlap),
+                        Token(sample, event.id, event.logprob, event.text, event.alternatives, event.prompt_bytes),
                     )
                 )
             else:

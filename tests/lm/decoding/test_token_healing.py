@@ -61,7 +61,7 @@ def spelled(tokens) -> bytes:
 
 def text_of(prompt: str, sample: Continuation) -> bytes:
     """The bytes of a prompt and of the tokens that follow it."""
-    return prompt.encode()[: len(prompt.encode()) - sample.overlap] + spelled(sample.tokens)
+    return prompt.encode()[: len(prompt.encode()) - sample.prompt_bytes] + spelled(sample.tokens)
 
 
 def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...], float]:
@@ -196,14 +196,14 @@ def test_tokenizers_that_start_a_text_with_a_space_heal_too(prompt):
     ending = PromptEnding.find(tokenizer, prompt, encode_prompt(tokenizer, prompt))
     assert ending.text.decode() == " " + prompt.split(" ")[-1], "the whole word is taken back"
     for sample in [*ours.samples(prompt, n=8), *ours.search(prompt, beam_size=2, n=2)]:
-        texts = {tokenizer.decode([*cover.prompt, *sample.tokens]) for cover in options if cover.overlap}
-        assert prompt + sample.text in texts or not sample.overlap
+        texts = {tokenizer.decode([*cover.prompt, *sample.tokens]) for cover in options if cover.prompt_bytes}
+        assert prompt + sample.text in texts or not sample.prompt_bytes
 
 
 def test_stop_strings_are_searched_after_the_prompt():
     ours = generator(greedy=True)
     (whole,) = ours.samples("The owl ")
-    assert whole.overlap
+    assert whole.prompt_bytes
     assert len(whole.text) > 2
     (cut,) = generator(greedy=True, stop=(whole.text[:2],)).samples("The owl ")
     assert (cut.text, cut.finish_reason) == ("", "stop")
