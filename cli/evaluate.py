@@ -12,7 +12,7 @@ from cli.flags import completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
-from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -93,7 +93,7 @@ _Language = Annotated[
         "classification": ClassificationConfig,
         "files": FilesConfig,
         "data": DataConfig,
-        "parallel": ParallelConfig,
+        "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
     },
     leave_out=(

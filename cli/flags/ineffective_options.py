@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import LENGTH_LIMITS, PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -26,7 +26,7 @@ from lm.errors import UsageError
 from lm.files import is_file
 
 if TYPE_CHECKING:
-    from lm.text.parallel import ParallelText
+    from lm.text.parallel_text import ParallelText
     from lm.text.text_files import TextFile
 
 Stage = Literal["arguments", "settings", "files", "processes"]
@@ -264,8 +264,8 @@ _DRAWING = config_flags(SamplingConfig, but=(*PENALTIES, "greedy", "stop", *LENG
 """Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = config_flags(TokenizerConfig)
-_PARALLEL = config_flags(ParallelConfig)
-_PAIR_COLUMNS = config_flags(ParallelConfig, but=PAIR_TRAINING_FIELDS)
+_PARALLEL = config_flags(ParallelTextConfig)
+_PAIR_COLUMNS = config_flags(ParallelTextConfig, but=PAIR_TRAINING_FIELDS)
 _PLANNED = tuple(
     option.flag
     for section, config in SECTIONS.items()

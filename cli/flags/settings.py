@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from cli.flags.usage import SET, parameter_name, spell_no
-from lm.config.data import DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
@@ -20,7 +20,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import Advice, LMError
 
 _CONFIGS = (
-    ModelConfig, TrainingConfig, FilesConfig, DataConfig, ParallelConfig, TokenizerConfig, LoraConfig,
+    ModelConfig, TrainingConfig, FilesConfig, DataConfig, ParallelTextConfig, TokenizerConfig, LoraConfig,
     DistributionConfig,
     SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
 )  # fmt: skip

@@ -33,7 +33,7 @@ from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_files import describe_skipped_rows
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")

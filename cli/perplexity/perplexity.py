@@ -13,7 +13,7 @@ from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
 from cli.perplexity.request import PairFiles, ReportFormat
-from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
@@ -124,7 +124,7 @@ _CompareDtypes = Annotated[
         "perplexity": PerplexityConfig,
         "files": FilesConfig,
         "data": DataConfig,
-        "parallel": ParallelConfig,
+        "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },

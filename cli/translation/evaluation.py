@@ -17,7 +17,7 @@ from cli.console.progress import create_progress
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.data import FilesConfig, ParallelConfig
+from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -35,7 +35,7 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts, guess_language, split_text_lines
+from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts, guess_language, split_text_lines
 from lm.text.text_files import TextFiles, describe_skipped_rows, find_text_files
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
@@ -157,7 +157,7 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     Raises:
         InputError, UsageError: as `find_parallel_texts` and `ParallelText.pairs`.
     """
-    trained = ParallelConfig() if run is None else load_config(find_checkpoint(run)).parallel
+    trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
     print_notes(note for text in texts for note in text.notes)

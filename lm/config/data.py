@@ -101,7 +101,7 @@ def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ParallelConfig(CheckedConfig):
+class ParallelTextConfig(CheckedConfig):
     """How pairs of sentences, a source and its translation, become tokens."""
 
     bidirectional: bool = option(False, "Train both directions in one model.")
@@ -131,12 +131,12 @@ class ParallelConfig(CheckedConfig):
             if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
                 raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))
 
-    def for_other_files(self, **values: Any) -> ParallelConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **values: Any) -> ParallelTextConfig:  # noqa: ANN401 (the fields' values)
         """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
         columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
-        return ParallelConfig(**{**columns, **values})
+        return ParallelTextConfig(**{**columns, **values})
 
 
 PAIR_COLUMNS = ("source_field", "target_field")
-"""Fields of `ParallelConfig` that say how files are read; the others are for training."""
-PAIR_TRAINING_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name not in PAIR_COLUMNS)
+"""Fields of `ParallelTextConfig` that say how files are read; the others are for training."""
+PAIR_TRAINING_FIELDS = tuple(field.name for field in fields(ParallelTextConfig) if field.name not in PAIR_COLUMNS)

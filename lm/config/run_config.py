@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config import options
-from lm.config.data import DataConfig, FilesConfig, ParallelConfig, upgrade_line_end_settings
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig, upgrade_line_end_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
@@ -80,6 +80,7 @@ class RunConfig:
         preset: name of the preset that its settings started from.
         base_sha256: SHA-256 of the base model's weights file; for adapters.
         label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.labels`).
+        parallel: how parallel text, sources and targets, becomes tokens; `distribution` is for parallel training.
         plan: what was chosen for the machine and data.
     """
 
@@ -87,7 +88,7 @@ class RunConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    parallel: ParallelTextConfig = field(default_factory=ParallelTextConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
@@ -209,7 +210,7 @@ SECTIONS: dict[str, type] = {
     "tokenizer": TokenizerConfig,
     "files": FilesConfig,
     "data": DataConfig,
-    "parallel": ParallelConfig,
+    "parallel": ParallelTextConfig,
     "training": TrainingConfig,
     "hardware": HardwareConfig,
     "distribution": DistributionConfig,

@@ -23,7 +23,7 @@ from lm.corpus.shards import TokenReader, open_split, read_manifest
 from lm.corpus.tokenized_examples import open_examples
 from lm.corpus.tokenized_pairs import SideName, StoredPairs, open_pairs
 from lm.pseudorandom import hash64
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SAMPLES = 4096  # of a file

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from lm.config.data import DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.corpus.text_corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.errors import Advice, InputError, UsageError
 from lm.text.normalization import TextChanges, describe_malformed
-from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts
+from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
 from lm.text.text_files import BlockCallback
 
 
@@ -163,7 +163,7 @@ class ParallelCorpus:
 def scan_parallel_corpus(
     texts: Sequence[ParallelText],
     data: DataConfig,
-    config: ParallelConfig,
+    config: ParallelTextConfig,
     *,
     validation: Sequence[ParallelText] = (),
     reading: FilesConfig | None = None,
@@ -196,7 +196,7 @@ def scan_parallel_corpus(
     return ParallelCorpus(surveys, held_out, fraction or Fraction(0), named, languages)
 
 
-def _find_languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[str | None, str | None]:
+def _find_languages(texts: Sequence[ParallelText], config: ParallelTextConfig) -> tuple[str | None, str | None]:
     languages = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
     source, target = config.source_language or languages[0], config.target_language or languages[1]
     if config.bidirectional and (source is None or target is None or source == target):

@@ -13,7 +13,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import ParallelConfig
+from lm.config.data import ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
 from lm.corpus.parallel_corpus import ParallelCorpus, ParallelSummary, SplitPair
@@ -36,7 +36,7 @@ from lm.corpus.tokenized_pairs import (
 from lm.corpus.tree_positions import TreeReader
 from lm.errors import InputError, UsageError
 from lm.text.dependency_trees import TreePositions, compute_tree_positions
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.text.text_files import ProgressCallback
 from lm.tokenizer.special_tokens import format_language_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
@@ -44,7 +44,7 @@ from lm.tokenizer.training import load_or_train
 
 
 def train_tokenizers(
-    corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelConfig
+    corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelTextConfig
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """Train one tokenizer on source and target, or one on each, or load them from the cache.
 
@@ -84,7 +84,7 @@ def _train_tokenizer(
 def prepare_pairs(
     corpus: ParallelCorpus,
     tokenizer: Tokenizer,
-    config: ParallelConfig,
+    config: ParallelTextConfig,
     *,
     source_tokenizer: Tokenizer | None = None,
     root: Path | None = None,
@@ -135,7 +135,9 @@ def _describe_left_out(split: PairSplit) -> str:
     return f"{split.blank} have a blank side, {split.too_long} are too long, {split.ratio} too unlike in length"
 
 
-def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: dict[str, PairSplit]) -> PairManifest:
+def _manifest(
+    key: str, corpus: ParallelCorpus, config: ParallelTextConfig, splits: dict[str, PairSplit]
+) -> PairManifest:
     return PairManifest(
         key=key,
         languages=corpus.languages,
@@ -168,7 +170,7 @@ class _EncodedPairs(NamedTuple):
 def write_pair_splits(
     corpus: ParallelCorpus,
     tokenizers: Mapping[SideName, Tokenizer],
-    config: ParallelConfig,
+    config: ParallelTextConfig,
     folder: Path,
     *,
     progress: ProgressCallback | None,
@@ -255,7 +257,7 @@ class _SplitWriter:
         return [*self._sides.values(), *([self._places] if self._places else [])]
 
     def append(
-        self, group: Sequence[SplitPair], encoded: _EncodedPairs, config: ParallelConfig, *, has_files: bool
+        self, group: Sequence[SplitPair], encoded: _EncodedPairs, config: ParallelTextConfig, *, has_files: bool
     ) -> None:
         """Append the pairs of a group in this split; `has_files` says whether it has files of its own."""
         rows = np.flatnonzero([item.split == self._split for item in group])
@@ -316,7 +318,7 @@ class _PairFilter:
     ratio: NDArray[np.bool_]
 
     @classmethod
-    def from_lengths(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _PairFilter:
+    def from_lengths(cls, lengths: NDArray[np.int64], config: ParallelTextConfig, *, has_files: bool) -> _PairFilter:
         """Filter pairs, given (2, pairs) lengths; validation files are not filtered by ratio."""
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         blank = shorter == 0

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import ParallelConfig
+from lm.config.data import ParallelTextConfig
 from lm.config.model import check_heads_given
 from lm.config.run_config import RunConfig
 from lm.corpus.manifest import SPLITS
@@ -97,7 +97,7 @@ class PairData(TrainingData):
     def __init__(
         self,
         stored: StoredPairs,
-        config: ParallelConfig,
+        config: ParallelTextConfig,
         *,
         batch_tokens: int | None = None,
         rows: int | None = None,

@@ -18,7 +18,7 @@ from lm.evaluation.held_out import find_prepared_folder
 from lm.run_folder import TrainingDataRecord, load_ancestors, load_training_data
 from lm.text.conversations import Conversation
 from lm.text.examples import Example
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.text.text_files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ from lm.corpus.tokenized_conversations import HELD_OUT_FILE
 from lm.corpus.tokenized_examples import open_examples
 from lm.corpus.tokenized_pairs import open_pairs
 from lm.errors import InputError
-from lm.text.parallel import ParallelText
+from lm.text.parallel_text import ParallelText
 from lm.text.rows import FIELD
 from lm.text.text_files import TextFile, write_temporary_file
 from lm.tokenizer.special_tokens import build_example_frame

@@ -21,7 +21,7 @@ from lm.evaluation.perplexity import PerplexityResult
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import ParallelMap
 from lm.text.documents import TextPiece
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
 from lm.tokenizer.tokenizer import Tokenizer

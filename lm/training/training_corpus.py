@@ -33,7 +33,7 @@ from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import Advice, InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
-from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.tokenizer.chat_template import CHAT_TOKENS
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer

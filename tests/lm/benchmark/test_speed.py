@@ -10,7 +10,7 @@ import torch
 from lm.benchmark import generation, hugging_face
 from lm.benchmark.hardware_limits import HardwareLimits, measure_hardware_limits
 from lm.benchmark.speed import CONCURRENCY, MEASUREMENTS_PER_MODEL, choose_timed_rows, measure_speed
-from lm.config.data import ParallelConfig
+from lm.config.data import ParallelTextConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
@@ -103,7 +103,7 @@ def test_the_step_is_that_of_training_and_leaves_nothing_behind():
 
 def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
     shape = dataclasses.replace(MODEL, n_encoder_layers=1)
-    config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelConfig(bpe_dropout=0.3))
+    config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelTextConfig(bpe_dropout=0.3))
     with random_data_run(config, rows=3) as run:
         batch = run.data.batch(0)
         assert batch.source is not None

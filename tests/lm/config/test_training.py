@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.export import ExportConfig
 from lm.config.hardware import DistributionConfig
@@ -73,8 +73,8 @@ def test_a_held_out_file_may_have_any_name():
     ("config", "values", "message"),
     [
         (DataConfig, {"label_field": "body", "field": "body"}, "text and label are two fields"),
-        (ParallelConfig, {"bidirectional": True, "separate_vocabularies": True}, "share one vocabulary"),
-        (ParallelConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, "),
+        (ParallelTextConfig, {"bidirectional": True, "separate_vocabularies": True}, "share one vocabulary"),
+        (ParallelTextConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, "),
     ],
 )
 def test_what_contradicts_itself_is_refused(config, values, message):

@@ -3,23 +3,23 @@
 import random
 from pathlib import Path
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.manifest import PairManifest, SplitName
 from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.corpus.prepared_folder import PreparedFolder
 from lm.corpus.tokenized_pairs import SIDES, open_pairs
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.text.random_trees import random_heads
 
-PLAIN = ParallelConfig()
+PLAIN = ParallelTextConfig()
 BYTES = byte_tokenizer()
 
 
 def corpus(
-    folder: Path, sources: list[str], targets: list[str], *, validation: str = "0", config: ParallelConfig = PLAIN
+    folder: Path, sources: list[str], targets: list[str], *, validation: str = "0", config: ParallelTextConfig = PLAIN
 ) -> ParallelCorpus:
     source, target = write(folder, sources, targets)
     files = find_parallel_texts(config, source=[source], target=[target])

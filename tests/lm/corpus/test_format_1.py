@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
@@ -21,7 +21,7 @@ from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.prepared_folder import cache_folder
 from lm.corpus.text_corpus import scan_corpus
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.text.text_files import find_text_files
 from lm.training.training_corpus import open_data, verify_data
 from tests.lm.corpus.preparing import byte_tokenizer
@@ -66,7 +66,7 @@ def test_tokens_are_found_and_the_same_as_now(name, folder, tmp_path):
 
 
 def test_pairs_are_found_in_the_cache(folder, tmp_path):
-    config = ParallelConfig()
+    config = ParallelTextConfig()
     texts = find_parallel_texts(config, source=["a.en"], target=["a.de"])
     corpus = parallel_corpus.scan_parallel_corpus(texts, DataConfig(keep_line_ends=True, validation="0.25"), config)
     made = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "now")

@@ -21,7 +21,7 @@ from lm.corpus.repetition import TokenizedDocuments, measure_repetition
 from lm.corpus.shards import read_manifest
 from lm.corpus.text_corpus import scan_corpus
 from lm.corpus.tokenized_pairs import open_pairs
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.text.text_files import TextFile, find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.errors import InputError, UsageError
-from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.text.parallel_text import ParallelText, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
-PLAIN = ParallelConfig()
+PLAIN = ParallelTextConfig()
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]
 
 
-def one_file(folder: Path, name: str, data: str | bytes, config: ParallelConfig = PLAIN) -> ParallelText:
+def one_file(folder: Path, name: str, data: str | bytes, config: ParallelTextConfig = PLAIN) -> ParallelText:
     (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
     return find_parallel_texts(config, pairs=[str(folder / name)])[0]
 
 
 def survey(folder: Path, pairs: list[tuple[str, str]], validation: str = "0.1", **values: object) -> ParallelCorpus:
     data = "".join(f"{source}\t{target}\n" for source, target in pairs)
-    config = ParallelConfig(**values)  # type: ignore[arg-type]
+    config = ParallelTextConfig(**values)  # type: ignore[arg-type]
     return parallel_corpus.scan_parallel_corpus(
         [one_file(folder, "all.tsv", data)], DataConfig(validation=validation), config
     )
@@ -92,9 +92,9 @@ def test_what_cannot_be(tmp_path):
     with pytest.raises(UsageError, match="in both directions needs two languages"):
         survey(tmp_path, [("a", "b")], bidirectional=True)
     with pytest.raises(UsageError, match="one vocabulary"):
-        ParallelConfig(bidirectional=True, separate_vocabularies=True)
+        ParallelTextConfig(bidirectional=True, separate_vocabularies=True)
     with pytest.raises(UsageError, match=r"source_language is a code such as de or pt-BR, not 'English!'"):
-        ParallelConfig(source_language="English!")
+        ParallelTextConfig(source_language="English!")
 
 
 @pytest.mark.parametrize("kept", [0, 3, 30])

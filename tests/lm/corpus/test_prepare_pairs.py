@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus, text_corpus
 from lm.corpus.manifest import PairManifest
@@ -17,7 +17,7 @@ from lm.corpus.tokenized_pairs import open_pairs
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.errors import InputError, UsageError
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def test_the_same_is_prepared_once(tmp_path):
     assert again.manifest == first.manifest
     assert len(seen) == 1
     assert seen[0][0] == seen[0][1] == sum(len(line.encode()) for side in sides for line in side)
-    for other in (ParallelConfig(max_length=99), ParallelConfig(max_ratio=2)):
+    for other in (ParallelTextConfig(max_length=99), ParallelTextConfig(max_ratio=2)):
         assert prepare_pairs(corpus(tmp_path, *sides), BYTES, other).folder != first.folder
     sides[1][3] += "!"
     assert prepare_pairs(corpus(tmp_path, *sides), BYTES, PLAIN).folder != first.folder
@@ -65,7 +65,7 @@ def test_vocabularies_are_joint_or_separate(tmp_path):
     joint, none = train_tokenizers(made, config, PLAIN)
     assert none is None
     assert joint.vocab_size == 400
-    target, source = train_tokenizers(made, config, ParallelConfig(separate_vocabularies=True))
+    target, source = train_tokenizers(made, config, ParallelTextConfig(separate_vocabularies=True))
     assert source is not None
     assert len({joint.sha256, target.sha256, source.sha256}) == 3
     prepared = prepare_pairs(made, target, PLAIN, source_tokenizer=source)
@@ -78,7 +78,7 @@ def test_vocabularies_are_joint_or_separate(tmp_path):
 
 
 def test_both_directions_have_tags(tmp_path):
-    config = ParallelConfig(bidirectional=True)
+    config = ParallelTextConfig(bidirectional=True)
     tokenizer, _ = train_tokenizers(
         corpus(tmp_path, *lines(50), config=config), TokenizerConfig(vocab_size=300), config
     )
@@ -161,14 +161,14 @@ def test_damaged_pairs_are_prepared_again(tmp_path, caplog, name):
 def test_filters_report_what_they_leave_out(tmp_path):
     sources = ["fine", "", "blank there", "x" * 30, "short", "  \t", "just  "]
     targets = ["gut", "leer", " ", "y" * 30, "z" * 16, "", "so"]
-    config = ParallelConfig(max_length=20, max_ratio=3)
+    config = ParallelTextConfig(max_length=20, max_ratio=3)
     prepared = prepare_pairs(corpus(tmp_path, sources, targets), BYTES, config)
     split = prepared.manifest.splits["train"]
     assert (split.pairs, split.blank, split.too_long, split.ratio) == (2, 3, 1, 1)
     assert (split.source_bytes, split.target_bytes, split.longest) == (8, 5, 4)
     assert ids(prepared) == [[list(b"fine"), list(b"just")], [list(b"gut"), list(b"so")]]
     with pytest.raises(InputError, match=r"no pair is left to train on: 3 have a blank side, 4 are too long"):
-        prepare_pairs(corpus(tmp_path, sources, targets), BYTES, ParallelConfig(max_length=1))
+        prepare_pairs(corpus(tmp_path, sources, targets), BYTES, ParallelTextConfig(max_length=1))
 
 
 def test_validation_keeps_its_text(tmp_path):
@@ -183,7 +183,7 @@ def test_validation_keeps_its_text(tmp_path):
 
 def test_files_for_validation_are_not_filtered_by_ratio(tmp_path):
     train, held = (write(tmp_path, ["a"] * 3, ["b" * 9] * 2 + ["c"], name=name) for name in ("train", "held"))
-    config = ParallelConfig(max_ratio=2)
+    config = ParallelTextConfig(max_ratio=2)
     files, validation = (find_parallel_texts(config, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
     made = parallel_corpus.scan_parallel_corpus(files, DataConfig(), config, validation=validation)
     splits = prepare_pairs(made, BYTES, config).manifest.splits

@@ -2,16 +2,16 @@
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
 COUNT = 700
-BOTH = ParallelConfig(bidirectional=True)
+BOTH = ParallelTextConfig(bidirectional=True)
 
 
 @pytest.fixture(scope="package")

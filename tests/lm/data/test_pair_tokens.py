@@ -17,7 +17,7 @@ from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import PLAIN, parsed_corpus
 from tests.lm.data.conftest import BOTH

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORE_INDEX, DataConfig, ParallelConfig
+from lm.config.data import IGNORE_INDEX, DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
@@ -19,14 +19,14 @@ from lm.data import pair_data
 from lm.data.batch import Batch
 from lm.data.pair_data import PairData
 from lm.errors import InputError, UsageError
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training as tokenizer_training
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.data.conftest import BOTH, COUNT
 
 TOKENS = 400
-PLAIN, DROPPING = ParallelConfig(), ParallelConfig(bpe_dropout=0.2)
-ALL = [PLAIN, DROPPING, BOTH, ParallelConfig(bidirectional=True, bpe_dropout=0.2)]
+PLAIN, DROPPING = ParallelTextConfig(), ParallelTextConfig(bpe_dropout=0.2)
+ALL = [PLAIN, DROPPING, BOTH, ParallelTextConfig(bidirectional=True, bpe_dropout=0.2)]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def small_pools(monkeypatch):
     monkeypatch.setattr(pair_data, "_POOL_SIZE", 256)
 
 
-def data(stored: StoredPairs, config: ParallelConfig, *, seed: int = 3, **options: int) -> PairData:
+def data(stored: StoredPairs, config: ParallelTextConfig, *, seed: int = 3, **options: int) -> PairData:
     return PairData(stored, config, seed=seed, **{"batch_tokens": TOKENS, **options})
 
 
@@ -210,7 +210,7 @@ def test_no_row_is_longer_than_the_context(stored):
     def longest(batches: Iterator[Batch]) -> int:
         return max(max(len(source), len(target)) for batch in batches for source, target in rows(batch))
 
-    config = ParallelConfig(bpe_dropout=0.6)
+    config = ParallelTextConfig(bpe_dropout=0.6)
     context = max(split.longest for split in stored.manifest.splits.values()) + 1
     assert longest(epoch(data(stored, config))) > context
     assert longest(epoch(data(stored, config, context=context))) <= context
@@ -218,7 +218,7 @@ def test_no_row_is_longer_than_the_context(stored):
         data(stored, BOTH, context=context)
 
 
-def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelConfig) -> StoredPairs:
+def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelTextConfig) -> StoredPairs:
     source, target = write(folder, *sides)
     files = find_parallel_texts(config, source=[source], target=[target])
     corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), config)
@@ -228,7 +228,7 @@ def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelC
 
 def test_separate_vocabularies(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
-    config = ParallelConfig(separate_vocabularies=True, bpe_dropout=0.3)
+    config = ParallelTextConfig(separate_vocabularies=True, bpe_dropout=0.3)
     sides = lines(100)
     found = prepared(tmp_path, sides, config)
     assert found.source_tokenizer is not None

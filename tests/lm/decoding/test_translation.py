@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from lm.checkpoint import load_model
-from lm.config.data import ParallelConfig
+from lm.config.data import ParallelTextConfig
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.sampling import Sampler
@@ -286,7 +286,7 @@ def test_only_a_model_that_learned_from_pairs_translates(tmp_path):
 def test_without_a_position_limit_sources_have_a_default_limit(tmp_path, max_length, limit):
     """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
     loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
-    parallel = ParallelConfig(max_length=max_length)
+    parallel = ParallelTextConfig(max_length=max_length)
     model = TranslationModel.from_loaded(
         dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
     )

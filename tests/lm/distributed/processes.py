@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
@@ -24,7 +24,7 @@ from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.text_corpus import scan_corpus, train_tokenizer
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.text.text_files import find_text_files
 from lm.training.loop import train
 from lm.training.run import Run
@@ -63,7 +63,7 @@ class Case:
         return RunConfig(
             ModelConfig(**(shape | self.model)),
             data=DataConfig(supervised=self.kind == "examples"),
-            parallel=ParallelConfig(**self.parallel),
+            parallel=ParallelTextConfig(**self.parallel),
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
             distribution=DistributionConfig(shard=self.shard),

@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs, score_pairs_streaming
 from lm.model.transformer import build_model
-from lm.text.parallel import SentencePair
+from lm.text.parallel_text import SentencePair
 from lm.tokenizer.special_tokens import LanguageTag
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx, assert_close

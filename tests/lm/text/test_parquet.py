@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.corpus.prepare_corpus import prepare_corpus, select_stages
 from lm.corpus.text_corpus import scan_corpus
 from lm.errors import InputError, UsageError
 from lm.text import parquet
 from lm.text.documents import read_pieces, split_into_ranges
 from lm.text.examples import Example
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.text.text_files import FileRange, TextFile, find_text_files, total_text_bytes
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare_corpus import contents
@@ -111,7 +111,7 @@ def test_rows_are_examples(tmp_path):
 
 def test_rows_are_pairs(tmp_path):
     written(tmp_path / "a.parquet", {"en": ["one ", "two"], "de": ["eins", "zwei"]})
-    config = ParallelConfig(source_field="en", target_field="de")
+    config = ParallelTextConfig(source_field="en", target_field="de")
     (found,) = find_parallel_texts(config, pairs=[str(tmp_path / "a.parquet")])
     assert [tuple(pair[:3]) for pair in found.pairs()] == [("one", "eins", 1), ("two", "zwei", 2)]
     assert found.languages == ("en", "de")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from lm import run_folder
 from lm.checkpoint import load_model
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -26,7 +26,7 @@ from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.variants.experts import count_expert_tokens
-from lm.text.parallel import find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import evaluation
@@ -66,7 +66,9 @@ def make_run(tmp_path, monkeypatch):
             "final_learning_rate_fraction": 0.0, **training,
         }  # fmt: skip
         config = RunConfig(
-            model=ModelConfig(**shape), parallel=ParallelConfig(**(pairs or {})), training=TrainingConfig(**settings)
+            model=ModelConfig(**shape),
+            parallel=ParallelTextConfig(**(pairs or {})),
+            training=TrainingConfig(**settings),
         )
         return start_on(tmp_path, tmp_path / name, config)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import FilesConfig, ParallelConfig
+from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.errors import InputError, UsageError
-from lm.text.parallel import ParallelText, find_misalignment, find_parallel_texts
+from lm.text.parallel_text import ParallelText, find_misalignment, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
-PLAIN = ParallelConfig()
+PLAIN = ParallelTextConfig()
 
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]
 
@@ -25,7 +25,7 @@ def aligned(folder: Path, source: bytes, target: bytes) -> ParallelText:
     return find_parallel_texts(PLAIN, source=[str(paths[0])], target=[str(paths[1])])[0]
 
 
-def one_file(folder: Path, name: str, data: str | bytes, config: ParallelConfig = PLAIN) -> ParallelText:
+def one_file(folder: Path, name: str, data: str | bytes, config: ParallelTextConfig = PLAIN) -> ParallelText:
     (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
     return find_parallel_texts(config, pairs=[str(folder / name)])[0]
 
@@ -55,7 +55,7 @@ def test_blank_lines_at_the_end_count(tmp_path):
 def test_tabs_json_lines_and_compression_say_the_same(tmp_path):
     tabs = "".join(f"{source}\t{target}\r\n" for source, target in PAIRS)
     objects = "".join(json.dumps({"en": source, "de": target, "x": 1}) + "\n" for source, target in PAIRS)
-    named = ParallelConfig(source_field="en", target_field="de")
+    named = ParallelTextConfig(source_field="en", target_field="de")
     assert texts(one_file(tmp_path, "pairs.tsv", tabs)) == PAIRS
     assert texts(one_file(tmp_path, "pairs.tsv.gz", gzip.compress(tabs.encode()))) == PAIRS
     assert texts(one_file(tmp_path, "pairs.jsonl", objects, named)) == PAIRS
@@ -83,12 +83,12 @@ def test_a_table_of_several_columns_says_what_to_name(tmp_path):
 
 
 def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
-    numbers = ParallelConfig(source_field="1", target_field="2")
+    numbers = ParallelTextConfig(source_field="1", target_field="2")
     found = one_file(tmp_path, "pairs.tsv", TABLE, numbers)
     assert texts(found)[0] == ("english", "german")
     assert "('english' and 'german') is read as a pair, but looks like a header" in found.notes[0]
     assert not one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers).notes
-    named = ParallelConfig(source_field="english", target_field="german")
+    named = ParallelTextConfig(source_field="english", target_field="german")
     assert not one_file(tmp_path, "pairs.tsv", TABLE, named).notes
 
 
@@ -103,17 +103,17 @@ def test_the_settings_of_the_note_leave_the_header_out(tmp_path, header, name, s
     found = one_file(tmp_path, name, f"{header}\n{rows}")
     assert [note.settings for note in found.notes] == [settings]
     path, reading = str(tmp_path / name), FilesConfig(format="tsv", header=True)
-    (said,) = find_parallel_texts(ParallelConfig(), reading, pairs=[path])
+    (said,) = find_parallel_texts(ParallelTextConfig(), reading, pairs=[path])
     assert texts(said) == texts(found)[1:]
     assert not said.notes
-    (denied,) = find_parallel_texts(ParallelConfig(), FilesConfig(format="tsv", header=False), pairs=[path])
+    (denied,) = find_parallel_texts(ParallelTextConfig(), FilesConfig(format="tsv", header=False), pairs=[path])
     assert texts(denied) == texts(found)
     assert not denied.notes
     assert not one_file(tmp_path, name, rows).notes
 
 
 def test_a_row_with_a_stray_tab_is_named(tmp_path):
-    named = ParallelConfig(source_field="english", target_field="german")
+    named = ParallelTextConfig(source_field="english", target_field="german")
     for row, message in (
         ("a\tb\tc\td", "line 11: 4 fields, .* 3; is there a tab too many"),
         ("a\tb", "is a tab missing"),

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config import options
-from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
+from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelTextConfig
 from lm.errors import Advice, InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
@@ -164,7 +164,7 @@ def _parse_tab_separated(row: rows.Row) -> SentencePair:
 
 
 def find_parallel_texts(
-    config: ParallelConfig,
+    config: ParallelTextConfig,
     reading: FilesConfig | None = None,
     *,
     source: Sequence[str] = (),
