@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.options import did_you_mean
@@ -29,7 +29,7 @@ _Presets = Annotated[
         metavar="[PRESET]...",
         help=f"Presets of decoders. [default: {' '.join(_DEFAULT_PRESETS)}]",
         show_default=False,
-        autocompletion=completion.complete_presets,
+        autocompletion=shell_completion.complete_presets,
     ),
 ]
 _Seconds = Annotated[

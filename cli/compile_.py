@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from lm.signals import default_signal_handling
 
 
@@ -18,7 +18,7 @@ def compile_(
             metavar="[RUN]",
             help="Also measure the fastest dtype of this run.",
             show_default=False,
-            autocompletion=completion.complete_runs,
+            autocompletion=shell_completion.complete_runs,
         ),
     ] = None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.console.escapes import escape_for_stream, format_json_line
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import AsJson
 
 app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
@@ -35,7 +35,9 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 def get(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A name of lm corpus list.", autocompletion=completion.complete_corpora),
+        typer.Argument(
+            metavar="NAME", help="A name of lm corpus list.", autocompletion=shell_completion.complete_corpora
+        ),
     ],
     *,
     out: Annotated[

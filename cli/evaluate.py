@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
@@ -36,7 +36,7 @@ _Run = Annotated[
         metavar="[RUN]",
         help="A classifier for FILE, or a run that translates --source.",
         show_default=False,
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _Files = Annotated[
@@ -71,7 +71,7 @@ _Versus = Annotated[
         "--versus",
         metavar="RUN2|FILE",
         help="Compare with another run or translations.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]

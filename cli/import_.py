@@ -9,7 +9,7 @@ import typer
 
 from cli.console.messages import print_labelled
 from cli.console.numbers import format_count
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.ineffective_options import refuse_ineffective
 from cli.flags.options import build_invocation
 from cli.new_runs import record_decoding_dtype
@@ -33,7 +33,7 @@ def import_(
             "--from",
             metavar="RUN",
             help="For PEFT adapters: the run of their base model.",
-            autocompletion=completion.complete_runs,
+            autocompletion=shell_completion.complete_runs,
         ),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from cli.console.escapes import format_json_line, format_label
 from cli.console.numbers import format_bytes, format_count, format_duration, format_perplexity, format_quantity
 from cli.console.tables import print_table
-from cli.flags import completion
+from cli.flags import shell_completion
 from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
 from lm.config.options import did_you_mean
@@ -29,7 +29,7 @@ def info(
         typer.Argument(
             metavar="RUN",
             help="A run, checkpoint or preset; without one, all presets.",
-            autocompletion=completion.complete_runs_or_presets,
+            autocompletion=shell_completion.complete_runs_or_presets,
         ),
     ] = None,
     *,

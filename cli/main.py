@@ -24,8 +24,8 @@ from cli.flags.environment import (
     variables_of_command_line,
 )
 from cli.flags.help import write_rows
+from cli.flags.message_flags import with_flags
 from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
-from cli.flags.settings import with_flags
 from cli.flags.usage import format_usage_error
 from lm.distributed import launcher_env
 from lm.errors import LMError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.console.escapes import format_json_line
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import ParsedOptions, with_options
@@ -30,7 +30,7 @@ TokenizerFile = Annotated[
         "--tokenizer",
         metavar="FILE",
         help="A tokenizer.json or run, instead of training one.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
         rich_help_panel="Tokenizer",
         show_default=False,
     ),

@@ -15,7 +15,7 @@ from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_note
 from cli.console.numbers import format_count, format_value
 from cli.console.tables import print_table
-from cli.flags import completion
+from cli.flags import shell_completion
 from lm.config.options import did_you_mean
 from lm.errors import LMError, UsageError, missing_packages
 from lm.files import atomic_write_bytes
@@ -31,7 +31,7 @@ _What = Annotated[
         "--what",
         metavar="NAME",
         help="Metric: nll, loss, validation_loss, learning_rate, …",
-        autocompletion=completion.complete_metrics,
+        autocompletion=shell_completion.complete_metrics,
     ),
 ]
 
@@ -106,7 +106,8 @@ def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
 
 def plot(
     run: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.complete_runs)
+        list[Path],
+        typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=shell_completion.complete_runs),
     ],
     metric: _What = _NLL,
     out: Annotated[

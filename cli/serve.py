@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
@@ -22,7 +22,7 @@ _Runs = Annotated[
     typer.Argument(
         metavar="RUN...",
         help="Runs or checkpoints to serve, as RUN or NAME=RUN.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 

@@ -30,7 +30,7 @@ def print_labelled(name: str, text: str) -> None:
 
 def print_notes(notes: Iterable[Advice]) -> None:
     """Print notes about skipped and normalised files on stderr, with the flags of their settings."""
-    from cli.flags.settings import with_flags
+    from cli.flags.message_flags import with_flags
 
     for note in notes:
         print_labelled("note", with_flags(note))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from lm.config.options import check_text
 from lm.text.compression import decode_lines, read_file_lines
 from lm.text.encodings import decode
@@ -36,7 +36,7 @@ TokenizerPath = Annotated[
     typer.Argument(
         metavar="TOKENIZER",
         help="A tokenizer.json, or a run, checkpoint or folder with one.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 SpecialTokens = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_tokenizer
@@ -33,7 +33,7 @@ RunPath = Annotated[
     typer.Argument(
         metavar="RUN",
         help="A run (its best checkpoint), or a checkpoint.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 

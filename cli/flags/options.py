@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
-from cli.flags import completion, ineffective_options
+from cli.flags import ineffective_options, shell_completion
 from cli.flags.environment import read_environment, variables_of_context
 from cli.flags.help import Setting, format_term, help_options, summarize, write_help
 from cli.flags.ineffective_options import Invocation, Stage
@@ -161,7 +161,7 @@ def _build_parameter(setting: Setting) -> Parameter:
         metavar=None if option.kind is bool else option.unit,
         rich_help_panel=setting.group,
         show_default=False,
-        autocompletion=completion.complete_from(option.choices) if option.choices else None,
+        autocompletion=shell_completion.complete_from(option.choices) if option.choices else None,
         hidden=option.is_advanced,
     )
     parameter: Any
@@ -194,7 +194,7 @@ class OptionGroupsCommand(TyperCommand):
                 if hasattr(parameter, "setting")
                 for key in parameter.setting.keys
             }
-            parameters.append(SetOption(by_key, completion.complete_settings(self.settings)))
+            parameters.append(SetOption(by_key, shell_completion.complete_settings(self.settings)))
         parameters += help_options(self)
         super().__init__(*args, callback=callback, params=parameters, **options)
 

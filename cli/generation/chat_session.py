@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cli.console.messages import print_labelled, print_note
-from cli.flags.settings import with_flags
+from cli.flags.message_flags import with_flags
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm import files

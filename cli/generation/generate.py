@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import ParsedOptions, with_options
@@ -89,7 +89,7 @@ _Draft = Annotated[
         metavar="RUN",
         help="Draft model for speculative decoding, or prompt for prompt lookup.",
         show_default=False,
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _TopAlternatives = Annotated[

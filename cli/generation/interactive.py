@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from cli.console.messages import print_note, wrap_hanging
-from cli.flags.settings import with_flags
+from cli.flags.message_flags import with_flags
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig

@@ -19,7 +19,7 @@ from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
 from cli.perplexity import report, surprisal_page, versus
-from cli.perplexity.request import ReportFormat
+from cli.perplexity.report_options import ReportFormat
 from cli.perplexity.scorer import LoadedScorer, with_hardware
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig

@@ -15,7 +15,7 @@ from cli.console.numbers import format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.perplexity.report import shown_word_perplexity, warn_of_lost_text
-from cli.perplexity.request import PairFiles
+from cli.perplexity.report_options import PairFiles
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig

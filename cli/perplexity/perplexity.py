@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
-from cli.perplexity.request import PairFiles, ReportFormat
+from cli.perplexity.report_options import PairFiles, ReportFormat
 from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
@@ -104,7 +104,7 @@ _Versus = Annotated[
     typer.Option(
         "--versus",
         metavar="RUN2",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
         help="Difference in bits/byte to another run.",
         rich_help_panel=_OUTPUT,
     ),

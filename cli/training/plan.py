@@ -15,7 +15,7 @@ from cli.console.numbers import (
     format_quantity,
     format_threads,
 )
-from cli.flags.settings import typed_arguments
+from cli.flags.message_flags import typed_arguments
 from lm.config.options import list_options
 from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec

@@ -8,7 +8,7 @@ from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of
 from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
 from cli.flags.ineffective_options import has_no_dropout
-from cli.flags.settings import with_flags
+from cli.flags.message_flags import with_flags
 from cli.training.plan import minimum_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable, preset_depth

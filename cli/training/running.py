@@ -18,8 +18,8 @@ from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
 from cli.console.progress import show_tokenization_progress
+from cli.flags.message_flags import with_flags
 from cli.flags.options import ParsedOptions
-from cli.flags.settings import with_flags
 from cli.new_runs import record_decoding_dtype
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_about_few_steps

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.console.messages import print_note
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_run
@@ -96,7 +96,7 @@ _Preset = Annotated[
         "--preset",
         metavar="NAME",
         help=f"Model and training recipe (lm info lists them). [default: {DEFAULT_PRESET}]",
-        autocompletion=completion.complete_presets,
+        autocompletion=shell_completion.complete_presets,
     ),
 ]
 _Depth = Annotated[
@@ -117,7 +117,7 @@ _Weights = Annotated[
         "--from",
         metavar="RUN",
         help="Start from the weights and tokenizer of this run.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _Tokenizer = Annotated[
@@ -126,7 +126,7 @@ _Tokenizer = Annotated[
         "--tokenizer",
         metavar="FILE",
         help="Use this tokenizer.json, or the tokenizer of a run.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
         rich_help_panel="Tokenizer",
     ),
 ]
@@ -136,7 +136,7 @@ _Resume = Annotated[
         "--resume",
         metavar="[RUN]",
         help="Resume this run, or the newest unfinished one.",
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _Processes = Annotated[

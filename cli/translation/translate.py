@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import completion
+from cli.flags import shell_completion
 from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
@@ -35,7 +35,7 @@ _Ensemble = Annotated[
         metavar="RUN",
         help="Further run, to average probabilities. Repeatable.",
         show_default=False,
-        autocompletion=completion.complete_runs,
+        autocompletion=shell_completion.complete_runs,
     ),
 ]
 _To = Annotated[

@@ -5,8 +5,8 @@ import pickle
 import pytest
 import typer
 
+from cli.flags.message_flags import with_flags
 from cli.flags.options import ParsedOptions, set_help, with_options
-from cli.flags.settings import with_flags
 from cli.flags.usage import format_wrong_value
 from cli.main import _build_parser, run
 from lm.config.data import DataConfig
