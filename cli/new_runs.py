@@ -9,7 +9,7 @@ from cli.flags.loading import import_torch
 from lm.config.hardware import HardwareConfig
 
 
-def resolve_run(run: Path) -> Path:
+def resolve_hub_name(run: Path) -> Path:
     """Return the run of a name: a model of the Hugging Face Hub (`hf:ORG/NAME`) is downloaded and imported once."""
     if not str(run).startswith("hf:"):
         return run

@@ -8,7 +8,7 @@ import typer
 
 from cli.flags.loading import RunPath, import_torch, load_decoder
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_run
+from cli.new_runs import resolve_hub_name
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 
@@ -40,7 +40,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
       lm chat runs/chats --greedy < questions.txt > answers.txt
     '''
     config = SamplingConfig(**options["sampling"])
-    run = resolve_run(run)
+    run = resolve_hub_name(run)
     import_torch()
     from cli.background_compilation import compiling_in_background
     from cli.generation.chat_session import run_chat

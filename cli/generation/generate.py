@@ -12,7 +12,7 @@ from cli.flags import shell_completion
 from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_run
+from cli.new_runs import resolve_hub_name
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
@@ -153,7 +153,7 @@ def generate(
       lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
-    run = resolve_run(run)
+    run = resolve_hub_name(run)
     config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
     hardware, processes = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"]).processes
     if prompts is not None:

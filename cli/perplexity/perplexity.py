@@ -11,7 +11,7 @@ from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_run
+from cli.new_runs import resolve_hub_name
 from cli.perplexity.report_options import PairFiles, ReportFormat
 from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
@@ -192,7 +192,7 @@ def perplexity(
     """
     if "as_json" in options.environment and (as_csv or per_token or show):
         as_json = False
-    run, versus = resolve_run(run), None if versus is None else resolve_run(versus)
+    run, versus = resolve_hub_name(run), None if versus is None else resolve_hub_name(versus)
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or (), pairs or ())
     if pair_files and files:

@@ -13,7 +13,7 @@ from cli.console.messages import print_note
 from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_run
+from cli.new_runs import resolve_hub_name
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
 from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers
@@ -273,7 +273,7 @@ def train(
         spec = _add_settings(spec, options, preset=preset, depth=depth, file=config)
         refuse_missing(corpus_files)
         if from_run is not None:
-            spec = dataclasses.replace(spec, from_run=str(resolve_run(from_run)))
+            spec = dataclasses.replace(spec, from_run=str(resolve_hub_name(from_run)))
     from cli.training import running
 
     running.run_training(spec, options, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
