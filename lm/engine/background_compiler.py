@@ -56,7 +56,11 @@ class BackgroundCompiler:
             return None
         if os.environ.get(VARIABLE, "").lower() in _DISABLING:
             return None
-        if not code_cache.is_installed() or code_cache.is_complete() or (is_first := code_cache.begin()) is None:
+        if (
+            not code_cache.is_installed()
+            or code_cache.is_complete()
+            or (is_first := code_cache.create_folder()) is None
+        ):
             return None
         niceness = _NICENESS_IN_LONG_COMMANDS if is_long_running else _NICENESS
         try:

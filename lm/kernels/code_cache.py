@@ -146,7 +146,7 @@ def is_saving() -> bool:
     return _is_saving
 
 
-def begin() -> bool | None:
+def create_folder() -> bool | None:
     """Create the folder of this version; return whether it is new, or None if nothing can be saved or compiled here."""
     try:
         folder = _version_folder()

@@ -93,7 +93,7 @@ def test_a_cache_that_is_not_writable_or_where_compiling_failed_is_left_alone(tm
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     code_cache.clear_cached_state()
-    assert code_cache.begin()
+    assert code_cache.create_folder()
     code_cache.record_failure()
     assert BackgroundCompiler.start(CONFIG, "cpu") is None
 
@@ -114,7 +114,7 @@ def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, 
 
 def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():
     """Another process holds the lock, so that it ends at once, while its parent still runs."""
-    assert code_cache.begin()
+    assert code_cache.create_folder()
     lock = LockFile(code_cache.code_folder() / "lock")
     code_cache.code_folder().mkdir(parents=True)
     lock.acquire()
