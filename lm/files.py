@@ -61,7 +61,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def naming_errors(path: Path) -> Iterator[None]:
+def with_path_in_errors(path: Path) -> Iterator[None]:
     """Within the context, OSErrors without a file name get this one."""
     try:
         yield
@@ -124,14 +124,14 @@ def atomic_write_bytes(path: Path) -> Iterator[BinaryIO]:
 def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
     check_writable(path)
     if (target := _in_place_target(path)) is not None:
-        with naming_errors(path), open(target, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
+        with with_path_in_errors(path), open(target, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
             yield file
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming_errors(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
+        with with_path_in_errors(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
         sync(fresh)
         if path.exists():
@@ -173,7 +173,7 @@ def atomic_new_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming_errors(path):
+        with with_path_in_errors(path):
             yield fresh
         sync(fresh)
         fresh.replace(path)
@@ -196,7 +196,7 @@ def atomic_new_folder(folder: Path) -> Iterator[Path]:
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)
-        with naming_errors(folder):
+        with with_path_in_errors(folder):
             yield fresh
         for path in fresh.iterdir():
             sync(path)
@@ -217,7 +217,7 @@ def link_or_copy(source: Path, path: Path) -> None:
     """Create a hard link, replacing what has the name; a copy if the file system has no hard links."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming_errors(path):
+        with with_path_in_errors(path):
             try:
                 os.link(source.resolve(), fresh)
             except OSError:  # unsupported, across file systems, or no permission

@@ -46,14 +46,14 @@ class ArrayWriter:
         return self._length
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        with files.naming_errors(self._path):
+        with files.with_path_in_errors(self._path):
             self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)
 
     def close(self) -> None:
         """Finish the file, durably if `lasting`."""
         if not self._stream.closed:
-            with files.naming_errors(self._path):
+            with files.with_path_in_errors(self._path):
                 self._stream.seek(0)
                 self._write_header()  # the first one was written with room for any length
                 self._stream.flush()

@@ -25,7 +25,7 @@ from lm.data.batch import Batch, batch_rows
 from lm.data.example_data import ExampleData, truncate_text
 from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import LABEL_DELIMITER, parse_label
-from lm.text.rows import naming_no_setting
+from lm.text.rows import without_skip_hint
 from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -168,7 +168,7 @@ def read_completions(name: str) -> tuple[str, ...]:
         InputError: there is no such file, or it has no examples.
     """
     files = find_text_files([name], DataConfig(supervised=True))
-    with naming_no_setting():
+    with without_skip_hint():
         completions = {example.completion for file in files for example in file.examples()}
     return tuple(sorted(completions, key=parse_label))
 

@@ -55,5 +55,5 @@ def read_recorded_dtypes(checkpoint: Path) -> dict[str, str]:
 def save_fastest_dtype(checkpoint: Path, device: str, dtype: str) -> None:
     """Record the fastest dtype in a checkpoint; InputError if it is read-only."""
     dtypes = {**read_recorded_dtypes(checkpoint), device: dtype}
-    with files.naming_errors(checkpoint):
+    with files.with_path_in_errors(checkpoint):
         files.write_json(checkpoint / _FILE, {"weights": weights_key(checkpoint), "dtypes": dtypes})

@@ -186,7 +186,7 @@ def compile_lock(*, waits: bool = True) -> Iterator[None]:
         time.sleep(_RETRY_SECONDS)
     _is_saving = True
     try:
-        with files.naming_errors(folder):
+        with files.with_path_in_errors(folder):
             yield
             write_file_list()
     finally:

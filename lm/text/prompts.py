@@ -11,7 +11,7 @@ from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines, detect_compression, read_blocks
-from lm.text.rows import Row, list_fields, naming_no_setting, read_text
+from lm.text.rows import Row, list_fields, read_text, without_skip_hint
 from lm.text.text_files import BLOCK_BYTES, TextFile
 
 _BYTES = 8
@@ -68,7 +68,7 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """
     repeats = RepeatCounter()
     if file.holds_rows or file.holds_examples:
-        with naming_no_setting():
+        with without_skip_hint():
             for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
                 yield _parse_row(number, row, repeats)
         return

@@ -41,7 +41,7 @@ def raise_skippable(number: int, error: InputError) -> None:  # noqa: ARG001 (a 
 
 
 @contextmanager
-def naming_no_setting() -> Iterator[None]:
+def without_skip_hint() -> Iterator[None]:
     """Raise errors of rows without the setting that skips them, where none is skipped."""
     try:
         yield

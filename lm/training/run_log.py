@@ -113,7 +113,7 @@ class RunLog:
 
     def _write_pending(self, path: Path) -> None:
         """Append the pending entries to a log, all or none."""
-        with files.naming_errors(path), path.open("ab", buffering=0) as file:
+        with files.with_path_in_errors(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             unwritten = memoryview(self._pending[path].encode(errors="backslashreplace"))
             try:
