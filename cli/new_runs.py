@@ -21,7 +21,7 @@ def resolve_hub_name(run: Path) -> Path:
 
 def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> None:
     """Measure in which dtype a new run decodes fastest, record it, and print it."""
-    from lm.benchmark.dtypes import choose_dtype_briefly
+    from lm.benchmark.dtypes import measure_and_record_dtype
 
-    if (chosen := choose_dtype_briefly(run, hardware or HardwareConfig())) is not None:
+    if (chosen := measure_and_record_dtype(run, hardware or HardwareConfig())) is not None:
         print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")

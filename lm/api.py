@@ -15,7 +15,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from lm.benchmark.dtypes import choose_dtype_briefly
+from lm.benchmark.dtypes import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
@@ -83,7 +83,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     """
     threads = read_threads_variable() if threads is None else threads
     if is_hub_name(run):
-        measure = partial(choose_dtype_briefly, config=HardwareConfig(device, "auto", threads))
+        measure = partial(measure_and_record_dtype, config=HardwareConfig(device, "auto", threads))
         run = import_from_hub(parse_hub_name(str(run)), on_import=measure)
     return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
 
@@ -411,7 +411,7 @@ def train(
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """Load the model of a trained run, in the dtype in which it decodes fastest."""
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
-        choose_dtype_briefly(run, HardwareConfig(device=device, threads=threads))
+        measure_and_record_dtype(run, HardwareConfig(device=device, threads=threads))
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = has_improved(load_config(last), load_state(last))
     return model
@@ -470,7 +470,7 @@ def import_model(
     """
     if base is None:
         importing.import_model(Path(folder), Path(out))
-        choose_dtype_briefly(Path(out), HardwareConfig(device=device, threads=threads))
+        measure_and_record_dtype(Path(out), HardwareConfig(device=device, threads=threads))
     else:
         import_adapters(Path(folder), Path(base), Path(out))
     return load(out, device=device, dtype=dtype, threads=threads)

@@ -32,7 +32,7 @@ from lm.run_folder import count_parameters, find_checkpoint, load_config, load_s
 from lm.training.step_timing import Timer, time_interleaved
 from lm.training.training_corpus import data_key, open_data
 
-_MAX_BITS_RATIO = 1.001
+_MAX_BITS_PER_BYTE_RATIO = 1.001
 """The most bits/byte of another dtype, relative to float32."""
 _MAX_MAIN_TIME, _MAX_OTHER_TIME = 0.9, 1.05
 """The greatest time, relative to float32, of the most common workload, and of all others."""
@@ -80,13 +80,13 @@ class DtypeMeasurement:
     Attributes:
         dtype: as a value of the setting `dtype`.
         time_ratios: time relative to float32 for each workload, the most common one first, by name.
-        bits_ratio: bits/byte relative to float32.
+        bits_per_byte_ratio: bits/byte relative to float32.
         load_delay: additional seconds to load.
     """
 
     dtype: str
     time_ratios: Mapping[str, float]
-    bits_ratio: float
+    bits_per_byte_ratio: float
     load_delay: float
 
     @property
@@ -94,12 +94,12 @@ class DtypeMeasurement:
         """Whether it is clearly faster in the most common workload, slower in none, and of the same quality."""
         first, *others = self.time_ratios.values()
         is_faster = first <= _MAX_MAIN_TIME and all(ratio <= _MAX_OTHER_TIME for ratio in others)
-        return is_faster and self.bits_ratio <= _MAX_BITS_RATIO and self.load_delay <= _MAX_LOAD_DELAY
+        return is_faster and self.bits_per_byte_ratio <= _MAX_BITS_PER_BYTE_RATIO and self.load_delay <= _MAX_LOAD_DELAY
 
     def __str__(self) -> str:
         """A description for users."""
         speeds = ", ".join(f"{1 / ratio:.2f} ({work})" for work, ratio in self.time_ratios.items())
-        return f"{self.dtype}: {speeds} times as fast as float32, {self.bits_ratio - 1:+.3%} bits/byte"
+        return f"{self.dtype}: {speeds} times as fast as float32, {self.bits_per_byte_ratio - 1:+.3%} bits/byte"
 
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
@@ -149,7 +149,7 @@ def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = N
     ][1:]
 
 
-def choose_dtype_briefly(run: Path, config: HardwareConfig) -> DtypeMeasurement | None:
+def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurement | None:
     """Measure for a few seconds in which dtype a new run decodes fastest, and record it in its checkpoint.
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm.benchmark import dtypes
-from lm.benchmark.dtypes import BRIEF, DtypeMeasurement, choose_dtype_briefly, compare_dtypes, select_fastest_dtype
+from lm.benchmark.dtypes import BRIEF, DtypeMeasurement, compare_dtypes, measure_and_record_dtype, select_fastest_dtype
 from lm.config.hardware import HardwareConfig
 from lm.config.run_config import RunPlan
 from lm.data.batch import Batch
@@ -28,14 +28,14 @@ CPU = HardwareConfig(device="cpu")
         ({}, "int8"),
         ({"time_ratios": {"usual": 0.95, "other": 0.5}}, "bfloat16"),  # hardly faster at the most usual work
         ({"time_ratios": {"usual": 0.5, "other": 1.2}}, "bfloat16"),  # slower at other work
-        ({"bits_ratio": 1.002}, "bfloat16"),
-        ({"bits_ratio": 0.9}, "int8"),
+        ({"bits_per_byte_ratio": 1.002}, "bfloat16"),
+        ({"bits_per_byte_ratio": 0.9}, "int8"),
         ({"load_delay": 2.0}, "bfloat16"),
         ({"time_ratios": {"usual": 0.7, "other": 0.2}}, "bfloat16"),  # not the fastest at the most usual work
     ],
 )
 def test_the_fastest_at_the_most_usual_work_that_costs_nothing_else(changed, chosen):
-    figures = {"time_ratios": {"usual": 0.5, "other": 1.0}, "bits_ratio": 1.0005, "load_delay": 0.2, **changed}
+    figures = {"time_ratios": {"usual": 0.5, "other": 1.0}, "bits_per_byte_ratio": 1.0005, "load_delay": 0.2, **changed}
     others = [
         DtypeMeasurement("bfloat16", {"usual": 0.6, "other": 0.9}, 1.0, 0.0),
         DtypeMeasurement("float16", {"usual": 0.1, "other": 2.0}, 1.0, 0.0),
@@ -80,7 +80,7 @@ def test_a_new_run_decodes_in_the_dtype_that_was_measured_and_recorded(tmp_path,
     with kept_code(pytestconfig):
         compile_decode_step()
         run = make_run(tmp_path / "run", **_WIDE)
-        chosen = choose_dtype_briefly(run, CPU)
+        chosen = measure_and_record_dtype(run, CPU)
         dtype = "float32" if chosen is None else chosen.dtype
         assert chosen is None or chosen.is_acceptable
         assert read_recorded_dtypes(find_checkpoint(run)) == {"cpu": dtype}
@@ -97,7 +97,7 @@ def test_what_gains_little_is_not_measured(shape, plan, tmp_path, pytestconfig):
     with kept_code(pytestconfig):
         compile_decode_step()
         run = make_run(tmp_path / "run", plan=plan, **shape)
-        assert choose_dtype_briefly(run, CPU) is None
+        assert measure_and_record_dtype(run, CPU) is None
         assert not read_recorded_dtypes(find_checkpoint(run))
 
 
@@ -105,6 +105,6 @@ def test_without_compiled_code_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     code_cache.clear_cached_state()
     run = make_run(tmp_path / "run", **_WIDE)
-    assert choose_dtype_briefly(run, CPU) is None
+    assert measure_and_record_dtype(run, CPU) is None
     assert not read_recorded_dtypes(find_checkpoint(run))
     code_cache.clear_cached_state()
