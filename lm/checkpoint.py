@@ -263,21 +263,21 @@ def prepare_for_inference(model: M, hardware: Hardware) -> M:
     return model
 
 
-def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:
+def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *, keeps_scores: bool = False) -> Path:
     """Write a run whose only checkpoint has weights derived from another one; it cannot be resumed.
 
     Args:
         source: checkpoint whose settings, tokenizers and progress are copied.
         out: folder of the new run.
         weights: of the whole model, without adapters.
-        is_same: whether the model is equivalent, so that scores are kept.
+        keeps_scores: whether the scores of the source hold, because the model is equivalent.
 
     Returns:
         The folder of the new checkpoint.
     """
     tokenizer, source_tokenizer = load_tokenizers(source)
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
-    if not is_same:
+    if not keeps_scores:
         state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
     folder = save_checkpoint(
         out,
@@ -311,7 +311,7 @@ def write_merged_run(path: Path, out: Path) -> Path:
     checkpoint = run_folder.find_checkpoint(path)
     if not run_folder.load_config(checkpoint).lora:
         raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
-    return write_derived_run(checkpoint, out, load_weights(checkpoint), is_same=True)
+    return write_derived_run(checkpoint, out, load_weights(checkpoint), keeps_scores=True)
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
