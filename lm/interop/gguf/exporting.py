@@ -39,10 +39,10 @@ class ExportedGGUF:
 def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a file and return what to report; see `EXPORTERS`."""
     exported = export_gguf(run, out, number_type=config.type)
-    words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
+    pre_tokenizer, left_out = exported.vocabulary.pre_tokenizer, exported.vocabulary.left_out
     return {
         "model": f"{exported.architecture.architecture} of llama.cpp, {config.type}: {exported.decided_by}",
-        "tokens": f"pre-tokenised as by {words}" + (f"; {left_out}" if left_out else ""),
+        "tokens": f"pre-tokenised as by {pre_tokenizer}" + (f"; {left_out}" if left_out else ""),
     }
 
 

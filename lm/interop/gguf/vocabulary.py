@@ -20,7 +20,7 @@ _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_PRE_TOKENIZERS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
+_PRE_TOKENIZERS = {QWEN2.pre_tokenizer_pattern: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
 """Regexes of pre-tokenizers, and llama.cpp's names."""
 _IGNORES_MERGES = "llama-bpe"
 """The pre-tokenizer with which llama.cpp ignores merges for words in the vocabulary."""
@@ -36,12 +36,12 @@ class GGUFVocabulary:
 
     Attributes:
         settings: by GGUF key.
-        words: llama.cpp's name of the pre-tokenizer, or SentencePiece, which has none.
+        pre_tokenizer: llama.cpp's name of the pre-tokenizer, or SentencePiece, which has none.
         left_out: what llama.cpp does not do, if anything.
     """
 
     settings: Mapping[str, Any]
-    words: str
+    pre_tokenizer: str
     left_out: str | None
 
 
@@ -52,15 +52,15 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
         UsageError: llama.cpp has no such tokenizer; the message names the reason.
     """
     description = tokenizer.description
-    words = _SENTENCEPIECE if is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
+    pre_tokenizer = _SENTENCEPIECE if is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
         raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none", settings=["special"])
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
     kinds, left_out = _token_kinds(tokenizer, size), None
-    if words == _SENTENCEPIECE:
+    if pre_tokenizer == _SENTENCEPIECE:
         own = build_sentencepiece_metadata(tokenizer, tokens, kinds)
     else:
-        own = {"model": "gpt2", "pre": words, "merges": _merges(tokenizer), "token_type": kinds}
+        own = {"model": "gpt2", "pre": pre_tokenizer, "merges": _merges(tokenizer), "token_type": kinds}
         left_out = _NO_NORMAL_FORM if description["normalizer"] else None
     settings = {
         **own,
@@ -74,7 +74,7 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
     if (template := tokenizer.chat_template) is not None:
         metadata["tokenizer.chat_template"] = template.source
         metadata["tokenizer.ggml.eot_token_id"] = template.end_of_turn(tokenizer)[0]
-    return GGUFVocabulary(metadata, words, left_out)
+    return GGUFVocabulary(metadata, pre_tokenizer, left_out)
 
 
 def _merges(tokenizer: Tokenizer) -> list[str]:
@@ -104,10 +104,10 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
         raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
     if model["merges"] and tokenizer.merge_rules is None:
         raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
-    words = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
-    if words is None or model.get("ignore_merges", False) is not (words == _IGNORES_MERGES):
+    name = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
+    if name is None or model.get("ignore_merges", False) is not (name == _IGNORES_MERGES):
         raise UsageError("llama.cpp has no counterpart of the tokenizer's pre_tokenizer")
-    return words
+    return name
 
 
 def _list_parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:

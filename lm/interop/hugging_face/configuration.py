@@ -148,11 +148,13 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
 
 def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
     """Return whether transformers keeps a tokenizer unchanged in this family."""
-    if family.words is None:
+    if family.pre_tokenizer_pattern is None:
         return True
     normalizer, words = tokenizer.description["normalizer"], tokenizer.description["pre_tokenizer"] or {}
     first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
-    is_alike = (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {"Regex": family.words}
+    is_alike = (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {
+        "Regex": family.pre_tokenizer_pattern
+    }
     return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
 
 

@@ -119,7 +119,7 @@ def _like_llama(
     settings: tuple[FieldMapping, ...] = (),
     implies: Mapping[str, Any] | None = None,
     windowed: WindowStyle = "never",
-    words: str | None = None,
+    pre_tokenizer_pattern: str | None = None,
 ) -> Family:
     """Define a family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` has its defaults."""
     return Family(
@@ -150,7 +150,7 @@ def _like_llama(
         unused=(".rotary_emb.inv_freq",),
         rotary=Rotary(),
         windowed=windowed,
-        words=words,
+        pre_tokenizer_pattern=pre_tokenizer_pattern,
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ QWEN2 = _like_llama(
     sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016},
     implies={"attention_bias": "inputs"},
     windowed="by switch",
-    words=_QWEN2_WORDS,
+    pre_tokenizer_pattern=_QWEN2_WORDS,
 )
 QWEN3 = _like_llama(
     "qwen3",

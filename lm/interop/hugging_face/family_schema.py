@@ -95,7 +95,8 @@ class Family:
         rotary: of families with rotary positions.
         windowed: how it says that attention sees a window.
         keeps_names: whether tensors are named and kept as ours; it is a model of ours then, which takes its code along.
-        words: the expression by which transformers splits texts into words, whatever tokenizer.json says, after NFC.
+        pre_tokenizer_pattern: the regex by which transformers splits texts into words after NFC, whatever
+            tokenizer.json says.
     """
 
     model_type: str
@@ -118,7 +119,7 @@ class Family:
     rotary: Rotary | None = None
     windowed: WindowStyle = "never"
     keeps_names: bool = False
-    words: str | None = None
+    pre_tokenizer_pattern: str | None = None
 
 
 ACTIVATIONS = {

@@ -20,7 +20,7 @@ def test_pieces_have_scores_in_the_order_of_their_rules(begins_with_space):
     found = build_vocabulary(tokenizer, size + 2)
     told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
     assert told["model"] == "llama"
-    assert found.words == "SentencePiece"
+    assert found.pre_tokenizer == "SentencePiece"
     assert told["add_space_prefix"] is begins_with_space
     names = dict(zip(told["tokens"], told["token_type"], strict=True))
     assert names["<unk>"] == UNKNOWN

@@ -43,7 +43,7 @@ def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
     tokenizer = KINDS[words]()
     found = build_vocabulary(tokenizer, tokenizer.vocab_size + 7)
     told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
-    assert told["pre"] == found.words == words
+    assert told["pre"] == found.pre_tokenizer == words
     size = tokenizer.vocab_size
     assert [tokenizer.token(index) for index in range(size)] == told["tokens"][:size]
     assert len(set(told["tokens"])) == len(told["tokens"]) == len(told["token_type"]) == size + 7

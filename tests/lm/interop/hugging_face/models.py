@@ -112,7 +112,7 @@ def qwen2_tokenizer() -> Tokenizer:
     """One that normalises and splits texts as Qwen2's does."""
     made = gpt2_like()
     made.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(tokenizers.Regex(QWEN2.words), "isolated")
+    split = pre_tokenizers.Split(tokenizers.Regex(QWEN2.pre_tokenizer_pattern), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     return Tokenizer(made)
 
