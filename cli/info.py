@@ -90,7 +90,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
     from lm.optim.optimizers import training_state_bytes
 
     model, training, total = config.model, config.training, count_parameters(config)
-    predicted = training.masking_rate if model.is_masked else 1.0
+    predicted_fraction = training.masking_rate if model.is_masked else 1.0
     parts = {part: count for part, count in parameters_by_part(model, config.lora).items() if count}
     return {
         "parameters": {**parts, "total": sum(parts.values())},
@@ -99,7 +99,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
         "training_bytes": training_state_bytes(model, training, config.lora),
         "cache_bytes_per_token": cache_bytes_per_token(model),
         "training_flops_per_token": training_flops_per_token(
-            model, predicted=predicted, forward_passes=training.forward_passes, lora=config.lora
+            model, predicted_fraction=predicted_fraction, forward_passes=training.forward_passes, lora=config.lora
         ),
     }
 

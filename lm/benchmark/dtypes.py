@@ -221,7 +221,7 @@ def _compare_nats(loaded: Sequence[LoadedModel], batches: Iterator[Batch], effor
                 start = time.perf_counter()
                 totals[index] += sum(float(row.sum()) for row in score_batch(model.model, part))
                 scoring_seconds += 0.0 if index else time.perf_counter() - start
-            targets += part.predicted
+            targets += part.n_targets
             if targets >= effort.targets or scoring_seconds >= effort.scoring_seconds:
                 return totals
     return totals

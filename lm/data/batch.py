@@ -43,34 +43,34 @@ class Batch:
     input_lengths: Ids | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
+    def from_rows(cls, rows: Sequence[NDArray[Any]], n_targets: Sequence[int]) -> Batch:
         """Return rows of IDs of which the last ones are predicted.
 
         Args:
             rows: (tokens,) IDs of each row; the model reads all but the last.
-            predicted: number of predicted tokens of each row, at most all but the first.
+            n_targets: number of predicted tokens of each row, at most all but the first.
         """
         inputs, following = (
             RaggedArray.from_rows([row[:-1] for row in rows]),
             RaggedArray.from_rows([row[1:] for row in rows]),
         )
-        only_read, targets = following.lengths() - np.array(predicted), following.to_padded(IGNORE_INDEX)
+        only_read, targets = following.lengths() - np.array(n_targets), following.to_padded(IGNORE_INDEX)
         targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORE_INDEX
         return cls(inputs.to_padded(_PADDING), targets)
 
     @classmethod
-    def from_masked_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[NDArray[np.bool_]]) -> Batch:
+    def from_masked_rows(cls, rows: Sequence[NDArray[Any]], is_target: Sequence[NDArray[np.bool_]]) -> Batch:
         """Return rows of IDs of which some are predicted.
 
         Args:
             rows: (tokens,) IDs of each row; the model reads all but the last.
-            predicted: (tokens,) whether each is predicted; the first of a row never is.
+            is_target: (tokens,) whether each is predicted; the first of a row never is.
         """
-        inputs, following, is_target = (
+        inputs, following, mask = (
             RaggedArray.from_rows(parts)
-            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [mask[1:] for mask in predicted])
+            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [row[1:] for row in is_target])
         )
-        targets = np.where(is_target.to_padded(0) > 0, following.to_padded(IGNORE_INDEX), IGNORE_INDEX)
+        targets = np.where(mask.to_padded(0) > 0, following.to_padded(IGNORE_INDEX), IGNORE_INDEX)
         return cls(inputs.to_padded(_PADDING), targets)
 
     @classmethod
@@ -82,11 +82,11 @@ class Batch:
             targets: (rows,) IDs to predict, including the end token.
             start: first ID that the decoder reads.
         """
-        predicted = targets.to_padded(IGNORE_INDEX)
-        inputs = np.concatenate([np.full((len(targets), 1), start), predicted[:, :-1]], axis=1)
+        padded = targets.to_padded(IGNORE_INDEX)
+        inputs = np.concatenate([np.full((len(targets), 1), start), padded[:, :-1]], axis=1)
         return cls(
             inputs=np.where(inputs == IGNORE_INDEX, _PADDING, inputs),
-            targets=predicted,
+            targets=padded,
             source=sources.to_padded(_PADDING),
             source_lengths=sources.lengths(),
         )
@@ -126,14 +126,14 @@ class Batch:
         return len(self.inputs)
 
     @property
-    def predicted(self) -> int:
+    def n_targets(self) -> int:
         """Number of targets."""
         return int((self.targets != IGNORE_INDEX).sum())
 
     @property
     def tokens(self) -> int:
         """Number of training tokens: targets, but for masked models and classifiers all tokens read."""
-        return self.predicted if self.input_lengths is None else int(self.input_lengths.sum())
+        return self.n_targets if self.input_lengths is None else int(self.input_lengths.sum())
 
     @property
     def lengths(self) -> Ids | None:

@@ -64,13 +64,13 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
     Yields:
         (up to `rows`, context + 1) tokens, and a last window with the rest.
     """
-    predicted = len(tokens) - 1
-    whole = predicted // context
+    n_targets = len(tokens) - 1
+    whole = n_targets // context
     for first in range(0, whole, rows):
         count = min(rows, whole - first)
         span = tokens.read(first * context, (first + count) * context + 1).astype(np.int64)
         yield np.stack([span[row * context : (row + 1) * context + 1] for row in range(count)])
-    if predicted % context:
+    if n_targets % context:
         yield tokens.read(whole * context, len(tokens)).astype(np.int64)[None]
 
 

@@ -80,10 +80,10 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
     Returns:
         (targets,) nats of each row.
     """
-    predicted, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
-    if not predicted.any():
+    is_target, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
+    if not is_target.any():
         return [np.zeros(0)] * batch.rows
-    inputs, targets, positions = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
+    inputs, targets, positions = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, is_target))
     if isinstance(model, EncoderDecoder):
         assert batch.source is not None
         assert batch.source_lengths is not None
@@ -92,7 +92,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
     nats = compute_surprisals(model, hidden[positions], targets[positions])
-    return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
+    return np.split(nats, np.cumsum(is_target.sum(axis=1))[:-1])
 
 
 def score_batches(

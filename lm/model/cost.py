@@ -49,7 +49,7 @@ def training_flops(
     rows: int,
     length: int,
     source_length: int = 0,
-    predicted: float | None = None,
+    n_targets: float | None = None,
     forward_passes: int = 1,
     lora: LoraConfig = _NO_ADAPTERS,
 ) -> float:
@@ -63,40 +63,40 @@ def training_flops(
         rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that the encoder reads.
-        predicted: positions per sequence, on average, that the output layer predicts [default: all].
+        n_targets: positions per sequence, on average, that the output layer predicts [default: all].
         forward_passes: of the batch; R-Drop takes two.
         lora: its adapters.
 
     Source: Kaplan et al. 2020, section 2.1.
     """
-    return 6.0 * forward_passes * rows * _forward_macs(config, lora, length, source_length, predicted)
+    return 6.0 * forward_passes * rows * _forward_macs(config, lora, length, source_length, n_targets)
 
 
 @lru_cache(maxsize=1024)
 def _forward_macs(
-    config: ModelConfig, lora: LoraConfig, length: int, source_length: int, predicted: float | None
+    config: ModelConfig, lora: LoraConfig, length: int, source_length: int, n_targets: float | None
 ) -> float:
     model = _meta_model(config, lora)
-    return model.forward_macs(length=length, source_length=source_length, predicted=predicted)
+    return model.forward_macs(length=length, source_length=source_length, n_targets=n_targets)
 
 
 def training_flops_per_token(
-    config: ModelConfig, *, predicted: float = 1.0, forward_passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
+    config: ModelConfig, *, predicted_fraction: float = 1.0, forward_passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
 ) -> float:
     """Return the training FLOPs per target token, for sequences (and sources) as long as the context.
 
-    For a masked model it is per input token, of which a fraction `predicted` is predicted; a classifier predicts once
+    For a masked model it is per input token, of which `predicted_fraction` are predicted; a classifier predicts once
     per sequence.
     """
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
-    outputs = 1.0 if config.labels else predicted * length
+    outputs = 1.0 if config.labels else predicted_fraction * length
     flops = training_flops(
         config,
         rows=1,
         length=length,
         source_length=source_length,
-        predicted=outputs,
+        n_targets=outputs,
         forward_passes=forward_passes,
         lora=lora,
     )

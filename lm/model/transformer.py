@@ -250,7 +250,7 @@ class Transformer(Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+    def forward_macs(self, *, length: int, source_length: int = 0, n_targets: float | None = None) -> float:
         """Return the multiply-accumulates of the forward pass of one sequence; those of frozen weights count 2/3.
 
         Each position counts one per weight of the matrices it passes, and each query-key pair two per feature of all
@@ -260,11 +260,11 @@ class Transformer(Module):
         Args:
             length: positions, in an encoder-decoder those of the target.
             source_length: positions that the encoder reads.
-            predicted: positions that the output layer predicts [default: all].
+            n_targets: positions that the output layer predicts [default: all].
         """
         transform = 0.0 if self.transform is None else self.transform.macs_per_position()
         layer_macs = self.decoder.macs_per_position() + transform
-        output_macs = (length if predicted is None else predicted) * self.output_macs
+        output_macs = (length if n_targets is None else n_targets) * self.output_macs
         return length * layer_macs + self.decoder.attention_macs(length, source_length) + output_macs
 
     @property
@@ -427,9 +427,9 @@ class EncoderDecoder(Transformer):
         )
         self.syntax_positions = None if config.syntax == "none" else TreePositionEncoding(config)
 
-    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+    def forward_macs(self, *, length: int, source_length: int = 0, n_targets: float | None = None) -> float:
         """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
-        target_macs = super().forward_macs(length=length, source_length=source_length, predicted=predicted)
+        target_macs = super().forward_macs(length=length, source_length=source_length, n_targets=n_targets)
         syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.macs_per_position()
         source_macs = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
         return target_macs + source_length * source_macs + self.encoder.attention_macs(source_length, 0)

@@ -86,27 +86,27 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """Return the scores on the validation split, and translations to show."""
     start = time.perf_counter()
     with count_expert_tokens(run.model) as counts:
-        nats, predicted, correct = _validation_sums(run)
+        nats, n_targets, correct = _validation_sums(run)
     if not math.isfinite(nats):
-        raise divergence_error(run, f"the validation loss is {nats / predicted}")
-    loss, (bleu, translated) = nats / predicted, _score_translations(run)
-    accuracy = _label_accuracy(run) if correct is None else correct / predicted
+        raise divergence_error(run, f"the validation loss is {nats / n_targets}")
+    loss, (bleu, translated) = nats / n_targets, _score_translations(run)
+    accuracy = _label_accuracy(run) if correct is None else correct / n_targets
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
     is_best, run.last_validation_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - start
     use = expert_fractions({name: run.world.all_reduce(tokens) for name, tokens in counts.items()})
-    return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
+    return Evaluation(run.state.step, loss, bits_per_byte, n_targets, seconds, is_best, bleu, use, accuracy), shown
 
 
 def compute_validation_loss(run: Run) -> tuple[float, int]:
     """Return summed nats and number of targets of the validation split."""
-    nats, predicted = 0.0, 0
+    nats, n_targets = 0.0, 0
     with torch.inference_mode():
         for batch in _local_batches(run):
             nats += float(summed_loss(run.model, batch, run.hardware))
-            predicted += batch.predicted
-    nats, number = run.world.all_reduce_sum(nats, predicted)
+            n_targets += batch.n_targets
+    nats, number = run.world.all_reduce_sum(nats, n_targets)
     return nats, int(number)
 
 
@@ -120,16 +120,16 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
     """Return the same as `compute_validation_loss`, and for masked models the number of correct predictions."""
     if not run.config.model.is_masked:
         return *compute_validation_loss(run), None
-    nats, predicted, correct = 0.0, 0, 0
+    nats, n_targets, correct = 0.0, 0, 0
     with torch.inference_mode():
         for batch in _local_batches(run):
             batch_sums, batch_correct = summed_loss_and_correct(run.model, batch, run.hardware)
-            nats, correct, predicted = (
+            nats, correct, n_targets = (
                 nats + float(batch_sums),
                 correct + int(batch_correct),
-                predicted + batch.predicted,
+                n_targets + batch.n_targets,
             )
-    nats, number, guesses = run.world.all_reduce_sum(nats, predicted, correct)
+    nats, number, guesses = run.world.all_reduce_sum(nats, n_targets, correct)
     return nats, int(number), int(guesses)
 
 
@@ -173,11 +173,11 @@ def _estimate_loss_seconds(run: Run, limit: float) -> float:
     """Estimate the seconds for the loss on the whole split from as many rows as `limit` allows, after a warm-up."""
     timed_tokens, targets, elapsed, is_first = 0, 0, 0.0, True
     for batch in run.data.validation():
-        targets += batch.predicted
+        targets += batch.n_targets
         for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if elapsed <= limit else ():
             seconds = time_work(partial(summed_loss, run.model, part, run.hardware), run.hardware)
             if not is_first:
-                elapsed, timed_tokens = elapsed + seconds, timed_tokens + part.predicted
+                elapsed, timed_tokens = elapsed + seconds, timed_tokens + part.n_targets
             is_first = False
             if elapsed > limit:
                 break

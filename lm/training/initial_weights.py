@@ -170,13 +170,13 @@ def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data:
         model.load_state_dict(weights, assign=True)
     except RuntimeError:  # `load_initial_weights` says what is wrong
         return None
-    model, nats, predicted = prepare_for_inference(model, hardware), 0.0, 0
+    model, nats, n_targets = prepare_for_inference(model, hardware), 0.0, 0
     for batch in data.validation():
         for part in batch.split(max(1, _EVALUATED_TOKENS // batch.inputs.shape[1])):
-            nats, predicted = nats + float(summed_loss(model, part, hardware)), predicted + part.predicted
-            if predicted >= _EVALUATED_TOKENS:
-                return nats / predicted
-    return nats / predicted
+            nats, n_targets = nats + float(summed_loss(model, part, hardware)), n_targets + part.n_targets
+            if n_targets >= _EVALUATED_TOKENS:
+                return nats / n_targets
+    return nats / n_targets
 
 
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -197,7 +197,7 @@ def _train_step(run: Run) -> Step:
         flops=state.flops + flops,
         training_seconds=state.training_seconds + seconds,
     )
-    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds, nll=total_nll / batch.predicted)
+    return Step(run.state.step, mean, rate, norm, tokens, flops, seconds, nll=total_nll / batch.n_targets)
 
 
 @contextmanager
@@ -258,16 +258,16 @@ def _clip_gradients(strategy: ParallelStrategy, max_norm: float) -> Tensor:
 def batch_flops(config: RunConfig, batch: Batch) -> float:
     """Return the FLOPs of training on a batch, padding included; the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
-    predicted = batch.predicted
+    n_targets = batch.n_targets
     if batch.source_targets is not None:
-        predicted += int((batch.source_targets != IGNORE_INDEX).sum())
+        n_targets += int((batch.source_targets != IGNORE_INDEX).sum())
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(
         config.model,
         rows=rows,
         length=length,
         source_length=source_length,
-        predicted=predicted / rows,
+        n_targets=n_targets / rows,
         forward_passes=config.training.forward_passes,
         lora=config.lora,
     )

@@ -121,8 +121,8 @@ def summed_loss_and_nll(
 def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:
     """Return the denominator of the mean loss: number of targets, and of source targets by their weight."""
     if batch.source_targets is None:
-        return batch.predicted
-    return batch.predicted + source_loss * int((batch.source_targets != IGNORE_INDEX).sum())
+        return batch.n_targets
+    return batch.n_targets + source_loss * int((batch.source_targets != IGNORE_INDEX).sum())
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:

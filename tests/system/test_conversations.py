@@ -101,8 +101,8 @@ def test_what_the_user_says_has_no_gradient(place):
     """Another target at a token of the user changes no loss; at a token of the assistant it does."""
     data, _ = open_run(place / "run")
     batch = data.batch(0)
-    assert batch.predicted == sum(int((row != IGNORE_INDEX).sum()) for row in batch.targets)
-    assert 0.2 < batch.predicted / np.count_nonzero(batch.inputs) < 0.7
+    assert batch.n_targets == sum(int((row != IGNORE_INDEX).sum()) for row in batch.targets)
+    assert 0.2 < batch.n_targets / np.count_nonzero(batch.inputs) < 0.7
 
 
 def test_resuming_equals_never_having_stopped(place, tmp_path):

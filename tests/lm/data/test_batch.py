@@ -17,7 +17,7 @@ def test_of_rows_the_last_tokens_are_predicted_from_those_before():
     batch = Batch.from_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), [7]], [2, 1, 0])
     assert batch.inputs.tolist() == [[1, 2, 3], [5, 0, 0], [0, 0, 0]]
     assert batch.targets.tolist() == [[N, 3, 4], [6, N, N], [N, N, N]]
-    assert (batch.source, batch.source_lengths, batch.predicted) == (None, None, 3)
+    assert (batch.source, batch.source_lengths, batch.n_targets) == (None, None, 3)
 
 
 def test_of_pairs_in_one_sequence_the_target_is_predicted_after_source_and_start():
@@ -60,7 +60,7 @@ def test_within_a_smaller_vocabulary_all_else_stays():
     assert small.inputs.tolist() == [[8, 3, *batch.inputs.tolist()[0][2:]], [8, 4, 5]]
     assert small.targets.tolist() == [[3, 9, N], [4, 5, 9]]
     assert small.source.tolist() == [[1, 2, 9], [9, 0, 0]]
-    assert small.predicted == batch.predicted == 5
+    assert small.n_targets == batch.n_targets == 5
 
 
 def test_places_in_trees_stay_beside_the_ids_that_they_are_of():
@@ -91,7 +91,7 @@ def test_parts_hold_every_row_once(rows, with_source):
     for name in ("inputs", "targets", *(("source", "source_lengths") if with_source else ())):
         joined = np.concatenate([getattr(part, name) for part in parts])
         assert np.array_equal(joined, getattr(batch, name))
-    assert sum(part.predicted for part in parts) == batch.predicted == 11
+    assert sum(part.n_targets for part in parts) == batch.n_targets == 11
 
 
 @pytest.mark.parametrize("processes", [1, 3])

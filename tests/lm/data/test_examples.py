@@ -96,7 +96,7 @@ class TestRows:
         model = build_model(config, seed=1)
         loss = summed_loss(model, batch, Hardware("cpu", "float32", 1))
         assert loss.item() == approx(_nats(model, pairs), model=model)
-        assert batch.predicted == sum(len(completion.encode()) + 1 for _, completion in pairs)
+        assert batch.n_targets == sum(len(completion.encode()) + 1 for _, completion in pairs)
 
 
 @torch.inference_mode()

@@ -64,7 +64,7 @@ def test_every_text_comes_once_an_epoch_with_the_number_of_its_label(tmp_path, f
 
 def test_a_batch_counts_the_tokens_that_are_read_and_predicts_a_label_for_each_row(tmp_path):
     batch = opened(prepared(tmp_path, TEXTS)).batch(0)
-    assert batch.predicted == batch.rows == 4
+    assert batch.n_targets == batch.rows == 4
     assert batch.tokens == sum(len(ids) for ids, _ in rows(batch))
     halves = list(batch.split(2))
     assert [rows(half) for half in halves] == [rows(batch)[:2], rows(batch)[2:]]

@@ -140,7 +140,7 @@ def test_the_windows_are_those_of_a_language_model(folder):
         batch = opened(folder, seed=3).batch(consumed)
         np.testing.assert_array_equal(uncovered(batch), plain.batch(consumed).inputs)
         assert batch.tokens == 4 * 16
-        assert 0 < batch.predicted < 4 * 16
+        assert 0 < batch.n_targets < 4 * 16
         assert batch.lengths is None
 
 
@@ -171,7 +171,7 @@ def test_validation_is_masked_the_same_for_every_seed(folder):
 def test_the_share_is_a_setting(folder):
     for fraction in (0.1, 0.5):
         data = opened(folder, masking_rate=fraction)
-        predicted = sum(data.batch(first).predicted for first in range(0, 400, 4))
+        predicted = sum(data.batch(first).n_targets for first in range(0, 400, 4))
         assert predicted / (400 * 16) == pytest.approx(fraction, abs=0.03)
 
 

@@ -24,7 +24,7 @@ def test_a_sequence_is_source_start_and_target_computed_by_hand():
     batch = DecoderOnlyLayout().batch(SOURCES, TARGETS, start=START)
     assert batch.inputs.tolist() == [[1, 2, 9, 8, 3], [9, 8, 4, 5, 0], [6, 7, 9, 8, 5]]
     assert batch.targets.tolist() == [[N, N, N, 3, 9], [N, 4, 5, 9, N], [N, N, N, 5, 9]]
-    assert (batch.source, batch.source_targets, batch.predicted) == (None, None, 7)
+    assert (batch.source, batch.source_targets, batch.n_targets) == (None, None, 7)
     assert batch.lengths is not None
     assert batch.lengths.tolist() == DecoderOnlyLayout().lengths(SOURCES, TARGETS).tolist() == [5, 4, 5]
 
@@ -91,6 +91,6 @@ def test_validation_predicts_each_target_once_and_no_source(stored):
     layouts = (EncoderDecoderLayout(), DecoderOnlyLayout(learns_source=True))
     two, one = (PairData(stored, PLAIN, rows=4, seed=0, layout=layout) for layout in layouts)
     assert all(batch.source_targets is None for batch in one.validation())
-    assert sum(batch.predicted for batch in two.validation()) == sum(batch.predicted for batch in one.validation())
+    assert sum(batch.n_targets for batch in two.validation()) == sum(batch.n_targets for batch in one.validation())
     assert any(batch.source_targets is not None for batch in epoch(one))
     assert np.isclose(two.steps_per_epoch, one.steps_per_epoch)

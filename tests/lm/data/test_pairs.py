@@ -139,7 +139,7 @@ def test_little_is_padding(stored, config, monkeypatch):
     for batch in epoch(data(stored, config)):
         assert batch.source is not None
         assert batch.source_lengths is not None
-        real += int(batch.source_lengths.sum()) + batch.predicted
+        real += int(batch.source_lengths.sum()) + batch.n_targets
         positions += batch.source.size + batch.targets.size
     assert real / positions > 0.85
 
@@ -159,7 +159,7 @@ def test_steps_and_tokens_of_an_epoch(stored):
         given = data(stored, config)
         assert given.steps_per_epoch == pytest.approx(sum(1 for _ in epoch(given)), rel=0.1)
     given = data(stored, BOTH)
-    assert given.tokens == sum(batch.predicted for batch in epoch(given))
+    assert given.tokens == sum(batch.n_targets for batch in epoch(given))
 
 
 def test_without_dropout_tokens_are_the_tokenizers(stored):
@@ -180,7 +180,7 @@ def test_dropout_differs_by_epoch_pair_and_place(stored):
             for source, _ in rows(batch):
                 seen.setdefault(decode(source), set()).add(tuple(source))
     assert np.mean([len(found) for found in seen.values()]) > 3.5
-    assert given.tokens < sum(batch.predicted for batch in epoch(given))
+    assert given.tokens < sum(batch.n_targets for batch in epoch(given))
 
 
 def test_dropout_ends(stored):

@@ -65,7 +65,7 @@ def test_a_single_token_is_nothing_to_evaluate_on():
     for length in (0, 2):
         validation = Counting(length)
         validation.bytes = length
-        assert sum(batch.predicted for batch in WindowData(text, validation, **sizes).validation()) == length // 2
+        assert sum(batch.n_targets for batch in WindowData(text, validation, **sizes).validation()) == length // 2
     with pytest.raises(InputError, match=r"the validation split has 1 token, .* hold out more text"):
         WindowData(text, Counting(1), **sizes)
 

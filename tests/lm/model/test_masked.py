@@ -108,7 +108,9 @@ def test_flops_count_the_output_layer_where_something_is_predicted():
     blocks = 2 * (4 * 16 * 16 + 2 * 16 * 64) + 16 * 16  # and the transform
     pairs = 2 * 2 * 16 * 12  # each position sees all
     assert training_flops_per_token(config) == 6 * (blocks + pairs + 31 * 16)
-    assert training_flops_per_token(config, predicted=0.25) == pytest.approx(6 * (blocks + pairs + 31 * 16 / 4))
+    assert training_flops_per_token(config, predicted_fraction=0.25) == pytest.approx(
+        6 * (blocks + pairs + 31 * 16 / 4)
+    )
     labels = config.replace(output_transform=False, labels=("a", "b"))
     assert training_flops_per_token(labels) == pytest.approx(6 * (blocks - 256 + pairs + (16 * 16 + 2 * 16) / 12))
 

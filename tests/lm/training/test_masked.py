@@ -112,7 +112,7 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
 def test_a_step_counts_the_tokens_that_are_read_and_its_loss_those_that_are_masked(tmp_path, corpus):
     run = begun(tmp_path / "run", corpus, model={"dropout": 0.0})
     batch = run.data.batch(0)
-    expected = float(summed_loss(run.model, batch, run.hardware).detach()) / batch.predicted
+    expected = float(summed_loss(run.model, batch, run.hardware).detach()) / batch.n_targets
     step = next(event for event in train(run) if isinstance(event, Step))
     assert step.tokens == 8 * 16
     assert step.loss == approx(expected, model=run.model)

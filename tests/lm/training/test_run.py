@@ -52,7 +52,7 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
     """Batches of two seconds each are timed as long as one begins in time, after a warm-up."""
     run, modes = make_run(), []
     parts = [part for batch in run.data.validation() for part in batch.split(20)]
-    targets = [part.predicted for part in parts]
+    targets = [part.n_targets for part in parts]
     assert targets == [320, 320, 256, 5]
     monkeypatch.setattr(run.data, "validation", lambda: iter(parts))
 

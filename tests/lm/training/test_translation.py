@@ -245,7 +245,7 @@ def test_operations_count_the_source(make_run):
     run = make_run(list, steps=2)
     batch = run.data.batch(0)
     (rows, length), source_length = batch.inputs.shape, batch.source.shape[1]
-    lengths = {"rows": rows, "length": length, "predicted": batch.predicted / rows}
+    lengths = {"rows": rows, "length": length, "n_targets": batch.n_targets / rows}
     expected = training_flops(run.config.model, **lengths, source_length=source_length)
     assert next(train(run)).flops == expected > training_flops(run.config.model, **lengths)
 
@@ -340,7 +340,7 @@ def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
     assert step.loss == approx(expected, model=run.model)
     assert step.tokens == counts[0]
     surprisal = F.cross_entropy(logits, torch.from_numpy(batch.targets), reduction="sum").item()
-    assert step.nll == pytest.approx(surprisal / batch.predicted, rel=1e-5)  # of the targets alone, as in an evaluation
+    assert step.nll == pytest.approx(surprisal / batch.n_targets, rel=1e-5)  # of the targets alone, as in an evaluation
 
 
 def test_padding_counts_nothing_in_what_experts_take(make_run):
