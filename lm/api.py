@@ -227,7 +227,9 @@ class Model:
             options: the flags of `lm translate`, with underscores.
         """
         config = build_translation_config(options)
-        return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(lines, heads=heads)
+        return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(
+            lines, dependency_heads=heads
+        )
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.
@@ -349,7 +351,7 @@ class Model:
         heads: Sequence[int] | None = None,
     ) -> AttentionMap:
         """Return the attention map of a text, or of a translation; see `compute_attention`."""
-        return compute_attention(self.loaded, text, target, unit=unit, to=to, heads=heads).map
+        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads).map
 
     @property
     def _decoder(self) -> DecoderOnly:

@@ -101,7 +101,7 @@ def attention(
         raise UsageError("there is no text: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
     loaded = load_model(run, select_inference_hardware(HardwareConfig(**options["hardware"])))
-    maps = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
+    maps = compute_attention(loaded, read, target, unit=config.unit, to=to, dependency_heads=tree)
     if out is not None:
         output.write_maps(out, [maps], config)
     elif as_json:

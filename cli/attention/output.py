@@ -58,7 +58,7 @@ class AttentionMapWriter:
         heads = None if model.model.config.syntax == "none" else translated.heads  # an ensemble may need them elsewhere
         whole = [*prefix, *tokens] if tokens else []
         return compute_translation_attention(
-            model, translated.source, whole, unit=self._config.unit, to=to, heads=heads
+            model, translated.source, whole, unit=self._config.unit, to=to, dependency_heads=heads
         )
 
 

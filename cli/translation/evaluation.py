@@ -103,7 +103,7 @@ class RunTranslator:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
             heads = None if model.model.config.syntax == "none" else self.texts.heads
-            results = translator.translate(sources, heads=heads)
+            results = translator.translate(sources, dependency_heads=heads)
             done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
             return [line.translations[0].text for line in done]
 

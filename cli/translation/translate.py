@@ -154,7 +154,9 @@ def translate(
         if is_typed:
             print_note("type a line to have it translated; Ctrl-D ends")
         lines, trees = read_lines_with_heads(files or [], heads) if heads else (read_input_lines(files or []), None)
-        results = translator.translate(warn_of_tabs(lines), prefixes=read_prefixes(prefix, prefix_file), heads=trees)
+        results = translator.translate(
+            warn_of_tabs(lines), prefixes=read_prefixes(prefix, prefix_file), dependency_heads=trees
+        )
         try:
             for number, result in enumerate(with_progress(results, shown=not is_typed), 1):
                 write_translations(stream, number, result, n_best=translator.config.n_best, as_json=as_json)

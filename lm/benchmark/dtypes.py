@@ -271,4 +271,4 @@ def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hard
     translator = Translator([TranslationModel.from_loaded(loaded)], to=to)
     sources = [reference.source for reference in references]
     heads = None if first.heads is None else [reference.heads or () for reference in references]
-    return lambda: time_work(lambda: list(translator.translate(sources, heads=heads)), hardware)
+    return lambda: time_work(lambda: list(translator.translate(sources, dependency_heads=heads)), hardware)

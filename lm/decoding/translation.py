@@ -126,7 +126,7 @@ class Translator:
         lines: Iterable[str],
         *,
         prefixes: Iterable[str] | None = None,
-        heads: Iterable[Sequence[int]] | None = None,
+        dependency_heads: Iterable[Sequence[int]] | None = None,
     ) -> Iterator[TranslatedLine]:
         """Translate lines, in order; some are read ahead.
 
@@ -134,16 +134,19 @@ class Translator:
             lines: without line ends; a blank one has a blank translation.
             prefixes: the beginning of each translation; a blank one leaves it to the model. If they end before the
                 lines, the model begins the others itself.
-            heads: of the words of each line, for models that read dependency trees.
+            dependency_heads: of the words of each line, for models that read dependency trees.
 
         Raises:
             InputError: a tokenizer has no token for a character, or heads are no tree of their line.
             UsageError: a prefix leaves no room in the positions of a model, a filter rules out every token, or there
                 are heads for models that read no trees, or none for one that does.
         """
-        check_heads_given(*(model.model.config for model in self.models), are_given=heads is not None)
+        check_heads_given(*(model.model.config for model in self.models), are_given=dependency_heads is not None)
         all_prefixes = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = zip(itertools.count(), lines, all_prefixes, _pad_with_none(heads)), RepeatCounter()
+        numbered, repeats = (
+            zip(itertools.count(), lines, all_prefixes, _pad_with_none(dependency_heads)),
+            RepeatCounter(),
+        )
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._encode_lines(chunk)
             if not self._sampler.greedy:

@@ -207,24 +207,24 @@ def compute_self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> Atte
 
 @torch.inference_mode()
 def compute_encoder_attention(
-    model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None
+    model: EncoderDecoder, source: Axis, *, dependency_heads: Sequence[int] | None = None
 ) -> AttentionMap:
     """Compute the self-attention of a source; errors as of `compute_self_attention`.
 
     Args:
         model: in eval mode.
         source: the encoder input, special tokens included.
-        heads: dependency heads of its words, for a model that reads dependency trees.
+        dependency_heads: dependency heads of its words, for a model that reads dependency trees.
     """
     _check_length(source, model.config.context_length)
     with capture_attention_weights(model.encoder.attention_layers()) as layers:
-        model.encode(_encode_source(source, heads, model))
+        model.encode(_encode_source(source, dependency_heads, model))
     return AttentionMap("self", source, source, _merge_to_units(layers, source, source))
 
 
 @torch.inference_mode()
 def compute_cross_attention(
-    model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
+    model: EncoderDecoder, source: Axis, target: Axis, *, start: int, dependency_heads: Sequence[int] | None = None
 ) -> AttentionMap:
     """Compute the attention of each target unit to the source while it is being predicted.
 
@@ -233,13 +233,13 @@ def compute_cross_attention(
         source: the encoder input, special tokens included.
         target: the decoder output, end token included if there is one.
         start: the first decoder input.
-        heads: dependency heads of the source, for a model that reads dependency trees.
+        dependency_heads: dependency heads of the source, for a model that reads dependency trees.
 
     Raises:
         UsageError: source or target exceeds the learned positions.
     """
     with capture_attention_weights(model.decoder.attention_layers(cross=True)) as layers:
-        memory = model.encode(_encode_source(source, heads, model))
+        memory = model.encode(_encode_source(source, dependency_heads, model))
         model.hidden(_as_batch((start, *target.tokens[:-1]), model), encoder_output=memory)
     return AttentionMap("cross", target, source, _merge_to_units(layers, target, source))
 
@@ -288,7 +288,7 @@ def compute_translation_map(
     source_tokenizer: Tokenizer,
     source: str,
     tokens: Sequence[int],
-    heads: Sequence[int] | None = None,
+    dependency_heads: Sequence[int] | None = None,
     tags: Sequence[SpecialToken] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
@@ -300,7 +300,7 @@ def compute_translation_map(
         source_tokenizer: of the source.
         source: the source sentence.
         tokens: IDs of its translation, with or without the end token.
-        heads: dependency heads of the source, for a model that reads dependency trees.
+        dependency_heads: dependency heads of the source, for a model that reads dependency trees.
         tags: special tokens before the source, such as the language tag.
         unit: rows and columns of the map.
 
@@ -312,7 +312,7 @@ def compute_translation_map(
     read = build_text_axis(source_tokenizer, source, before=tags, after=SpecialToken.after(frames.source), unit=unit)
     written = build_token_axis(tokenizer, body, after=SpecialToken.after(frames.target), unit=unit)
     if isinstance(model, EncoderDecoder):
-        return compute_cross_attention(model, read, written, start=frames.start, heads=heads)
+        return compute_cross_attention(model, read, written, start=frames.start, dependency_heads=dependency_heads)
     return compute_joint_attention(model, read, written, start=frames.start)
 
 
@@ -329,13 +329,13 @@ def _as_batch(tokens: Sequence[int], model: Model) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
 
 
-def _encode_source(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
+def _encode_source(source: Axis, dependency_heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
     """Return the encoder input, with tree positions if there is a tree."""
     row = _as_batch(source.tokens, model)
-    if heads is None:
+    if dependency_heads is None:
         return row
     words = [source.words[unit] for unit in source.units]
-    in_tree = compute_tree_positions(heads)
+    in_tree = compute_tree_positions(dependency_heads)
     positions = [OUTSIDE_TREE if word is None else in_tree[word].tolist() for word in words]
     return torch.cat((row[..., None], row.new_tensor([positions])), dim=-1)
 

@@ -38,7 +38,7 @@ def compute_attention(
     *,
     unit: AttentionUnit = "words",
     to: str | None = None,
-    heads: Sequence[int] | None = None,
+    dependency_heads: Sequence[int] | None = None,
 ) -> TextAttention:
     """Compute the attention of a model to a text.
 
@@ -48,22 +48,26 @@ def compute_attention(
         target: a translation of the text, to show its attention to the text.
         unit: rows and columns: words or tokens.
         to: the target language, for models with several.
-        heads: dependency heads of the words, for a model that reads dependency trees.
+        dependency_heads: dependency heads of the words, for a model that reads dependency trees.
 
     Raises:
         InputError: the heads are not a tree of the words.
-        UsageError: the model does not translate, or not into this language; it has no such attention; heads are given
-            or missing; or a text exceeds its positions.
+        UsageError: the model does not translate, or not into this language; it has no such attention; dependency
+            heads are given or missing; or a text exceeds its positions.
     """
     _check_attention(loaded, to_source=target is not None)
-    check_heads_given(loaded.config.model, are_given=heads is not None)
-    if heads is not None:
-        check_heads(heads, text, where="the text")
+    check_heads_given(loaded.config.model, are_given=dependency_heads is not None)
+    if dependency_heads is not None:
+        check_heads(dependency_heads, text, where="the text")
     if target is not None:
         model = TranslationModel.from_loaded(loaded)
-        return compute_translation_attention(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
+        return compute_translation_attention(
+            model, text, model.tokenizer.encode(target), unit=unit, to=to, dependency_heads=dependency_heads
+        )
     if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
-        return _compute_source_attention(TranslationModel.from_loaded(loaded), text, unit=unit, to=to, heads=heads)
+        return _compute_source_attention(
+            TranslationModel.from_loaded(loaded), text, unit=unit, to=to, dependency_heads=dependency_heads
+        )
     if to is not None:
         raise UsageError(
             f"{loaded.folder}: this run {loaded.model.config.purpose}; it has no language {to!r}", settings=["to"]
@@ -100,14 +104,16 @@ def _compute_source_attention(
     *,
     unit: AttentionUnit,
     to: str | None,
-    heads: Sequence[int] | None,
+    dependency_heads: Sequence[int] | None,
 ) -> TextAttention:
     """Compute self-attention of a source: bidirectional in an encoder, else causal."""
     tokenizer = model.source_tokenizer
     after = SpecialToken.after(build_text_frame(tokenizer))
     axis = attention_maps.build_text_axis(tokenizer, text, before=_direction_tokens(model, to), after=after, unit=unit)
     if isinstance(model.model, EncoderDecoder):
-        return TextAttention(attention_maps.compute_encoder_attention(model.model, axis, heads=heads), (text,))
+        return TextAttention(
+            attention_maps.compute_encoder_attention(model.model, axis, dependency_heads=dependency_heads), (text,)
+        )
     return TextAttention(attention_maps.compute_self_attention(model.model, axis), (text,))
 
 
@@ -118,7 +124,7 @@ def compute_translation_attention(
     *,
     unit: AttentionUnit,
     to: str | None,
-    heads: Sequence[int] | None = None,
+    dependency_heads: Sequence[int] | None = None,
 ) -> TextAttention:
     """Compute the attention of a translation to its source and, without an encoder, to itself.
 
@@ -128,7 +134,7 @@ def compute_translation_attention(
         tokens: IDs of its translation, with or without the end token.
         unit: rows and columns: words or tokens.
         to: the target language, for models with several.
-        heads: valid dependency heads of the source, for a model that reads dependency trees.
+        dependency_heads: valid dependency heads of the source, for a model that reads dependency trees.
 
     Raises:
         UsageError: there is no such language, or a text exceeds the learned positions.
@@ -136,7 +142,7 @@ def compute_translation_attention(
     tokens = [token for token in tokens if token < model.tokenizer.vocab_size]  # the others have no text
     attention_map = attention_maps.compute_translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        heads=heads, tags=_direction_tokens(model, to), unit=unit,
+        dependency_heads=dependency_heads, tags=_direction_tokens(model, to), unit=unit,
     )  # fmt: skip
     return TextAttention(attention_map, (source, model.tokenizer.decode(tokens)))
 

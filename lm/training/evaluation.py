@@ -231,7 +231,7 @@ def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> 
         same_tag = [source for source in sources if source.tag == tag]
         translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
         heads = None if same_tag[0].heads is None else (source.heads or () for source in same_tag)
-        lines = translator.translate((source.source for source in same_tag), heads=heads)
+        lines = translator.translate((source.source for source in same_tag), dependency_heads=heads)
         translations |= {source: line.translations[0].text for source, line in zip(same_tag, lines, strict=True)}
     return [translations[source] for source in sources]
 

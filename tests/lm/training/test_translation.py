@@ -258,7 +258,7 @@ def noted_translations(monkeypatch, languages: list[str | None]) -> None:
             super().__init__(*arguments, to=to)
             self.to = to
 
-        def translate(self, sources, *, heads=None):
+        def translate(self, sources, *, dependency_heads=None):
             for source in sources:
                 languages.append(self.to)
                 yield TranslatedLine(source, (Translation(""),))
