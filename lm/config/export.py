@@ -27,11 +27,11 @@ class Exporter(NamedTuple):
 
 
 EXPORTERS: Mapping[ExportFormat, Exporter] = {
-    "huggingface": Exporter("lm.interop.hugging_face.exporting:to_hugging_face"),
-    "peft": Exporter("lm.interop.hugging_face.peft:to_peft"),
-    "gguf": Exporter("lm.interop.gguf.exporting:to_gguf", ("float32", "float16", "q8_0")),
+    "huggingface": Exporter("lm.interop.hugging_face.exporting:export_with_report"),
+    "peft": Exporter("lm.interop.hugging_face.peft:export_with_report"),
+    "gguf": Exporter("lm.interop.gguf.exporting:export_with_report", ("float32", "float16", "q8_0")),
     "ctranslate2": Exporter(
-        "lm.interop.ctranslate2.exporting:to_ctranslate2",
+        "lm.interop.ctranslate2.exporting:export_with_report",
         ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
     ),
 }

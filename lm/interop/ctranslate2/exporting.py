@@ -30,7 +30,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 _HARDWARE = Hardware("cpu", "float32", 1)
 
 
-def to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a folder and return what to report; see `EXPORTERS`."""
     kind = export_ctranslate2(run, out, number_type=config.type)
     return {"model": f"for ctranslate2.{kind}, {config.type}"}

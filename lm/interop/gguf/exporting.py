@@ -36,7 +36,7 @@ class ExportedGGUF:
     vocabulary: GGUFVocabulary
 
 
-def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a file and return what to report; see `EXPORTERS`."""
     exported = export_gguf(run, out, number_type=config.type)
     pre_tokenizer, left_out = exported.vocabulary.pre_tokenizer, exported.vocabulary.left_out

@@ -41,7 +41,7 @@ class ExportedModel:
         return " of transformers, which needs no code of ours"
 
 
-def to_hugging_face(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
+def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a folder and return what to report; see `EXPORTERS`."""
     exported = export_hugging_face(run, out)
     return {"model": f"{exported.family.architecture}{exported.loading_hint}: {exported.decided_by}"}

@@ -64,7 +64,7 @@ class LoraMatrices(NamedTuple):
     b: Tensor
 
 
-def to_peft(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
+def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
     """Export a run's adapters to a folder and return what to report; see `EXPORTERS`."""
     architecture, base = export_adapters(run, out).architecture, read_base_path(run_folder.find_checkpoint(run))
     return {"lora": f"for a {architecture}, as which {base} is exported"}
