@@ -128,7 +128,7 @@ class CorpusPrepared:
     notes: tuple[Advice, ...] = ()
 
 
-Preparation = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
+PreparationEvents = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
 
 
 _TOKENS_ADDED = (
@@ -212,7 +212,7 @@ class TextCorpus:
         settings = [setting for note in self._notes for setting in note.settings]
         return InputError("; ".join((str(error), *self._notes)), settings=[*error.settings, *settings])
 
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
         """Find or create tokenizer and tokens.
 
         Args:
@@ -310,7 +310,7 @@ class PairCorpus:
             heads=named.heads,
         )
 
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
         """Find or create tokenizers and prepared pairs; see `TextCorpus.prepare`.
 
         A tokenizer.json is used for both sides.
