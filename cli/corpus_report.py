@@ -14,7 +14,7 @@ from cli.console.numbers import format_bytes
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepared_folder import PreparedFolder
-from lm.corpus.text_corpus import Corpus, train_tokenizer
+from lm.corpus.text_corpus import Corpus, load_or_train_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -32,7 +32,7 @@ def train_or_load_tokenizer(
     """Train a tokenizer on a corpus, or load it from the cache."""
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         print_note(f"tokenizer trained on a sample: {format_bytes(SAMPLE_BYTES)} of {format_bytes(corpus.files_bytes)}")
-    return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
+    return load_or_train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:

@@ -43,7 +43,7 @@ from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
 from lm.tokenizer.training import load_or_train
 
 
-def train_tokenizers(
+def load_or_train_tokenizers(
     corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelTextConfig
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """Train one tokenizer on source and target, or one on each, or load them from the cache.

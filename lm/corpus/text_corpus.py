@@ -384,7 +384,7 @@ def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
         yield "".join(parts)
 
 
-def train_tokenizer(
+def load_or_train_tokenizer(
     corpus: Corpus,
     config: TokenizerConfig,
     *,

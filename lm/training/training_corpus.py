@@ -21,9 +21,9 @@ from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManife
 from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.shards import read_manifest
-from lm.corpus.text_corpus import Corpus, scan_corpus, train_tokenizer
+from lm.corpus.text_corpus import Corpus, load_or_train_tokenizer, scan_corpus
 from lm.corpus.tokenized_conversations import holds_conversations
 from lm.data.conversation_data import ConversationData
 from lm.data.example_data import ExampleData
@@ -228,7 +228,7 @@ class TextCorpus:
         surveyed, is_trained = self.survey(config), loaded is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
-        trained = loaded or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+        trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
         if holds_conversations(surveyed):
             if config.model.is_masked:
                 raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
@@ -317,7 +317,7 @@ class PairCorpus:
         """
         surveyed = self.survey(config)
         if tokenizer is None:
-            tokenizers = train_tokenizers(surveyed, config.tokenizer, config.parallel)
+            tokenizers = load_or_train_tokenizers(surveyed, config.tokenizer, config.parallel)
         else:
             tokenizers = _load_pair_tokenizers(tokenizer)
         with progress() as report:

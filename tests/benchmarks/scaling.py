@@ -29,7 +29,7 @@ from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.text_corpus import scan_corpus, train_tokenizer
+from lm.corpus.text_corpus import load_or_train_tokenizer, scan_corpus
 from lm.distributed.process_group import init_distributed
 from lm.distributed.strategy import DDPStrategy
 from lm.distributed.world import World
@@ -68,7 +68,7 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     if not world.is_main:
         return join_run(world)
     surveyed = scan_corpus(find_text_files([str(STORIES)]), DataConfig())
-    tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
+    tokenizer = load_or_train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
     corpus = TrainingCorpus(
         prepare_corpus(surveyed, tokenizer).folder,
         tokenizer,

@@ -26,7 +26,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.text_corpus import scan_corpus, train_tokenizer
+from lm.corpus.text_corpus import load_or_train_tokenizer, scan_corpus
 from lm.decoding.generator import Generator, encode_prompt
 from lm.model.transformer import DecoderOnly
 from lm.text.text_files import find_text_files
@@ -59,7 +59,7 @@ def questions(file: str) -> list[Question]:
 def pretrained(folder: Path, config: RunConfig) -> Run:
     """A model after all its steps on the stories, without labels."""
     corpus = scan_corpus(find_text_files([str(CORPUS / "train.txt")]), config.data)
-    tokenizer = train_tokenizer(corpus, config.tokenizer)
+    tokenizer = load_or_train_tokenizer(corpus, config.tokenizer)
     tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
     run = start_run(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
     for _ in train(run):

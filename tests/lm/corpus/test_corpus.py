@@ -10,11 +10,11 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.text_corpus import (
     compute_hash_bound,
     hash_text,
+    load_or_train_tokenizer,
     parse_held_out_fraction,
     read_training_texts,
     scan_corpus,
     split_at,
-    train_tokenizer,
 )
 from lm.errors import InputError, UsageError
 from lm.text.documents import TextPiece
@@ -53,7 +53,7 @@ def test_a_tokenizer_learns_from_prompts_and_completions(tmp_path):
         find_text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True)), DataConfig(supervised=True)
     )
     assert list(read_training_texts(found)) == ["abcd", "e"]
-    made = train_tokenizer(found, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
+    made = load_or_train_tokenizer(found, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
     assert made.decode(made.encode("abcde")) == "abcde"
 
 

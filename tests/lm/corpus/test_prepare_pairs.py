@@ -11,7 +11,7 @@ from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus, text_corpus
 from lm.corpus.manifest import PairManifest
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.tokenized_pairs import open_pairs
 from lm.corpus.tree_positions import TreeReader, wrap_sources
@@ -62,10 +62,10 @@ def test_the_same_is_prepared_once(tmp_path):
 def test_vocabularies_are_joint_or_separate(tmp_path):
     made = corpus(tmp_path, *lines(300))
     config = TokenizerConfig(vocab_size=400)
-    joint, none = train_tokenizers(made, config, PLAIN)
+    joint, none = load_or_train_tokenizers(made, config, PLAIN)
     assert none is None
     assert joint.vocab_size == 400
-    target, source = train_tokenizers(made, config, ParallelTextConfig(separate_vocabularies=True))
+    target, source = load_or_train_tokenizers(made, config, ParallelTextConfig(separate_vocabularies=True))
     assert source is not None
     assert len({joint.sha256, target.sha256, source.sha256}) == 3
     prepared = prepare_pairs(made, target, PLAIN, source_tokenizer=source)
@@ -79,7 +79,7 @@ def test_vocabularies_are_joint_or_separate(tmp_path):
 
 def test_both_directions_have_tags(tmp_path):
     config = ParallelTextConfig(bidirectional=True)
-    tokenizer, _ = train_tokenizers(
+    tokenizer, _ = load_or_train_tokenizers(
         corpus(tmp_path, *lines(50), config=config), TokenizerConfig(vocab_size=300), config
     )
     assert {"<2en>", "<2de>", "<|endoftext|>"} == set(tokenizer.special_tokens)

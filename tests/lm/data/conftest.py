@@ -5,7 +5,7 @@ import pytest
 from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
@@ -26,5 +26,5 @@ def stored(tmp_path_factory) -> StoredPairs:
     corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
+        tokenizer, _ = load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
         return open_pairs(prepare_pairs(corpus, tokenizer, BOTH).folder)

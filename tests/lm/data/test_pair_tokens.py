@@ -5,7 +5,7 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.data.batch import Batch
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout
@@ -129,7 +129,7 @@ def parsed(request, tmp_path, monkeypatch) -> tuple[list[SentencePair], StoredPa
     """The validation split of sentences with trees, and the folder that they were prepared into."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
-    tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
+    tokenizer, _ = load_or_train_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
     stored = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
     return [item.pair for item in corpus.split_pairs() if item.split == "validation"], stored
 

@@ -13,7 +13,7 @@ import pytest
 from lm.config.data import IGNORE_INDEX, DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.data import pair_data
 from lm.data.batch import Batch
@@ -222,7 +222,7 @@ def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelT
     source, target = write(folder, *sides)
     files = find_parallel_texts(config, source=[source], target=[target])
     corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), config)
-    of_target, of_source = train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
+    of_target, of_source = load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
     return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
 
 

@@ -20,8 +20,8 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
-from lm.corpus.text_corpus import scan_corpus, train_tokenizer
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
+from lm.corpus.text_corpus import load_or_train_tokenizer, scan_corpus
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.text.parallel_text import find_parallel_texts
@@ -119,12 +119,12 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
             for split in ("train", "val")
         )
         surveyed = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-        made = train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
+        made = load_or_train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
         return TrainingCorpus(prepare_pairs(surveyed, made[0], config.parallel).folder, *made)
     name = "examples.jsonl" if kind == "examples" else "text.txt"
     files = find_text_files([str(folder / name)], config.data)
     surveyed = scan_corpus(files, config.data)
-    tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
+    tokenizer = load_or_train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 

@@ -18,7 +18,7 @@ from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.data.batch import Batch
 from lm.decoding.translation import TranslatedLine, Translation, Translator
 from lm.decoding.translation_input import TranslationModel
@@ -83,7 +83,7 @@ def start_on(
         for split in ("train", "val")
     )
     corpus = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    tokenizers = tokenizers or load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
     return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
