@@ -2,5 +2,5 @@
 
 Begin with `torch_ops`, which takes tensors and falls back to torch; then `matmul` and its micro-kernels `tiles` and
 `panels`, written in LLVM IR with `simd`. `reductions` and `vector_ops` serve the compiled decode step. `jit` and
-`code_cache` keep compiled code on disk. `blockwise_attention` is plain torch. Nothing here imports models.
+`code_cache` keep compiled code on disk. Nothing here imports models.
 """

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
 from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
+from lm.model.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as apply_dropout

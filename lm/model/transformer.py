@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.kernels.blockwise_attention import choose_blockwise_attention
 from lm.model.attention import CrossAttention, MultiHeadAttention
 from lm.model.attention_inputs import AttentionInputs, ValueResidual
+from lm.model.blockwise_attention import choose_blockwise_attention
 from lm.model.kv_cache import DecoderCache
 from lm.model.layers import (
     ClassificationHead,

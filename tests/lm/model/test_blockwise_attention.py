@@ -3,9 +3,9 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
-from lm.kernels import blockwise_attention
-from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
+from lm.model import blockwise_attention
 from lm.model.attention import attend
+from lm.model.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
 from lm.model.mask import Mask
 from lm.model.transformer import build_model, choose_kernels
 from tests.tolerances import assert_close
