@@ -52,7 +52,7 @@ from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.text_attention import compute_attention
-from lm.evaluation.window_scorer import TextScorer
+from lm.evaluation.window_scorers import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name, parse_hub_name

@@ -18,7 +18,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.data.batch import Batch
 from lm.evaluation.batch_scoring import Nats, score_batch
-from lm.evaluation.window_scorer import TextScorer
+from lm.evaluation.window_scorers import TextScorer
 from lm.hardware import divide_threads
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap, open_process_map

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
-from lm.evaluation.window_scorer import TextScorer
+from lm.evaluation.window_scorers import TextScorer
 from lm.text.text_files import TextFile
 
 

@@ -26,7 +26,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.classification import evaluate_classifier
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.text_attention import compute_attention
-from lm.evaluation.window_scorer import TextScorer
+from lm.evaluation.window_scorers import TextScorer
 from lm.hardware import select_inference_hardware
 from lm.interop.exporting import export_run
 from lm.text.text_files import find_text_files

@@ -15,7 +15,7 @@ from lm.evaluation.batch_scoring import score_document
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import score_files
 from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
-from lm.evaluation.window_scorer import TextScorer, build_window_scorer
+from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
 from lm.text.documents import TextPiece

@@ -5,7 +5,7 @@ import pytest
 
 from lm.evaluation.file_scoring import ScoredSegment, score_files
 from lm.evaluation.perplexity_comparison import PairedDifference, align_segments, compare_models
-from lm.evaluation.window_scorer import build_window_scorer
+from lm.evaluation.window_scorers import build_window_scorer
 from lm.text.text_files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import segment

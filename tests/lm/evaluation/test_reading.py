@@ -12,7 +12,7 @@ from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import iterate_token_scores
-from lm.evaluation.window_scorer import TextScorer
+from lm.evaluation.window_scorers import TextScorer
 from lm.model.transformer import EncoderOnly, build_model
 from lm.text.text_files import find_text_files
 from lm.tokenizer import training

@@ -5,7 +5,7 @@ import pytest
 
 from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment, score_files
 from lm.evaluation.surprisal import TextSpan, is_within_grapheme, iterate_token_scores, merge_into_spans
-from lm.evaluation.window_scorer import build_window_scorer
+from lm.evaluation.window_scorers import build_window_scorer
 from lm.text.documents import TextPiece
 from lm.text.text_files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model

@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
 from lm.evaluation.scoring_windows import CausalWindowSplitter, MaskedWindowSplitter, resolve_window_sizes
-from lm.evaluation.window_scorer import TextScorer, build_window_scorer
+from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.text.text_files import find_text_files
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
