@@ -243,7 +243,7 @@ class PairManifest(PreparedManifest):
         max_length: maximum tokens of a source or target.
         max_ratio: maximum length ratio.
         splits: "train" and "validation".
-        heads: whether the sources have dependency trees.
+        has_dependency_heads: whether the sources have dependency trees; `heads` in files of earlier versions.
     """
 
     noun = "prepared pairs"
@@ -254,12 +254,13 @@ class PairManifest(PreparedManifest):
     max_length: int
     max_ratio: float
     splits: dict[str, PairSplit]
-    heads: bool = False
+    has_dependency_heads: bool = False
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """Convert the splits."""
         splits = {name: options.build_config(PairSplit, values["splits"][name], where=where) for name in SPLITS}
+        values = {"has_dependency_heads" if name == "heads" else name: value for name, value in values.items()}
         return {**values, "languages": tuple(values["languages"]), "splits": splits}
 
 

@@ -147,7 +147,7 @@ def _manifest(
         sources=_source_records(corpus.texts),
         validation_sources=_source_records(corpus.validation_texts),
         splits=splits,
-        heads=corpus.has_dependency_heads,
+        has_dependency_heads=corpus.has_dependency_heads,
     )
 
 

@@ -85,7 +85,7 @@ class StoredPairs:
 
     def tree_positions(self, split: SplitName) -> RaggedArray | None:
         """Return (tokens, 3) tree positions of each source, if there are trees."""
-        if not self.manifest.heads:
+        if not self.manifest.has_dependency_heads:
             return None
         return _open_ragged(self.folder, f"{split}-places", f"{split}-places-ends", columns=TREE_POSITION_SIZE)
 

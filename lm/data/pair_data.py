@@ -143,7 +143,7 @@ class PairData(TrainingData):
     def open(cls, folder: Path, config: RunConfig) -> Self:
         """Open the pairs in a folder for a run."""
         training, stored = config.training, open_pairs(folder)
-        check_heads_given(config.model, are_given=stored.manifest.heads)
+        check_heads_given(config.model, are_given=stored.manifest.has_dependency_heads)
         return cls(
             stored,
             config.parallel,

@@ -81,7 +81,7 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     fields = "source", "target"
     rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME)
     heads = None
-    if manifest.heads:
+    if manifest.has_dependency_heads:
         lines = (" ".join(map(str, source_heads or ())) + "\n" for _, _, source_heads in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(

@@ -60,7 +60,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
 CHANGED: tuple[tuple[str, str], ...] = (
     (r"README\.md:\d+$", "a model card gives its loss in nats/token"),
     (r"(configuration|positions|modeling)_lm\.py:", "the code that goes with a model: names and docstrings"),
-    (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|sha256)$", _ONE_MANIFEST),
+    (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|has_dependency_heads|sha256)$", _ONE_MANIFEST),
     (
         r"^generate/each/compressed/command [123]:.*(logprobs|score)$",
         "compressed attention reads all again, as --no-cache always did: it differs from its cache by 2e-7",
