@@ -222,14 +222,14 @@ class Manifest(PreparedManifest):
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """Convert the splits and the repetition."""
         splits, repetition = values["splits"], values.get("repetition")
-        if isinstance(repetition, Mapping):  # its field in earlier versions
-            repetition = {"window" if name == "stretch" else name: value for name, value in repetition.items()}
         return {
             **upgrade_line_end_settings(values),
             "splits": {
                 name: SplitRecord(**{**splits[name], "shards": tuple(splits[name]["shards"])}) for name in SPLITS
             },
-            "repetition": None if repetition is None else options.build_config(Repetition, repetition, where=where),
+            "repetition": None
+            if repetition is None
+            else options.build_config(Repetition, repetition, where=where, earlier_names={"stretch": "window"}),
         }
 
 
