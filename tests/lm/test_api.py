@@ -196,7 +196,7 @@ def test_threads_of_training_and_of_the_model_that_it_gives(monkeypatch, tmp_pat
     threads = {} if keyword is None else {"threads": keyword}
     model = lm.train(tmp_path / "text.txt", out=tmp_path / "run", **small, **threads)
     assert torch.get_num_threads() == model.loaded.config.plan.threads == 2
-    assert lm.run_spec("a.txt", **threads).sources["hardware.threads"] == (
+    assert lm.run_spec("a.txt", **threads).set_by["hardware.threads"] == (
         "environment" if keyword is None else "python"
     )
 

@@ -157,7 +157,7 @@ def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_
     for event in train(whole):
         now[0] += 5.0 * isinstance(event, Step)
     now[0] = 0.0
-    for event in train(parts, stop=lambda: parts.plan.deadline is None):
+    for event in train(parts, stop=lambda: parts.plan.budget_seconds is None):
         now[0] += 5.0 * isinstance(event, Step)
     assert not parts.state.finished
     resumed = resume_run(parts.folder)
