@@ -69,14 +69,14 @@ class DataConfig(CheckedConfig):
         "Text column: name or number (alias --text-column).",
         aliases=("--text-column",),
         unit="COLUMN",
-        default_text="text",
+        default_text="text, or the run's",
     )
     label_field: str | None = option(
         None,
         "Label column (alias --label-column).",
         aliases=("--label-column",),
         unit="COLUMN",
-        default_text="label",
+        default_text="label, or the run's",
     )
     supervised: bool = option(False, "Examples: rows of {prompt, completion} or {text, label}.")
     keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")

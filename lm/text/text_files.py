@@ -140,14 +140,14 @@ class TextFile:
     @cached_property
     def holds_examples(self) -> bool:
         """Return whether its rows are examples by their field names; text from a pipe may have rows, too."""
-        if self.format == "text" and self.temporary_copy is not None:
+        if self.format == "text":
+            return self.temporary_copy is not None and examples.is_example_line(_read_first_line(self))
+        if self.format == "jsonl" and self.data.label_field is None:
             return examples.is_example_line(_read_first_line(self))
-        if self.format in ("text", "jsonl") and self.data.label_field is None:
-            return self.holds_rows and examples.is_example_line(_read_first_line(self))
         if examples.has_example_fields(self.field_names):
             return True
         try:
-            return self.holds_rows and self.label_fields is not None
+            return self.label_fields is not None
         except UsageError:
             return False
 

@@ -23,6 +23,7 @@ def make_run(
     label_completions: tuple[str, ...] = (),
     tokenizer: Tokenizer | None = None,
     plan: RunPlan | None = None,
+    data: DataConfig | None = None,
     **fields,
 ) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
@@ -32,7 +33,10 @@ def make_run(
     save_checkpoint(
         folder,
         config=RunConfig(
-            model=model, data=DataConfig(supervised=supervised), label_completions=label_completions, plan=plan
+            model=model,
+            data=data or DataConfig(supervised=supervised),
+            label_completions=label_completions,
+            plan=plan,
         ),
         tokenizer=tokenizer,
         model=build_model(model, seed=3).state_dict(),

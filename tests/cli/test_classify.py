@@ -10,6 +10,7 @@ import pytest
 import lm
 from cli.classification_report import warn
 from cli.main import run
+from lm.config.data import DataConfig
 from lm.evaluation.classification import ClassificationScores
 from tests.cli.small_runs import make_run
 
@@ -80,6 +81,17 @@ def test_stdin_and_several_files_are_read(succeed, monkeypatch):
     whole = succeed("classify", "decoder", "texts.txt", "labelled.jsonl")[0]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode())))
     assert succeed("classify", "decoder")[0] * 2 == whole
+
+
+def test_plain_text_is_read_by_line_whatever_the_columns_of_the_run(succeed, folder):
+    columns = DataConfig(supervised=True, field="review", label_field="stars")
+    make_run(folder / "columns", data=columns, label_completions=COMPLETIONS)
+    assert succeed("classify", "columns", "texts.txt") == succeed("classify", "decoder", "texts.txt")
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"review": text, "stars": "joy"}) + "\n" for text in TEXTS))
+    flags = "--format", "text", "--json"
+    lines = succeed("classify", "columns", "rows.jsonl", *flags)[0].splitlines()
+    assert [json.loads(line)["text"] for line in lines] == (folder / "rows.jsonl").read_text().splitlines()
+    assert "accuracy" in succeed("classify", "columns", "rows.jsonl")[1]
 
 
 def test_the_batch_size_makes_no_difference(succeed):

@@ -54,7 +54,7 @@ def test_both_formats_and_arrays_give_the_same_conversation(tmp_path):
         ({"messages": [HI, {"role": "assistant", "content": " \n"}]}, "message 2: content is empty"),
         ({"messages": [HI, {"role": "assistant", "content": 3}]}, "message 2: content is not text but a number"),
         ({"messages": [HI, {"role": "assistant", "content": None}]}, "message 2: content is not text but null"),
-        ({"messages": [HI, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "no text (image_url)"),
+        ({"messages": [HI, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "not text (image_url)"),
         ({"messages": [HELLO]}, "message 1: role is assistant, but user is next"),
         ({"messages": [HI, HI]}, "message 2: role is user, but assistant is next"),
         ({"messages": [HI, HELLO, {"role": "system", "content": "x"}]}, "message 3: role is system"),
