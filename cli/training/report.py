@@ -156,6 +156,7 @@ def _report_continuation(event: ContinuedTrainingChosen) -> None:
     if event.initial_loss is not None:
         losses = f"loss {event.initial_loss:.2f} on this text"
         losses += "" if event.parent_loss is None else f", {event.parent_loss:.2f} on the one it was trained on"
+        losses += "" if event.ngram_loss is None else f", {event.ngram_loss:.2f} of an n-gram baseline"
     length = "" if event.steps is None else f", {format_number_of(event.steps, 'step')} ({event.epochs:.1f} epochs)"
     print_labelled("from", f"{losses}{': ' if losses else ''}{rate}{length}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -361,9 +362,11 @@ class Trainer:
             if from_run is not None and weights is not None:
                 if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
                     yield events.TrainingWarning(0, seen)
+                bits, bytes_per_token = _measure_ngram_baselines(chosen.config, prepared, data)
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,
+                    ngram_loss=min(bits) * math.log(2) * bytes_per_token if bits else None,
                     parent_loss=load_state(find_checkpoint(from_run)).best_loss,
                     initial_loss=measure_initial_loss(chosen.config, weights, data),
                 )
@@ -446,13 +449,9 @@ class Trainer:
         seconds_left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
-        if chosen.is_regularised and data.holds_conversations:
+        if chosen.is_regularised and (data.holds_conversations or _is_plain_text(config, data)):
             train_tokens = len(open_split(corpus.folder, "train"))
-        elif chosen.is_regularised and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
-            split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
-            train_tokens = len(split)
-            if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
-                baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
+            baselines, _ = _measure_ngram_baselines(config, corpus, data)
         chosen, speed, forecast = resolve.fit_to_speed(
             chosen,
             speed.scaled_to(self.world.size),
@@ -526,6 +525,26 @@ def _check_merges(corpus: TrainingCorpus, spec: RunSpec, chosen: Resolution) -> 
         corpus.check_merges()
     elif chosen.fixed["parallel"].get("bpe_dropout") and not corpus.has_merges:
         yield events.TrainingWarning(0, "no BPE dropout: a tokenizer has no merges to leave out")
+
+
+def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:
+    """Whether a decoder is trained on running text."""
+    return not (data.holds_pairs or data.holds_conversations or config.data.supervised or config.model.is_masked)
+
+
+def _measure_ngram_baselines(
+    config: RunConfig, corpus: TrainingCorpus, data: TrainingData
+) -> tuple[list[float], float]:
+    """Return the bits/byte of n-gram models of order 1, 2, … on a held-out text, and its bytes per token.
+
+    There are none of other data, and none of characters or bytes: a few of these are too short to tell anything.
+    """
+    if _is_plain_text(config, data) and corpus.tokenizer.kind == "bpe":
+        split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
+        if len(split) and len(held_out):
+            baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
+            return baselines, held_out.bytes / len(held_out)
+    return [], 0.0
 
 
 def _measuring_seconds(budget: str | None) -> float:

@@ -25,8 +25,9 @@ _ADAMW_RATE = 3e-3
 _ADAPTER_RATE = 4e-2
 """The same for low-rank adapters."""
 _LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
-"""First loss on the new data minus the parent's loss on its own, in nats per token, and the learning rate for it as a
-fraction of the peak from random weights; interpolated linearly in its logarithm."""
+"""First loss on the new data minus the expected one, in nats per token, and the learning rate for it as a fraction of
+the peak from random weights; interpolated linearly in its logarithm. The expected loss is that of the parent on its own
+data, or of an n-gram model of the new data if that is lower."""
 _DEFAULT_FRACTION = 0.1
 """The fraction if one of the losses is not known."""
 _EPOCHS, _MAX_EPOCHS, _MIN_STEPS, _MAX_STEPS = 3.0, 10.0, 50, 2000
@@ -47,6 +48,7 @@ class ContinuedTrainingChosen:
         config: settings.
         initial_loss: nats per token on held-out data before the first step, or None.
         parent_loss: the same of the other run on its own data.
+        ngram_loss: the same of the best n-gram model of the new data on their held-out split, or None.
         fraction: learning rate as a fraction of the peak from random weights; None if it was given.
         steps: of the run; None under a budget.
         epochs: of the run; None under a budget.
@@ -55,6 +57,7 @@ class ContinuedTrainingChosen:
     config: RunConfig
     initial_loss: float | None
     parent_loss: float | None
+    ngram_loss: float | None
     fraction: float | None
     steps: int | None
     epochs: float | None
@@ -73,24 +76,29 @@ def choose_continued_training(
     *,
     parent_loss: float | None,
     initial_loss: float | None,
+    ngram_loss: float | None = None,
 ) -> tuple[Resolution, ContinuedTrainingChosen]:
     """Choose learning rate, warm-up and length of a run that starts from another run's weights.
 
-    The learning rate is a fraction of the peak from random weights; the fraction grows with the increase of the loss on
-    the new data.
+    The learning rate is a fraction of the peak from random weights; the fraction grows with the difference of the loss
+    on the new data from what can be expected there.
 
     Args:
         resolution: fitted to the corpus.
         data: of the run, open.
         parent_loss: nats per token of the weights on the parent's held-out data, or None.
         initial_loss: the same on the new held-out data; None also if a part of the model starts at random.
+        ngram_loss: the same of the best n-gram model of the new data, or None.
     """
     fixed = resolution.fixed["training"]
     fraction = _DEFAULT_FRACTION
     if initial_loss is not None and parent_loss is not None:
-        fraction = float(np.exp(np.interp(initial_loss - parent_loss, _LOSS_GAPS, np.log(_FRACTIONS))))
+        expected = parent_loss if ngram_loss is None else min(parent_loss, ngram_loss)
+        fraction = float(np.exp(np.interp(initial_loss - expected, _LOSS_GAPS, np.log(_FRACTIONS))))
     rate = float(f"{fraction * peak_learning_rate(resolution.config):.2g}")
-    resolution = resolution.choose(_reason(initial_loss, parent_loss), {"training": {"learning_rate": rate}})
+    resolution = resolution.choose(
+        _reason(initial_loss, parent_loss, ngram_loss), {"training": {"learning_rate": rate}}
+    )
     has_length = any(fixed.get(name) is not None for name in LENGTHS)
     if not has_length:
         length = {"steps": _default_steps(data.steps_per_epoch), "epochs": None, "tokens": None}
@@ -108,16 +116,20 @@ def choose_continued_training(
         resolution.config,
         initial_loss,
         parent_loss,
+        ngram_loss,
         None if "learning_rate" in fixed else fraction,
         steps,
         None if steps is None else steps / data.steps_per_epoch,
     )
 
 
-def _reason(initial_loss: float | None, parent_loss: float | None) -> str:
+def _reason(initial_loss: float | None, parent_loss: float | None, ngram_loss: float | None) -> str:
     if initial_loss is None or parent_loss is None:
         return "continued training"
-    return f"continued training: loss {initial_loss:.2f} at step 0, and {parent_loss:.2f} where it was trained"
+    losses = f"loss {initial_loss:.2f} at step 0, and {parent_loss:.2f} where it was trained"
+    if ngram_loss is not None and ngram_loss < parent_loss:
+        losses = f"{losses}; {ngram_loss:.2f} by n-grams of the new text"
+    return f"continued training: {losses}"
 
 
 def peak_learning_rate(config: RunConfig) -> float:

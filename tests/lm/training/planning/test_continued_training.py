@@ -172,12 +172,19 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
 
 
 def chosen(
-    data: object, *, parent: RunConfig | None = None, losses: tuple[float | None, float | None], **given: object
+    data: object,
+    *,
+    parent: RunConfig | None = None,
+    losses: tuple[float | None, float | None],
+    ngram_loss: float | None = None,
+    **given: object,
 ):
     parent = parent or RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
     spec = run_spec("text.txt", from_run="runs/base", **given)
     resolution = inherit_optimizer(parent, resolve_spec(spec, base=parent.model), spec)
-    return choose_continued_training(resolution, data, initial_loss=losses[0], parent_loss=losses[1])
+    return choose_continued_training(
+        resolution, data, initial_loss=losses[0], parent_loss=losses[1], ngram_loss=ngram_loss
+    )
 
 
 @pytest.fixture
@@ -196,6 +203,15 @@ def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_p
     assert chosen(data, losses=(1.0, 3.0))[0].config.training.learning_rate == rates[0]
     for unknown in ((None, 3.0), (3.0, None), (None, None)):
         assert rates[0] <= chosen(data, losses=unknown)[0].config.training.learning_rate <= rates[-1]
+
+
+def test_a_parent_that_is_worse_than_n_grams_of_the_new_text_learns_it_at_a_higher_rate(data):
+    rates = [
+        chosen(data, losses=(5.0, 4.5), ngram_loss=loss)[0].config.training.learning_rate
+        for loss in (None, 9.0, 4.5, 3.0, 2.0)
+    ]
+    assert rates[0] == rates[1] == rates[2] < rates[3] < rates[4]
+    assert rates[4] == chosen(data, losses=(5.0, 2.0))[0].config.training.learning_rate
 
 
 def test_the_rate_follows_the_optimizer_of_the_parent_and_the_width(data):
