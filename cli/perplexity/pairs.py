@@ -34,7 +34,7 @@ from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_files import describe_skipped_rows
+from lm.text.text_files import describe_skipped_rows, describe_utf8_files
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -86,7 +86,7 @@ def measure_pairs(
     files = find_parallel_texts(
         config, reading, source=pairs.sources, target=pairs.targets, pairs=pairs.pairs, heads=pairs.heads
     )
-    print_notes(note for file in files for note in file.notes)
+    print_notes(note for file in files for note in (*file.notes, *describe_utf8_files(file.files)))
     loaded = load_model(run, select_inference_hardware(hardware))
     known = None
     if not files:

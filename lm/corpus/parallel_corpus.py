@@ -13,7 +13,7 @@ from lm.corpus.text_corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, 
 from lm.errors import Advice, InputError, UsageError
 from lm.text.normalization import TextChanges, describe_malformed
 from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
-from lm.text.text_files import BlockCallback
+from lm.text.text_files import BlockCallback, describe_utf8_files
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class ParallelCorpus:
         malformed = [summary for summary in summaries if summary.changes.malformed]
         return [
             *(note for summary in summaries for note in summary.text.notes),
+            *describe_utf8_files(file for summary in summaries for file in summary.text.files),
             *(Advice(describe_malformed(summary.text.name, summary.changes)) for summary in malformed),
         ]
 

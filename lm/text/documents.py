@@ -194,7 +194,7 @@ def split_into_ranges(file: TextFile, separator: str, *, size: int) -> list[File
     if file.is_parquet and not file.supervised:
         return _split_row_groups(file, size)
     total = file.path.stat().st_size
-    is_whole = file.supervised or "\n" in separator or not file.reading.is_utf8 or file.data.strip_gutenberg
+    is_whole = file.supervised or "\n" in separator or not file.is_utf8 or file.data.strip_gutenberg
     if total <= size or is_whole or file.format not in ("text", "jsonl") or detect_compression(file.path, file.name):
         return None
     document_end = rb"\n" if file.format == "jsonl" else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"

@@ -6,6 +6,7 @@ import codecs
 import itertools
 import shlex
 import unicodedata
+from collections.abc import Iterable
 
 from lm.errors import InputError
 
@@ -28,21 +29,44 @@ def decode(data: bytes, *, name: str) -> str:
     Raises:
         UnreadableError: it is not UTF-8; the message suggests encodings and a command to convert it.
     """
-    refuse_utf16(data, name=name, settings=())
+    refuse_utf16(data, name=name, can_name_encoding=False)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise decoding_error(error, name=name, offset=error.start, settings=()) from None
 
 
-def refuse_utf16(
-    beginning: bytes, *, name: str, compressed: bool = False, settings: tuple[str, ...] = ("encoding=utf-16",)
-) -> None:
-    """Raise UnreadableError if a text begins with the byte order mark of UTF-16; arguments as of `decoding_error`."""
-    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        how = f"convert it first: {_iconv_command('UTF-16', name, compressed)}"
-        advice = f"name its encoding, or {how}" if settings else how
-        raise UnreadableError(f"{name}: looks like UTF-16 text; {advice}", settings=settings)
+def is_non_ascii_utf8(blocks: Iterable[bytes]) -> bool:
+    """Return whether bytes are valid UTF-8 with at least one character beyond ASCII, and without NUL."""
+    decoder, is_ascii = codecs.getincrementaldecoder("utf-8")("strict"), True
+    try:
+        for block in blocks:
+            if b"\0" in block:
+                return False
+            is_ascii = is_ascii and block.isascii()
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return not is_ascii
+
+
+def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False, can_name_encoding: bool = True) -> None:
+    """Raise UnreadableError if a text begins with the byte order mark of UTF-16 or UTF-32.
+
+    Args:
+        beginning: the first bytes.
+        name: of the file.
+        compressed: whether the file has to be decompressed first.
+        can_name_encoding: whether a setting selects another encoding.
+    """
+    marks = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
+    encoding = next((encoding for encoding, both in marks.items() if beginning.startswith(both)), None)
+    if encoding is not None:
+        how = f"convert it first: {_iconv_command(encoding, name, compressed)}"
+        advice = f"name its encoding, or {how}" if can_name_encoding else how
+        settings = [f"encoding={encoding.lower()}"] if can_name_encoding else []
+        raise UnreadableError(f"{name}: looks like {encoding} text; {advice}", settings=settings)
 
 
 def decoding_error(

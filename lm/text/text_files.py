@@ -15,6 +15,7 @@ import glob
 import itertools
 import logging
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from lm.errors import Advice, InputError, UsageError
 from lm.text import conversations, csv_tsv, examples, json_lines, parquet, rows
 from lm.text.compression import detect_compression, read_blocks, read_plain, strip_compression_suffix
 from lm.text.conversations import CONVERSATION_FIELDS, Conversation
-from lm.text.encodings import UnreadableError, decoding_error, refuse_utf16
+from lm.text.encodings import UnreadableError, decoding_error, is_non_ascii_utf8, refuse_utf16
 from lm.text.examples import Example
 from lm.text.normalization import (
     GutenbergStripper,
@@ -57,7 +58,7 @@ may have any suffix."""
 BLOCK_BYTES = 1 << 18
 
 _MAX_FIRST_LINE = 1 << 24
-_NAMED_UNREADABLE, _NAMED_SUFFIXES = 10, 3
+_NAMED_UNREADABLE, _NAMED_SUFFIXES, _SHOWN_REASONS = 10, 3, 3
 
 BlockCallback = Callable[[bytes], None]
 """Called with each decompressed block of a file as it is read."""
@@ -117,6 +118,21 @@ class TextFile:
         line = _read_first_line(self)
         is_row = json_lines.is_document_line(line, self.data.field or FIELD) or conversations.is_conversation_line(line)
         return "jsonl" if is_row else "text"
+
+    @cached_property
+    def encoding(self) -> str:
+        """Return the given encoding, or UTF-8 for a file with non-ASCII characters in valid UTF-8."""
+        if codecs.lookup(self.reading.encoding).name.startswith("utf-8") or self.is_parquet:
+            return self.reading.encoding
+        with contextlib.suppress(InputError, OSError):  # reported when it is read
+            kind = detect_compression(self.path, self.name)
+            if is_non_ascii_utf8(read_blocks(self.path, kind, BLOCK_BYTES, name=self.name)):
+                return "utf-8"
+        return self.reading.encoding
+
+    @property
+    def is_utf8(self) -> bool:
+        return codecs.lookup(self.encoding).name == "utf-8"
 
     @property
     def is_parquet(self) -> bool:
@@ -207,8 +223,8 @@ class TextFile:
         notes = []
         if self.holds_rows and self.format not in ("jsonl", "parquet"):
             notes.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
-        if not self.reading.is_utf8 and not self.is_parquet:
-            notes.append(f"encoding={self.reading.encoding.lower()}")
+        if not self.is_utf8 and not self.is_parquet:
+            notes.append(f"encoding={self.encoding.lower()}")
         if changes.line_ends or changes.mark:
             notes.append("line_ends=lf")
         if changes.is_book and self.data.strip_gutenberg:
@@ -264,7 +280,7 @@ class TextFile:
 
     def _decoded(self, on_block: BlockCallback | None, file_range: FileRange | None) -> Iterator[tuple[str, bool]]:
         """Yield decoded blocks, and whether each is the last."""
-        decoder = codecs.getincrementaldecoder(self.reading.encoding)("strict")
+        decoder = codecs.getincrementaldecoder(self.encoding)("strict")
         kind = detect_compression(self.path, self.name)
         offset = 0 if file_range is None else file_range.start
         read = (
@@ -275,17 +291,19 @@ class TextFile:
         for block in itertools.chain(read, [b""]):
             if on_block:
                 on_block(block)
-            if offset == 0 and self.reading.is_utf8:
-                _refuse_binary(block, self, compressed=bool(kind))
+            if offset == 0 and not codecs.lookup(self.encoding).name.startswith(("utf-16", "utf-32")):
+                refuse_utf16(block, name=self.name, compressed=bool(kind))
+            if offset == 0 and self.is_utf8 and (position := block.find(0)) >= 0:
+                _refuse_nul(self, position)
             pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeError as error:
                 if not isinstance(error, UnicodeDecodeError):  # as UTF-16 raises without a byte order mark
-                    raise UnreadableError(f"{self.name}: not {self.reading.encoding} ({error})") from None
+                    raise UnreadableError(f"{self.name}: not {self.encoding} ({error})") from None
                 wrong = offset - pending + error.start
                 raise decoding_error(error, name=self.name, offset=wrong, compressed=bool(kind),
-                               encoding=self.reading.encoding) from None  # fmt: skip
+                               encoding=self.encoding) from None  # fmt: skip
             if offset == 0 and "\0" in text:
                 _refuse_nul(self, text.index("\0"))
             yield text, not block
@@ -398,7 +416,10 @@ class TextFiles(list[TextFile]):
 
     @property
     def notes(self) -> list[Advice]:
-        """Return which files in folders were skipped, with the setting that includes them."""
+        """Return which files in folders were skipped, and which are in UTF-8 although another encoding is given."""
+        return [*self._skipped_notes(), *describe_utf8_files(self)]
+
+    def _skipped_notes(self) -> list[Advice]:
         if not self.skipped_suffixes:
             return []
         suffixes = sorted(
@@ -495,10 +516,24 @@ def drop_unreadable(files: Sequence[TextFile], results: Sequence[F | UnreadableE
     if can_skip and kept:
         _LOG.warning("%s; left out", named)
         return kept
-    settings = [*wrong[0].settings, *(["skip_unreadable"] if kept else [])]
+    reasons: dict[str, UnreadableError] = {}
+    for name, error in zip(names, wrong, strict=True):
+        reasons.setdefault(re.sub(r"offset \d+|0x\w+", "", str(error).replace(name, "")), error)
+    shown = list(reasons.values())[:_SHOWN_REASONS]
+    settings = list(dict.fromkeys(setting for error in shown for setting in error.settings))
+    settings += ["skip_unreadable"] * bool(kept)
     if len(wrong) == 1:
         raise UnreadableError(str(wrong[0]), settings=settings)
-    raise UnreadableError(f"{named}. The first: {wrong[0]}", settings=settings)
+    raise UnreadableError(f"{named}. The first: {'. Also: '.join(map(str, shown))}", settings=settings)
+
+
+def describe_utf8_files(files: Iterable[TextFile]) -> list[Advice]:
+    """Return a note if files are read as UTF-8 although another encoding is given."""
+    names = [file.name for file in files if file.encoding != file.reading.encoding]
+    if not names:
+        return []
+    read = f"{names[0]} is" if len(names) == 1 else f"{len(names):,} files ({names[0]}, …) are"
+    return [Advice(f"{read} valid UTF-8 and read as UTF-8, not in the given encoding")]
 
 
 def describe_skipped_rows(files: Iterable[TextFile]) -> list[Advice]:
@@ -688,12 +723,6 @@ def _read_range(path: Path, file_range: FileRange) -> Iterator[bytes]:
         while block := stream.read(min(BLOCK_BYTES, remaining)):
             yield block
             remaining -= len(block)
-
-
-def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:
-    refuse_utf16(block, name=file.name, compressed=compressed)
-    if (position := block.find(0)) >= 0:
-        _refuse_nul(file, position)
 
 
 def _refuse_nul(file: TextFile, position: int) -> NoReturn:

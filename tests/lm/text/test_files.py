@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -220,6 +221,37 @@ class TestSelection:
         skipping = find_text_files(names, reading=FilesConfig(skip_unreadable=True))
         assert [file.name for file in select_readable(skipping)] == names[::2]
         assert [found.file.name for found in scan_corpus(skipping, DataConfig()).files] == names[::2]
+
+    def test_each_reason_is_given_once(self, tmp_path):
+        data = [b"caf\xe9 noir\n", b"the caf\xe9 noir\n", "text".encode("utf-16"), "text".encode("utf-32"), b"a\n"]
+        names = [str(written(tmp_path, each, f"{n}.txt").path) for n, each in enumerate(data)]
+        with pytest.raises(UnreadableError) as error:
+            select_readable(find_text_files(names))
+        reasons = re.findall(r"(\d)\.txt: (.*?);", str(error.value))
+        assert reasons == [
+            ("0", "not valid UTF-8 at byte offset 3 (0xe9)"),
+            ("2", "looks like UTF-16 text"),
+            ("3", "looks like UTF-32 text"),
+        ]
+        assert error.value.settings == ("encoding", "encoding=utf-16", "encoding=utf-32", "skip_unreadable")
+
+    def test_utf8_is_read_as_such_whatever_encoding_is_given(self, tmp_path):
+        data = {"ascii": b"cafe", "latin": b"caf\xe9", "utf8": "café".encode(), "cut": "café".encode()[:-1]}
+        for name, text in data.items():
+            written(tmp_path, text, f"{name}.txt")
+        found = find_text_files([str(tmp_path)], reading=FilesConfig(encoding="latin-1"))
+        texts = {Path(file.name).stem: read(file) for file in found}
+        assert texts == {"ascii": "cafe", "cut": "cafÃ", "latin": "café", "utf8": "café"}
+        assert found.notes == [f"{tmp_path / 'utf8.txt'} is valid UTF-8 and read as UTF-8, not in the given encoding"]
+        assert documents.scan_file(found[-1], "<|endoftext|>").read_as == ""
+        written(tmp_path, "\ufeffa", "mark.txt")
+        (note,) = find_text_files([str(tmp_path)], reading=FilesConfig(encoding="cp1252")).notes
+        assert note.startswith(f"2 files ({tmp_path / 'mark.txt'}, …) are valid UTF-8")
+
+    def test_utf16_is_named_although_another_encoding_is_given(self, tmp_path):
+        path = written(tmp_path, "text".encode("utf-16")).path
+        with pytest.raises(UnreadableError, match="looks like UTF-16 text"):
+            select_readable(find_text_files([str(path)], reading=FilesConfig(encoding="latin-1")))
 
     @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "utf-8-sig", "shift_jis"])
     def test_an_encoding_is_named(self, encoding, tmp_path):
