@@ -46,6 +46,11 @@ class LoadedModel:
     folder: Path
     source_tokenizer: Tokenizer | None = None
 
+    @property
+    def learned_conversations(self) -> bool:
+        """Return whether it was trained on conversations."""
+        return self.config.data.supervised and self.tokenizer.chat_template is not None
+
     def __repr__(self) -> str:
         """Folder, size, purpose and device."""
         size, device = count_parameters(self.model), next(self.model.parameters()).device.type

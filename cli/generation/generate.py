@@ -192,9 +192,17 @@ def generate(
             return run_interactive(generator, opening=text, stats=bool(stats))
         if beam.beam is not None:
             return _beam_search(generator, text, beam, samples, echoed_prompt, as_json=as_json)
-        return _sample(
+        has_text = _sample(
             generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=stats
         )
+        return None if has_text or not loaded.learned_conversations else _point_to_chat(run)
+
+
+def _point_to_chat(run: Path) -> None:
+    """Note that a model of conversations did not continue a text."""
+    from cli.console.messages import print_labelled
+
+    print_labelled("note", f"{run} was trained on conversations, and does not continue this text: lm chat {run}")
 
 
 def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
@@ -228,8 +236,8 @@ def _sample(
     as_json: bool,
     alternatives: int,
     stats: bool | None,
-) -> None:
-    """Write samples as they come, each after the echoed prompt."""
+) -> bool:
+    """Write samples as they come, each after the echoed prompt; returns whether any has text."""
     from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
     from lm.decoding.batching import Continuation
 
@@ -251,3 +259,4 @@ def _sample(
         if timer.has_token and (stats or (stats is None and sys.stderr.isatty())):
             tokens = sum(len(sample.tokens) for sample in samples)
             timer.report(tokens, generator.sampler, generator.acceptance_stats, engines=generator.plan(n))
+    return any(sample.text for sample in samples)

@@ -80,6 +80,8 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
     texts = select_readable(texts)
     if not (files or is_of_examples or is_of_conversations or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
+    if files and scorer.loaded.learned_conversations and not is_of_conversations:
+        print_labelled("note", f"{run} was trained on the replies of conversations, and the files are other text")
     if is_of_examples or is_of_conversations:
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)

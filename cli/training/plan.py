@@ -118,7 +118,7 @@ def _format_expected(forecast: BudgetForecast) -> str:
     """Format the expected bits/byte on held-out text."""
     least, most = (factor * estimate_bits_per_byte(forecast.ngram_bits) for factor in _EXPECTED_RANGE)
     if forecast.tokens < _MIN_TOKENS:
-        return f"{least:.2f} bits/byte or more"
+        return f"at best {least:.2f} bits/byte, likely more"
     return f"{least:.2f} to {most:.2f} bits/byte"
 
 

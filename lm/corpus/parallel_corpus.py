@@ -11,7 +11,7 @@ from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.corpus.text_corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.errors import Advice, InputError, UsageError
-from lm.text.normalization import TextChanges, describe_malformed
+from lm.text.normalization import TextChanges
 from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
 from lm.text.text_files import BlockCallback, describe_utf8_files
 
@@ -140,7 +140,7 @@ class ParallelCorpus:
         return [
             *(note for summary in summaries for note in summary.text.notes),
             *describe_utf8_files(file for summary in summaries for file in summary.text.files),
-            *(Advice(describe_malformed(summary.text.name, summary.changes)) for summary in malformed),
+            *(summary.text.source.describe_malformed(summary.changes) for summary in malformed),
         ]
 
     def split_pairs(self) -> Iterator[SplitPair]:

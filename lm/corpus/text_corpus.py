@@ -26,7 +26,6 @@ from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
-from lm.text.normalization import describe_malformed
 from lm.text.rows import FIELD
 from lm.text.text_files import (
     FileRange,
@@ -152,9 +151,7 @@ class Corpus:
                 Advice(f"{first}: {total:,} escape sequences of a terminal, such as colours, are learned as text")
             )
         notes += [
-            Advice(describe_malformed(summary.file.name, summary.changes))
-            for summary in all_files
-            if summary.changes.malformed
+            summary.file.describe_malformed(summary.changes) for summary in all_files if summary.changes.malformed
         ]
         if named := _describe_guessed_fields(all_files):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))

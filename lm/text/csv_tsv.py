@@ -99,6 +99,11 @@ def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[
         try:
             fields = next(reader, None)
         except csv.Error as error:
+            if "end of data" in str(error):
+                raise InputError(
+                    f"{name}: line {first}: a closing quote is missing: a field of this row extends to the end of the "
+                    "file. Add the quote; the row cannot be skipped"
+                ) from None
             raise InputError(f"{name}: line {first}: not a row of CSV ({error})") from None
         if fields is None:
             return

@@ -50,12 +50,13 @@ class TextChanges:
             self.first_malformed.append(number)
 
 
-def describe_malformed(name: str, changes: TextChanges) -> str:
-    """Say how many malformed rows of a file were left out, and which are the first."""
+def describe_malformed(name: str, changes: TextChanges, *, unit: str) -> str:
+    """Say how many malformed rows of a file were left out, and the numbers of the first, of lines or other units."""
     rows = "1 malformed row is" if changes.malformed == 1 else f"{changes.malformed:,} malformed rows are"
+    unit += "s" * (changes.malformed > 1)
     shown = ", ".join(map(str, changes.first_malformed))
     more = ", …" if changes.malformed > len(changes.first_malformed) else ""
-    return f"{name}: {rows} left out (number {shown}{more})"
+    return f"{name}: {rows} left out ({unit} {shown}{more})"
 
 
 def normalize_line_ends(text: str) -> str:

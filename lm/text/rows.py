@@ -196,8 +196,11 @@ def _raise_unclear_column(
         advice = "name it, or its number" + ", or say that there is no header" * is_table
         raise UsageError(f"{file}: no column {requested!r}{hint}; {columns}; {advice}", settings=settings)
     is_header = "; if that is no header, say so" * is_table
+    may_be_pair = noun == "text" and len(names) == 2
+    pairs = "; if one is the translation of the other, give the file as sentence pairs" * may_be_pair
     raise UsageError(
-        f"{file}: which column holds the {noun}? Name it, or its number; {columns}{is_header}", settings=settings
+        f"{file}: which column holds the {noun}? Name it, or its number; {columns}{is_header}{pairs}",
+        settings=[*settings, *["pairs"] * may_be_pair],
     )
 
 

@@ -315,6 +315,11 @@ class TextFile:
             return raise_skippable
         return changes.skip_malformed if changes is not None else lambda number, _: self.malformed_rows.add(number)
 
+    def describe_malformed(self, changes: TextChanges) -> Advice:
+        """Return a note on the malformed rows that were left out."""
+        unit = "row" if self.format in ("json", "parquet") else "line"
+        return Advice(describe_malformed(self.name, changes, unit=unit))
+
     def rows(
         self,
         fields: Sequence[str],
@@ -544,7 +549,7 @@ def describe_skipped_rows(files: Iterable[TextFile]) -> list[Advice]:
         for number in sorted(file.malformed_rows):
             changes.skip_malformed(number)
         if changes.malformed:
-            notes.append(Advice(describe_malformed(file.name, changes)))
+            notes.append(file.describe_malformed(changes))
     return notes
 
 

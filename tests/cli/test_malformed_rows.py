@@ -48,7 +48,7 @@ def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys
         folder = tmp_path / str(number)
         assert run(["train", *named, *preset, "-o", str(folder)]) == 0
         weights.append((folder / "checkpoints" / "step-1" / "model.safetensors").read_bytes())
-        said = re.findall(r".* malformed rows are left out \(number (.*)\)", capsys.readouterr().err)
+        said = re.findall(r".* malformed rows are left out \(lines (.*)\)", capsys.readouterr().err)
         assert len(said) == number
         assert load_config(folder).files.skip_malformed is bool(number)
     assert weights[0] == weights[1]
@@ -74,7 +74,7 @@ def test_malformed_records_of_an_array_are_left_out(tmp_path, capsys):
     path.write_text(json.dumps(malformed))
     assert run(["train", str(path), *SMALL, "-o", str(tmp_path / "none")]) == 1
     assert run(["train", str(path), *SMALL, "--skip-malformed", "-o", str(tmp_path / "run")]) == 0
-    assert "2 malformed rows are left out (number 4, 10)" in capsys.readouterr().err
+    assert "2 malformed rows are left out (rows 4, 10)" in capsys.readouterr().err
 
 
 def train_classifier(folder: Path) -> Path:
@@ -118,7 +118,7 @@ def test_commands_that_measure_skip_rows_as_training_does(trained, capsys, monke
     assert capsys.readouterr().err.rstrip().endswith("--skip-malformed)")
     assert run([*command.split(), "--skip-malformed"]) == 0
     skipping = capsys.readouterr()
-    assert re.findall(r": 2 malformed rows are left out \(number (.*)\)", skipping.err) == ["6, 22"]
+    assert re.findall(r": 2 malformed rows are left out \(lines (.*)\)", skipping.err) == ["6, 22"]
     monkeypatch.chdir(trained / "good")
     assert run(command.split()) == 0
     assert capsys.readouterr().out == skipping.out

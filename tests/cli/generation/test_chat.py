@@ -191,6 +191,22 @@ def test_bare_training_on_messages_makes_a_chat_model(chats, session, capsys, mo
     assert output
 
 
+def test_other_commands_name_chat_for_a_model_of_conversations(chats, capsys, tmp_path):
+    end = lm.load(chats).tokenizer.end_of_text
+    flags = ["--max-tokens", "5", "--no-token-healing", "--logit-bias"]
+    assert run(["generate", str(chats), "Fox", *flags, f"{end}=1000"]) == 0
+    assert f"lm chat {chats}" in capsys.readouterr().err
+    assert run(["generate", str(chats), "Fox", *flags, f"{end}=-inf"]) == 0
+    assert "lm chat" not in capsys.readouterr().err
+    (tmp_path / "plain.txt").write_text("The owl sat.\n" * 9)
+    assert run(["perplexity", str(chats), str(tmp_path / "plain.txt")]) == 0
+    assert "was trained on the replies of conversations" in capsys.readouterr().err
+    turns = [{"role": "user", "content": "The owl"}, {"role": "assistant", "content": "It sat."}]
+    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 9)
+    assert run(["perplexity", str(chats), str(tmp_path / "chats.jsonl")]) == 0
+    assert "was trained on" not in capsys.readouterr().err
+
+
 def test_a_base_model_warns_and_continues_a_transcript(session, base):
     output, notes = session(base, "The owl")
     assert "was not trained on conversations, and continues a transcript" in notes

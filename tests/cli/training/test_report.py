@@ -182,7 +182,9 @@ def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
     assert table(planned({}, {}))["batch"][1] == "preset"  # sequences; tokens have their default
 
 
-@pytest.mark.parametrize(("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "1.76 bits/byte or more")])
+@pytest.mark.parametrize(
+    ("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "at best 1.76 bits/byte, likely more")]
+)
 def test_what_to_expect_stands_beside_the_baseline(tokens, text):
     forecast = BudgetForecast(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
     assert table(planned({}, {}, forecast=forecast))["expected"] == (text, "n-gram baseline: 2.00")

@@ -53,7 +53,7 @@ def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field():
     [
         ('text,label\n"a\nb",c\nd\n', "csv", "a.csv: line 4: 1 field, and the first row has 2"),
         ('text,label\na,b\n"a" b,c\n', "csv", "a.csv: line 3: not a row of CSV"),
-        ('text,label\na,b\n"a,c\n', "csv", "a.csv: line 3: not a row of CSV"),
+        ('text,label\na,b\n"a,c\nd,e\n', "csv", "a.csv: line 3: a closing quote is missing"),
         ("text\tlabel\na\tb\tc\n", "tsv", "a.csv: line 2: 3 fields, and the first row has 2"),
     ],
 )
@@ -73,6 +73,14 @@ class TestColumns:
         for wanted in ("b", "2"):
             (file,) = find_text_files([str(path)], DataConfig(field=wanted))
             assert list(file.documents()) == ["y"]
+
+    def test_two_unnamed_columns_may_be_sentence_pairs(self, tmp_path):
+        with pytest.raises(UsageError, match="sentence pairs") as error:
+            list(written(tmp_path, "Guten Tag\tGood day\nJa\tYes\n", "a.tsv").documents())
+        assert error.value.settings == ("field", "no_header", "pairs")
+        with pytest.raises(UsageError) as error:
+            list(written(tmp_path, "a\tb\tc\nd\te\tf\n", "a.tsv").documents())
+        assert error.value.settings == ("field", "no_header")
 
     def test_of_two_columns_the_other_is_the_text(self, tmp_path):
         file = written(tmp_path, "what,label\ngood,pos\n", "a.csv")
