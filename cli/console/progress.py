@@ -66,6 +66,19 @@ def show_counter(verb: str, noun: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def show_activity(description: str) -> Iterator[None]:
+    """Show a line on stderr during an activity, if it is a terminal; it is not redrawn, which would disturb timings."""
+    is_shown, line = sys.stderr.isatty(), f"{description} …"
+    if is_shown:
+        print(line, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if is_shown:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
 def show_tokenization_progress() -> Iterator[Callable[[int, int | None], None] | None]:
     """Show a progress bar of tokenisation; yields None if stderr isn't a terminal.
 

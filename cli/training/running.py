@@ -17,7 +17,7 @@ from cli.background_compilation import compiling_in_background
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
-from cli.console.progress import show_tokenization_progress
+from cli.console.progress import show_activity, show_tokenization_progress
 from cli.flags.message_flags import with_flags
 from cli.flags.options import ParsedOptions
 from cli.new_runs import record_decoding_dtype
@@ -27,14 +27,17 @@ from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import RunSpec
+from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
 from lm.run_folder import read_pointer
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
+from lm.training.planning.budget import TrainingSpeed
 from lm.training.run import Run
 from lm.training.run_summaries import best_accuracy, best_bits_per_byte, has_improved
-from lm.training.trainer import Event, Planned, SettingsChosen, SpeedEstimator, Started, Trainer
+from lm.training.trainer import Event, Planned, SettingsChosen, SpeedEstimator, SpeedMeter, Started, Trainer
+from lm.training.training_corpus import TrainingCorpus
 
 E = TypeVar("E", Planned, Started)
 
@@ -63,7 +66,7 @@ def run_training(
     if tensorboard:
         check_installed()
     start_time = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
-    speed_meter = SpeedEstimator() if dry_run else None
+    speed_meter = SpeedEstimator() if dry_run else ShownSpeedMeter()
     with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, speed_meter=speed_meter) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer, options), spec)
@@ -75,6 +78,22 @@ def run_training(
         print(format_json_line(_summarise(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
+
+
+class ShownSpeedMeter(SpeedMeter):
+    """Measures training speed, and says so on a terminal."""
+
+    def measure_flop_rate(self, config: RunConfig, *, seconds: float) -> float:
+        """Return what `SpeedMeter` measures."""
+        with show_activity("measuring the speed of this machine"):
+            return super().measure_flop_rate(config, seconds=seconds)
+
+    def measure_training_speed(
+        self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
+    ) -> TrainingSpeed:
+        """Return what `SpeedMeter` measures."""
+        with show_activity("measuring the speed of training"):
+            return super().measure_training_speed(config, corpus, data, seconds=seconds)
 
 
 def _wait_for(kind: type[E], trainer: Trainer, options: ParsedOptions) -> E:

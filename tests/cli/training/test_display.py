@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +14,22 @@ from rich.cells import cell_len
 
 from cli.main import run
 from cli.training.display import TrainingDisplay
-from cli.training.running import advise_against_baseline
+from cli.training.running import ShownSpeedMeter, advise_against_baseline
+from lm.config.run_config import RunConfig
 from lm.distributed.strategy import ParallelStrategy
 from lm.run_folder import find_checkpoint, load_state
 from lm.training.events import DecayStarted, Evaluation, Event, Replanned, Sample, Step, StoppedEarly
+from lm.training.trainer import SpeedMeter
 from tests.system.conftest import SMALL
+
+
+def test_measuring_the_speed_is_shown_on_a_terminal_alone(capsys, monkeypatch):
+    monkeypatch.setattr(SpeedMeter, "measure_flop_rate", lambda *_, seconds: seconds)
+    for is_terminal, shown in ((False, ""), (True, "measuring the speed of this machine …")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda value=is_terminal: value)
+        assert ShownSpeedMeter().measure_flop_rate(RunConfig(), seconds=2.0) == 2.0
+        line, *rest = capsys.readouterr().err.split("\r")
+        assert (line, "".join(rest)) == (shown, " " * len(shown))
 
 
 def test_under_a_budget_the_number_of_steps_is_that_of_the_last_forecast(capsys):
