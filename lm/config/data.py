@@ -25,7 +25,7 @@ class FilesConfig(CheckedConfig):
     """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
 
     format: Format | None = option(None, "Format of all files.", default_text="from file name")
-    encoding: str = option("utf-8", "Encoding of files that are not UTF-8, such as cp1252.", unit="NAME")
+    encoding: str = option("utf-8", "Encoding of files not in UTF-8.", unit="NAME")
     include: tuple[str, ...] = option((), "Read only matching files, as '*.py'.", unit="GLOB")
     exclude: tuple[str, ...] = option((), "Skip matching files and folders.", unit="GLOB")
     skip_unreadable: bool = option(False, "Skip files that are damaged or not in --encoding.")

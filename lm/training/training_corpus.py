@@ -218,7 +218,7 @@ class TextCorpus:
         Args:
             config: of the run.
             tokenizer: a tokenizer.json, or a run whose tokenizer is used [default: train one].
-            progress: of tokenisation.
+            progress: of training a tokenizer and of tokenisation.
         """
         if self.prepared:
             corpus, manifest = self._load_prepared(self.prepared, tokenizer)
@@ -228,15 +228,17 @@ class TextCorpus:
         surveyed, is_trained = self.survey(config), loaded is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
-        trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-        if holds_conversations(surveyed):
-            if config.model.is_masked:
-                raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
-            if trained.chat_template is None:
-                if loaded is not None:
-                    self._notes.append(Advice(_TOKENS_ADDED))
-                trained = trained.with_chat_template()
         with progress() as report:
+            trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+            if holds_conversations(surveyed):
+                if config.model.is_masked:
+                    raise UsageError(
+                        "a masked model cannot reply, so it learns no conversations", settings=["objective"]
+                    )
+                if trained.chat_template is None:
+                    if loaded is not None:
+                        self._notes.append(Advice(_TOKENS_ADDED))
+                    trained = trained.with_chat_template()
             prepared = prepare_corpus(surveyed, trained, progress=report, with_labels=config.model.is_masked)
         notes = (*self._notes, *surveyed.notes)
         vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
@@ -316,11 +318,11 @@ class PairCorpus:
         A tokenizer.json is used for both sides.
         """
         surveyed = self.survey(config)
-        if tokenizer is None:
-            tokenizers = load_or_train_tokenizers(surveyed, config.tokenizer, config.parallel)
-        else:
-            tokenizers = _load_pair_tokenizers(tokenizer)
         with progress() as report:
+            if tokenizer is None:
+                tokenizers = load_or_train_tokenizers(surveyed, config.tokenizer, config.parallel)
+            else:
+                tokenizers = _load_pair_tokenizers(tokenizer)
             prepared = prepare_pairs(
                 surveyed, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1], progress=report
             )

@@ -66,7 +66,7 @@ def test_tables_are_rows_of_text(place, capsys):
         assert run(["prepare", name, "-o", "none"]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"lm: {name}: which column holds the text?")
-        assert error.endswith("(--field, --no-header)\n")
+        assert error.endswith(f"(--field, --no-header{', lm train --pairs' * (text is None)})\n")
     for name, text in (("amb.jsonl", '{"title": "a", "notes": "b"}\n'), ("amb.json", '[{"title": "a", "notes": "b"}]')):
         Path(name).write_text(text)
         assert run(["prepare", name, "-o", "none"]) == 2
