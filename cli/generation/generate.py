@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +17,10 @@ from cli.new_runs import resolve_hub_name
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
     from lm.decoding.generator import Generator
 
 _BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
@@ -178,6 +180,8 @@ def generate(
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     options.refuse_ineffective("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
+    if not text and not interactive:
+        _advise_prompt(loaded)
     size = batch_size or _BATCH_SIZE
     draft_model = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)
     generator = Generator(
@@ -203,6 +207,18 @@ def _point_to_chat(run: Path) -> None:
     from cli.console.messages import print_labelled
 
     print_labelled("note", f"{run} was trained on conversations, and does not continue this text: lm chat {run}")
+
+
+def _advise_prompt(loaded: LoadedModel) -> None:
+    """Note that a model of one document saw no document begin, so that a new one starts anywhere."""
+    from cli.console.messages import print_labelled
+    from lm.corpus.manifest import Manifest, PreparedManifest
+    from lm.evaluation.held_out import find_prepared_folder
+
+    with contextlib.suppress(InputError):  # imported, or trained elsewhere
+        manifest = PreparedManifest.read(find_prepared_folder(loaded))
+        if isinstance(manifest, Manifest) and manifest.kind == "text" and manifest.splits["train"].documents == 1:
+            print_labelled("note", "trained on one document, so a text without a prompt starts anywhere; give a prompt")
 
 
 def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:

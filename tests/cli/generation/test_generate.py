@@ -12,8 +12,9 @@ import pytest
 
 from cli.main import run
 from lm.tokenizer.tokenizer import Tokenizer
-from tests.cli.small_runs import make_run
+from tests.cli.small_runs import TEXT, make_run
 from tests.forked import start
+from tests.system.conftest import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -369,3 +370,12 @@ def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys, dtype, told):
     assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
     assert "5 prompts, 15 tokens in " in (error := capsys.readouterr().err)
     assert error.endswith(f" tokens/s, {told}, seed 5\n")
+
+
+@pytest.mark.parametrize(("documents", "prompt", "is_advised"), [(1, [], True), (1, ["The"], False), (9, [], False)])
+def test_a_model_of_one_document_needs_a_prompt(tmp_path, capsys, documents, prompt, is_advised):
+    (tmp_path / "a.txt").write_text("<|endoftext|>\n".join([TEXT * 9] * documents))
+    assert run(["train", str(tmp_path / "a.txt"), *SMALL, "--steps", "1", "-o", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert run(["generate", str(tmp_path / "run"), *prompt, "--max-tokens", "3"]) == 0
+    assert ("give a prompt" in capsys.readouterr().err) is is_advised
