@@ -56,14 +56,11 @@ def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
     if sys.stdin.isatty():
         print_note(INTRODUCTION)
     session = _ChatSession(chat, stats=stats)
-    while (message := _read_message()) is not None:
+    while True:
         try:
-            if message.strip() and session.take(message):
+            message = _read_message()
+            if message is None or session.take(message):
                 return
-        except LMError as error:
-            print_note(f"lm: {with_flags(error)}")
-        except OSError as error:
-            print_note(f"lm: {error.filename}: {error.strerror}")
         except KeyboardInterrupt:  # just before or after a reply
             if not sys.stdin.isatty():
                 raise
@@ -109,6 +106,16 @@ class _ChatSession:
         }
 
     def take(self, message: str) -> bool:
+        """Execute a command, or reply to a message, or report what is wrong with it; returns whether the chat ends."""
+        try:
+            return bool(message.strip()) and self._execute(message)
+        except LMError as error:
+            print_note(f"lm: {with_flags(error)}")
+        except OSError as error:
+            print_note(f"lm: {error.filename}: {error.strerror}")
+        return False
+
+    def _execute(self, message: str) -> bool:
         """Execute a command, or reply to a message; returns whether the chat ends."""
         if not message.startswith("/") or message.startswith("//"):
             self.reply(message[1:] if message.startswith("//") else message)

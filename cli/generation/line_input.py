@@ -28,13 +28,15 @@ def read_lines(is_unfinished: Callable[[Sequence[str]], bool]) -> list[str]:
     is_terminal = sys.stdin.isatty()
     marks = ("> ", ". ") if is_terminal and sys.stdout.isatty() else ("", "")
     lines: list[str] = []
-    while not lines or is_unfinished(lines):
+    while True:
         try:
-            lines.append(input(marks[bool(lines)]))
+            while not lines or is_unfinished(lines):
+                lines.append(input(marks[bool(lines)]))
+            return lines
         except EOFError:
             if is_terminal:
                 print(file=sys.stderr)
-            break
+            return lines
         except UnicodeDecodeError:
             raise InputError("stdin: not valid UTF-8") from None
         except KeyboardInterrupt:
@@ -43,4 +45,3 @@ def read_lines(is_unfinished: Callable[[Sequence[str]], bool]) -> list[str]:
             has_typed = bool(lines or (readline and readline.get_line_buffer()))
             print_note("" if has_typed else "\n(Ctrl-D to end)")
             lines = []
-    return lines
