@@ -47,7 +47,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
     assert made["training"]["budget"] == "2s"
-    assert made["plan"]["deadline"] is None
+    assert made["plan"]["budget_seconds"] is None
     assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
     assert "two passes of each batch" in table["R-Drop"]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -313,7 +313,11 @@ def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
     assert run(["train", str(place / "text.txt"), *flags]) == 0
     assert run(["train", "--resume", str(tmp_path / "run"), "--budget", "3s"]) == 0
     made = config(tmp_path / "run")
-    assert (made["training"]["budget"], made["training"]["schedule"], made["plan"]["deadline"]) == ("3s", "wsd", None)
+    assert (made["training"]["budget"], made["training"]["schedule"], made["plan"]["budget_seconds"]) == (
+        "3s",
+        "wsd",
+        None,
+    )
     assert made["plan"]["steps"] > 10
     assert (tmp_path / "run" / "last").read_text() == f"step-{made['plan']['steps']}\n"
 

@@ -153,10 +153,13 @@ def test_translation_has_adapters_too(told, home):
      (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters, so there is nothing to merge (lm train --lora)"),
      (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
      (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
-     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 2, "--from has no effect on a folder")],
+     (["import", "plain", "--from", "runs/base", "-o", "runs/x"], 2, "--from has no effect on a folder"),
+     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 1, "nowhere: no such folder")],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem, home, monkeypatch, capsys):
     monkeypatch.chdir(home)
+    Path("plain").mkdir(exist_ok=True)
+    Path("plain", "config.json").write_text("{}")
     capsys.readouterr()
     assert run(arguments) == code
     output = capsys.readouterr()

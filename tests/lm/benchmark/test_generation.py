@@ -35,7 +35,10 @@ def test_a_prompt_fills_half_of_the_context():
     assert generation.prefill_timer(model, prompt, CPU)() > 0
 
 
-@pytest.mark.parametrize(("room", "seconds", "expected"), [(1000, 40, 100), (50, 40, 50), (1000, 0.1, 8), (5, 40, 5)])
-def test_as_many_tokens_as_a_quarter_of_the_time_allows(room, seconds, expected):
+@pytest.mark.parametrize(
+    ("max_tokens", "seconds", "expected"), [(1000, 40, 100), (50, 40, 50), (1000, 0.1, 8), (5, 40, 5)]
+)
+def test_as_many_tokens_as_a_quarter_of_the_time_allows(max_tokens, seconds, expected):
     """A token takes a tenth of a second."""
-    assert generation.choose_timed_tokens(lambda tokens: lambda: tokens / 10, room=room, seconds=seconds) == expected
+    timed = generation.choose_timed_tokens(lambda tokens: lambda: tokens / 10, max_tokens=max_tokens, seconds=seconds)
+    assert timed == expected
