@@ -105,7 +105,7 @@ def test_log_probabilities_have_bytes_and_alternatives(client):
     [
         ({"messages": []}, "has no messages"),
         ({"messages": [{"role": "cat", "content": "a"}]}, "role is 'cat'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
         ({"messages": [*MESSAGES, {"role": "assistant", "content": "a"}]}, "end with one of the user"),
         ({"messages": [{"role": "user", "content": "owl " * 200}]}, "the model's context is 64"),
         ({"messages": [{**MESSAGES[1], "name": "Ann"}]}, "messages.name is not supported"),

@@ -201,7 +201,7 @@ def test_a_vocabulary_without_letters_spells_its_tokens_too():
 
 @pytest.mark.parametrize("index", [-1, 257])
 def test_decoding_an_id_beyond_the_vocabulary_is_refused(index):
-    with pytest.raises(InputError, match="ids go from 0 to 256"):
+    with pytest.raises(InputError, match="IDs go from 0 to 256"):
         train(kind="byte").decode([1, index])
 
 
