@@ -1,5 +1,6 @@
 """Commands and functions in processes of their own, forked from one that has imported torch, which takes seconds."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -69,7 +70,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its exit code is on its way
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
