@@ -77,19 +77,18 @@ def info(
     _print_report(report)
 
 
-def count_parameters(config: RunConfig) -> int:
-    """Count the parameters of a model, shared ones once."""
-    from lm.model.cost import parameters_by_part
-
-    return sum(parameters_by_part(config.model).values())
-
-
 def compute_costs(config: RunConfig) -> dict[str, Any]:
     """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
-    from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
+    from lm.model.cost import (
+        active_parameters,
+        cache_bytes_per_token,
+        parameters_by_part,
+        total_parameters,
+        training_flops_per_token,
+    )
     from lm.optim.optimizers import training_state_bytes
 
-    model, training, total = config.model, config.training, count_parameters(config)
+    model, training, total = config.model, config.training, total_parameters(config.model)
     predicted_fraction = training.masking_rate if model.is_masked else 1.0
     parts = {part: count for part, count in parameters_by_part(model, config.lora).items() if count}
     return {
@@ -125,7 +124,9 @@ def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> R
 
 
 def _list_presets(as_json: bool) -> None:
-    rows = {name: (count_parameters(build_run_config(name)), row.summary) for name, row in PRESETS.items()}
+    from lm.model.cost import total_parameters
+
+    rows = {name: (total_parameters(build_run_config(name).model), row.summary) for name, row in PRESETS.items()}
     if as_json:
         print(format_json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return

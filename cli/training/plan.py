@@ -21,7 +21,7 @@ from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, parse_duration
 from lm.data.training_data import TrainingData
-from lm.model.cost import parameters_by_part
+from lm.model.cost import total_parameters
 from lm.training import step_timing
 from lm.training.loop import batch_flops
 from lm.training.planning.budget import suggest_budget
@@ -64,7 +64,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     config, reasons, data, forecast = event.config, event.reasons, event.data, event.forecast
     model, training, plan = config.model, config.training, config.plan
     assert plan is not None
-    parameters = sum(parameters_by_part(model).values())
+    parameters = total_parameters(model)
     layers = format_number_of(model.n_layers, "layer")
     if model.is_encoder_decoder:
         layers = f"{model.n_encoder_layers} + {layers}"

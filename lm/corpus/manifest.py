@@ -134,6 +134,9 @@ class PreparedManifest:
     noun: ClassVar[str] = "prepared data"
     """What the folder holds, for messages."""
 
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+    """Fields by their names in earlier versions."""
+
     kind: DataKind
     key: str
     sources: tuple[SourceRecord, ...]
@@ -247,6 +250,7 @@ class PairManifest(PreparedManifest):
     """
 
     noun = "prepared pairs"
+    earlier_names: ClassVar[Mapping[str, str]] = {"heads": "has_dependency_heads"}
 
     kind: DataKind = "pairs"
     languages: tuple[str | None, str | None]
@@ -260,7 +264,6 @@ class PairManifest(PreparedManifest):
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """Convert the splits."""
         splits = {name: options.build_config(PairSplit, values["splits"][name], where=where) for name in SPLITS}
-        values = {"has_dependency_heads" if name == "heads" else name: value for name, value in values.items()}
         return {**values, "languages": tuple(values["languages"]), "splits": splits}
 
 
@@ -352,7 +355,8 @@ def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManif
         for name in ("sources", "validation_sources"):
             values[name] = tuple(options.build_config(SourceRecord, record, where=where) for record in values[name])
         _check_checksums(values.get("sha256"))
-        return options.build_config(manifest_class, manifest_class.with_records(values, where=where), where=where)
+        values = manifest_class.with_records(values, where=where)
+        return options.build_config(manifest_class, values, where=where, earlier_names=manifest_class.earlier_names)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(f"{where}: not a manifest of {reader.noun} ({error})") from None
 

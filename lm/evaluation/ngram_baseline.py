@@ -5,7 +5,6 @@ Source: Kneser & Ney 1995; the discount n1 / (n1 + 2 n2), Ney, Essen & Kneser 19
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,13 +42,12 @@ class _NgramCounts:
     held_out_contexts: Ids
 
 
-def compute_bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
-    """Return the bits/byte of models of order 1, 2, … 5 on the beginning of a held-out split."""
+def compute_ngram_losses(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
+    """Return the nats per token of models of order 1, 2, … 5 on the beginning of a held-out split."""
     ids = train.read(0, min(len(train), _MAX_TOKENS))
     scored = held_out.read(0, min(len(held_out), _MAX_HELD_OUT))
-    likely_bytes = held_out.bytes * len(scored) / len(held_out)
     surprisals = compute_ngram_surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
-    return [float(nats.sum()) / math.log(2) / likely_bytes for nats in surprisals]
+    return [float(nats.mean()) for nats in surprisals]
 
 
 def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:

@@ -44,9 +44,7 @@ def pack_panel(_context, weights, output, n_blocks, panel):
     """
 
     def generate(context, builder, signature, arguments):
-        weights, panel = (
-            Matrix(context, builder, signature.args[row_index], arguments[row_index]) for row_index in (0, 3)
-        )
+        weights, panel = (Matrix(context, builder, signature.args[index], arguments[index]) for index in (0, 3))
         rows = weights.offset(arguments[1], INDEX(0))
         at_once = LANES * panel.elements_per_word
         kind = ir.VectorType(panel.element_type, at_once)

@@ -36,6 +36,11 @@ def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> 
     return {part: counts[part] for part in PARTS}
 
 
+def total_parameters(config: ModelConfig) -> int:
+    """Count the parameters of a model, shared ones once."""
+    return sum(parameters_by_part(config).values())
+
+
 def active_parameters(config: ModelConfig) -> int:
     """Count the parameters that one token uses: of the experts of a layer, only `experts_per_token`."""
     idle = config.experts - config.experts_per_token

@@ -31,7 +31,7 @@ from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.objective import Objective, hidden_states_fn
-from lm.training.planning.budget import UNLIMITED_STEPS, BudgetClock, TrainingSpeed, evaluation_reserve
+from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.planning.continued_training import OverfitCheckpoint, find_overfit
 from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
@@ -206,7 +206,7 @@ class Run:
     def seconds_to_end(self) -> float:
         """Seconds from the last step to the end of a run under a budget."""
         assert self.clock is not None
-        steps = self.plan.steps if self.plan.budget_seconds is None else self.plan.max_steps or UNLIMITED_STEPS
+        steps = self.plan.steps if self.plan.budget_seconds is None else self.clock.max_steps
         return self.clock.seconds_until(self.state.step, steps, config=self.config.training)
 
     def forecast_steps(self) -> int:
@@ -262,8 +262,7 @@ class Run:
         if 1 / _SPEED_TOLERANCE <= seconds / measured.step_seconds <= _SPEED_TOLERANCE:
             return None
         training, step, seconds_left = self.config.training, self.state.step, self.clock.seconds_left
-        steps = step + max(1, round(seconds_left / seconds))
-        steps = min(steps, plan.max_steps or steps)
+        steps = self.clock.limited_total(step, round(seconds_left / seconds))
         new_settings: dict[str, Any] = {}
         if "evaluate_every" in self._adjustable_settings and training.evaluate_every:
             n_evaluations = max(

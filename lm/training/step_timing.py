@@ -23,7 +23,7 @@ from lm.corpus.tokenized_pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWrit
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
-from lm.model.cost import parameters_by_part
+from lm.model.cost import total_parameters
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.training.evaluation import measure_cost
@@ -101,10 +101,9 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
     A small model is measured. Of a large one, two layers are measured on small batches, and scaled by FLOPs.
     """
     model, training = config.model, config.training
-    if (
-        sum(parameters_by_part(model).values()) <= _MOST_PARAMETERS
-        and batch_flops(config, data.batch(0)) <= _MOST_FLOPS
-    ):
+    batch = data.batch(0)
+    flops = batch_flops(config, batch)
+    if total_parameters(model) <= _MOST_PARAMETERS and flops <= _MOST_FLOPS:
         return measure_training_speed(config, corpus, data, seconds=seconds)
     layers = {name: min(_ESTIMATE_LAYERS, getattr(model, name)) for name in ("n_layers", "n_encoder_layers")}
     tokens = max(_ESTIMATE_TOKENS, model.context_length)
@@ -117,8 +116,8 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
     shallow = dataclasses.replace(config, model=dataclasses.replace(model, **layers))
     small = dataclasses.replace(shallow, training=small_batch)
     with trial_run(small, corpus) as run:
-        whole = [batch_flops(timed, data.batch(0)) for timed in (config, shallow)]
-        batch_scale, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]
+        shallow_flops = batch_flops(shallow, batch)
+        batch_scale, depth = shallow_flops / batch_flops(run.config, run.data.batch(0)), flops / shallow_flops
         seconds_per_step = depth * measure_step_seconds(run, seconds=seconds, batch_scale=batch_scale)
         cost = measure_cost(run, seconds=seconds / 4)
     cost = EvaluationCost(depth * cost.loss_seconds, depth * cost.sentence_seconds)

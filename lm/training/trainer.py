@@ -31,7 +31,7 @@ from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
 from lm.evaluation.contamination import describe_seen_held_out
-from lm.evaluation.ngram_baseline import compute_bits_per_byte
+from lm.evaluation.ngram_baseline import compute_ngram_losses
 from lm.files import check_folder
 from lm.hardware import select_device
 from lm.run_folder import (
@@ -362,11 +362,11 @@ class Trainer:
             if from_run is not None and weights is not None:
                 if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
                     yield events.TrainingWarning(0, seen)
-                bits, bytes_per_token = _measure_ngram_baselines(chosen.config, prepared, data)
+                ngram_losses, _ = _measure_ngram_baselines(chosen.config, prepared, data)
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,
-                    ngram_loss=min(bits) * math.log(2) * bytes_per_token if bits else None,
+                    ngram_loss=min(ngram_losses, default=None),
                     parent_loss=load_state(find_checkpoint(from_run)).best_loss,
                     initial_loss=measure_initial_loss(chosen.config, weights, data),
                 )
@@ -451,7 +451,8 @@ class Trainer:
         train_tokens = 0
         if chosen.is_regularised and (data.holds_conversations or _is_plain_text(config, data)):
             train_tokens = len(open_split(corpus.folder, "train"))
-            baselines, _ = _measure_ngram_baselines(config, corpus, data)
+            losses, tokens_per_byte = _measure_ngram_baselines(config, corpus, data)
+            baselines = [loss / math.log(2) * tokens_per_byte for loss in losses]
         chosen, speed, forecast = resolve.fit_to_speed(
             chosen,
             speed.scaled_to(self.world.size),
@@ -535,15 +536,15 @@ def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:
 def _measure_ngram_baselines(
     config: RunConfig, corpus: TrainingCorpus, data: TrainingData
 ) -> tuple[list[float], float]:
-    """Return the bits/byte of n-gram models of order 1, 2, … on a held-out text, and its bytes per token.
+    """Return the nats per token of n-gram models of order 1, 2, … on a held-out text, and its tokens per byte.
 
     There are none of other data, and none of characters or bytes: a few of these are too short to tell anything.
     """
     if _is_plain_text(config, data) and corpus.tokenizer.kind == "bpe":
         split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
-        if len(split) and len(held_out):
-            baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
-            return baselines, held_out.bytes / len(held_out)
+        if len(held_out):
+            losses = compute_ngram_losses(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
+            return losses, len(held_out) / held_out.bytes
     return [], 0.0
 
 

@@ -6,10 +6,11 @@ import json
 import pytest
 import torch
 
-from cli.info import compute_costs, compute_costs_per_process, count_parameters
+from cli.info import compute_costs, compute_costs_per_process
 from cli.main import run
 from lm.config.hardware import DistributionConfig
 from lm.config.presets import build_run_config
+from lm.model.cost import total_parameters
 from lm.training.planning import memory
 from tests.cli.small_runs import make_run
 
@@ -84,7 +85,7 @@ def test_the_costs_of_gpt2():
     found = compute_costs(config)
     block = 12 * 768**2 + (3 + 1 + 4 + 1) * 768 + 4 * 768
     total = (50_257 + 1024) * 768 + 12 * block + 2 * 768
-    assert count_parameters(config) == found["parameters"]["total"] == total
+    assert total_parameters(config.model) == found["parameters"]["total"] == total
     assert sum(found["parameters"].values()) == 2 * total
     assert found["weights_bytes"] == {"float32": 4 * total, "bfloat16": 2 * total}
     assert found["training_bytes"] == 4 * 4 * total  # weights, gradients, AdamW's two moments
@@ -97,7 +98,7 @@ def test_what_each_of_several_processes_holds_of_a_narrow_gpt2():
     narrow = {"context_length": 64, "d_model": 96, "n_heads": 2}
     gpt2 = build_run_config("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": narrow})
     sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
-    total, block = count_parameters(gpt2), 12 * 96**2 + 13 * 96
+    total, block = total_parameters(gpt2.model), 12 * 96**2 + 13 * 96
     whole, shared = compute_costs_per_process(gpt2, 8), compute_costs_per_process(sharded, 8)
     assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
     assert shared["optimizer"] == whole["optimizer"] // 8

@@ -87,6 +87,7 @@ class BudgetClock:
 
     Attributes:
         checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
+        max_steps: limit of the number of steps.
     """
 
     checkpoint_seconds = 0.0
@@ -110,7 +111,7 @@ class BudgetClock:
             clock: in seconds; the same for all ranks, so that they decide alike.
         """
         self._clock = clock or time.monotonic
-        self._max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
+        self.max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
         self._last = self._clock()
         self._deadline = self._last + seconds_left
         self._budget = max(0.0, seconds_left) + spent
@@ -157,7 +158,7 @@ class BudgetClock:
             since: step at which the run was extended.
         """
         steps = total_steps_from_decay(step, config=config, since=since)
-        if steps < self._max_steps and self._seconds_to_end(step, steps, config=config) < self.seconds_left:
+        if steps < self.max_steps and self._seconds_to_end(step, steps, config=config) < self.seconds_left:
             return None
         return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))
 
@@ -172,7 +173,7 @@ class BudgetClock:
         if len(self._steps) < _MIN_STEPS or not self._step_seconds:
             return steps
         seconds_left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
-        return self._limit(step, int(seconds_left / self._step_seconds))
+        return self.limited_total(step, int(seconds_left / self._step_seconds))
 
     def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
         """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""
@@ -209,8 +210,8 @@ class BudgetClock:
     def affordable_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
         """Return the number of steps that fit into the remaining time, at least `step` + 1."""
         for_steps = self.seconds_left - self._overhead_seconds(step, steps, config=config)
-        return self._limit(step, int(for_steps / self._step_seconds) if self._step_seconds else 1)
+        return self.limited_total(step, int(for_steps / self._step_seconds) if self._step_seconds else 1)
 
-    def _limit(self, step: int, more: int) -> int:
+    def limited_total(self, step: int, more: int) -> int:
         """Return the total of `step` and at least one more, within the limit of the number of steps."""
-        return step + max(1, min(more, self._max_steps - step))
+        return step + max(1, min(more, self.max_steps - step))

@@ -111,15 +111,15 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
         return None
     length = config.model.context_length
     try:
-        first, per_block, layer_bytes = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
+        first, per_sequence, layer_bytes = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
-    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_block)
+    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_sequence)
     extra = (1 + config.training.checkpoint_activations) * layer_bytes
 
     def needed(rows: int) -> float:
-        return rows * (per_block + extra) + _loss_bytes(
+        return rows * (per_sequence + extra) + _loss_bytes(
             config, rows * config.training.forward_passes, hardware.dtype, on_cpu=False
         )
 
@@ -169,8 +169,8 @@ def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device
     """
     if config.model.syntax != "none":
         raise UsageError("activation memory cannot be measured for sources with dependency trees", settings=("syntax",))
-    first, per_block, _ = _sequence_bytes(config, dtype=dtype, device=device)
-    return first + (rows - 1) * per_block
+    first, per_sequence, _ = _sequence_bytes(config, dtype=dtype, device=device)
+    return first + (rows - 1) * per_sequence
 
 
 def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> tuple[int, int, int]:
@@ -195,10 +195,10 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
     whole, layer = of_layer(recomputed=training.checkpoint_activations)
     total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
     _, plain = of_layer(recomputed=False) if training.checkpoint_activations else (whole, layer)
-    per_block = total[2] - total[1]
+    per_sequence = total[2] - total[1]
     return (
-        total[1] + (training.forward_passes - 1) * per_block,
-        training.forward_passes * per_block,
+        total[1] + (training.forward_passes - 1) * per_sequence,
+        training.forward_passes * per_sequence,
         training.forward_passes * (plain[2] - plain[1]),
     )
 

@@ -45,7 +45,7 @@ from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import Hardware
-from lm.model.cost import parameters_by_part
+from lm.model.cost import total_parameters
 from lm.optim.optimizers import training_state_bytes
 from lm.optim.schedules import steps_for_batches
 from lm.training.planning import sizing
@@ -201,7 +201,7 @@ def choose_time(resolution: Resolution, *, flops_per_second: float, text_bytes: 
         flops_per_second=flops_per_second,
         text_bytes=text_bytes,
         kind=config.tokenizer.kind,
-        parameters=None if is_open else sum(parameters_by_part(config.model).values()),
+        parameters=None if is_open else total_parameters(config.model),
         pairs=pairs,
         decoder_only=config.model.decoder_only,
     )
@@ -401,7 +401,7 @@ def _choose_text_regularisation(
     passes_differ, is_open = fixed["model"].get("dropout") != 0, "r_drop" not in fixed["training"]
     return choose_text_regularisation(
         fraction * epochs,
-        parameters_per_token=sum(parameters_by_part(config.model).values()) / max(1, train_tokens),
+        parameters_per_token=total_parameters(config.model) / max(1, train_tokens),
         steps=steps,
         learning_rate=config.training.learning_rate,
         can_use_r_drop=is_open and passes_differ and fraction >= NOVEL,
