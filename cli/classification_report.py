@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_paragraph
+from cli.console.messages import print_labelled, print_paragraph, print_warnings
 from cli.console.numbers import format_number_of
 from cli.console.tables import print_table
 from lm.checkpoint import LoadedModel
@@ -117,5 +117,4 @@ def print_json(scores: ClassificationScores, *, run: str) -> None:
 
 def warn_of_training_examples(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
     """Warn on stderr of files of examples that the run was trained on."""
-    for warning in ContaminationCheck.of_examples(loaded, files):
-        print_labelled("warning", warning)
+    print_warnings(ContaminationCheck.of_examples(loaded, files))

@@ -28,6 +28,12 @@ def print_labelled(name: str, text: str) -> None:
     print_note(_wrap(line, sys.stderr, indent=_HEADING_WIDTH))
 
 
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print warnings on stderr."""
+    for warning in warnings:
+        print_labelled("warning", warning)
+
+
 def print_notes(notes: Iterable[Advice]) -> None:
     """Print notes about skipped and normalised files on stderr, with the flags of their settings."""
     from cli.flags.message_flags import with_flags

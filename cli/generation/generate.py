@@ -212,12 +212,12 @@ def _point_to_chat(run: Path) -> None:
 def _advise_prompt(loaded: LoadedModel) -> None:
     """Note that a model of one document saw no document begin, so that a new one starts anywhere."""
     from cli.console.messages import print_labelled
-    from lm.corpus.manifest import Manifest, PreparedManifest
+    from lm.corpus.manifest import Manifest
     from lm.evaluation.held_out import find_prepared_folder
 
     with contextlib.suppress(InputError):  # imported, or trained elsewhere
-        manifest = PreparedManifest.read(find_prepared_folder(loaded))
-        if isinstance(manifest, Manifest) and manifest.kind == "text" and manifest.splits["train"].documents == 1:
+        manifest = Manifest.read(find_prepared_folder(loaded))
+        if manifest.kind == "text" and manifest.splits["train"].documents == 1:
             print_labelled("note", "trained on one document, so a text without a prompt starts anywhere; give a prompt")
 
 

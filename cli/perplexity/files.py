@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from cli.console.colours import is_colour_enabled
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
 from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
@@ -136,8 +136,7 @@ def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextF
     """Name the malformed rows that were left out, and warn of files that were training text of a run."""
     print_notes(describe_skipped_rows(files))
     for contamination in checks:
-        for warning in contamination.warnings([file.name for file in files]):
-            print_labelled("warning", warning)
+        print_warnings(contamination.warnings([file.name for file in files]))
 
 
 def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:

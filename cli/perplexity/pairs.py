@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
+from cli.console.messages import print_note, print_notes, print_paragraph, print_warnings
 from cli.console.numbers import format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
@@ -104,8 +104,7 @@ def measure_pairs(
     for number, file in enumerate(files):
         contamination.add_pairs(number, file.pairs())
     print_notes(describe_skipped_rows(file.source for file in files))
-    for warning in contamination.warnings([file.name for file in files]):
-        print_labelled("warning", warning)
+    print_warnings(contamination.warnings([file.name for file in files]))
     scores = _FilePairScores(names, scored)
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")

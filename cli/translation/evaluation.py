@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
 from cli.console.numbers import format_number_of
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
@@ -112,8 +112,7 @@ class RunTranslator:
         check = ContaminationCheck(loaded)
         pairs = zip(sources, self.texts.references[0], strict=True)
         check.add_pairs(0, (SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
-        for warning in check.warnings([self.texts.name]):
-            print_labelled("warning", warning)
+        print_warnings(check.warnings([self.texts.name]))
 
     def _language(self, model: TranslationModel) -> str | None:
         """The target language, of a model with several directions: as given, or that of the references."""

@@ -45,10 +45,6 @@ class FilesConfig(CheckedConfig):
                 settings=["encoding"],
             )
 
-    @property
-    def is_utf8(self) -> bool:
-        return codecs.lookup(self.encoding).name == "utf-8"
-
 
 _ENCODINGS = ("gb18030", "cp1252", "utf-16", "latin-1", "shift_jis", "euc-jp", "euc-kr", "big5", "cp1251", "koi8-r")
 

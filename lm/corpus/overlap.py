@@ -234,8 +234,7 @@ def _hash_pairs(sources: RaggedArray, targets: RaggedArray) -> Hashes:
 def _hash_rows(rows: RaggedArray) -> Hashes:
     """Return a hash of the tokens of each row."""
     starts = rows.ends - rows.lengths()
-    places = np.arange(len(rows.values)) - np.repeat(starts, rows.lengths())
-    keys = hash64(rows.values.astype(np.uint64)) ^ places.astype(np.uint64)
+    keys = hash64(rows.values.astype(np.uint64)) ^ rows.positions().astype(np.uint64)
     sums = np.append(np.uint64(0), np.cumsum(hash64(keys)))
     return sums[rows.ends] - sums[starts]
 

@@ -46,6 +46,11 @@ class RaggedArray:
         """Return (rows,) lengths."""
         return np.diff(self.ends, prepend=0)
 
+    def positions(self) -> Integers:
+        """Return (values,) positions of the values in their rows."""
+        lengths = self.lengths()
+        return np.arange(len(self.values)) - np.repeat(self.ends - lengths, lengths)
+
     def row(self, number: int) -> NDArray[Any]:
         start = self.ends[number - 1] if number else 0
         return self.values[start : self.ends[number]]

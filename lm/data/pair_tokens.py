@@ -156,9 +156,7 @@ class FramedPairs:
         self, words: RaggedArray, tokens: RaggedArray, merges: DropoutMerges, keys: Indices
     ) -> RaggedArray:
         """Segment words with BPE dropout; keys are derived from those of sentences and word positions."""
-        lengths = words.lengths()
-        word_indices = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
-        word_keys = hash64(np.repeat(keys, lengths) ^ word_indices.astype(np.uint64))
+        word_keys = hash64(np.repeat(keys, words.lengths()) ^ words.positions().astype(np.uint64))
         return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=word_keys)
 
 

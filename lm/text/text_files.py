@@ -215,8 +215,8 @@ class TextFile:
         return rows.find_label_fields(self.field_names, *requested, file=self.name, is_table=self.is_table)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the temporary copy: another process finds it by its path and must not delete it."""
-        return {**self.__dict__, "format": self.format, "spool": None}
+        """Record the format. Another process doesn't delete a temporary copy: its finalizer is not pickled."""
+        return {**self.__dict__, "format": self.format}
 
     def read_as(self, changes: TextChanges) -> str:
         """Describe non-default decoding, given the normalisation changes; empty for the default."""
