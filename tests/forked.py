@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,23 +34,26 @@ class Forked:
         stdout: Stream = DEVNULL,
         stderr: Stream = DEVNULL,
         env: Mapping[str, str] | None = None,
-        start_new_session: bool = False,
     ) -> None:
         self.stdin, stdin_of_process = _open(stdin, writes=True)
         self.stdout, stdout_of_process = _open(stdout)
         self.stderr, stderr_of_process = _open(stderr)
         streams = [stdin_of_process, stdout_of_process, stderr_of_process]
-        place = dict(os.environ if env is None else env), str(Path.cwd()), start_new_session
+        place = dict(os.environ if env is None else env), str(Path.cwd())
         self._process = _CONTEXT.Process(target=_run, args=(function, [*map(str, arguments)], streams, *place))
         self._process.start()
         self.pid = self._process.pid or 0
         for stream in filter(None, streams):
             stream.close()
+        self._limit = threading.Timer(SECONDS, self.kill)  # so that a test that reads from it does not hang
+        self._limit.daemon = True
+        self._limit.start()
 
     def __enter__(self) -> "Forked":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._limit.cancel()
         self.kill()
         self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -120,11 +124,8 @@ def _run(
     streams: list[Connection | None],
     environment: dict[str, str],
     folder: str,
-    starts_session: bool,
 ) -> None:
     """Become a process as a shell starts it."""
-    if starts_session:
-        os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -192,6 +192,7 @@ def test_a_type_that_is_asked_for_is_tried_before_it_is_used(monkeypatch, capfd)
 def test_what_is_written_after_stderr_was_closed_is_no_concern():
     with Forked(print_dtypes, "cpu", stdout=PIPE, stderr=None) as process:
         assert process.stdout.read().startswith("float32")
+        assert process.wait() == 0
 
 
 def print_dtypes(device: str) -> None:

@@ -49,8 +49,8 @@ def test_a_reader_that_ends_does_not_end_training(arguments, tmp_path):
     reading, writing = os.pipe()
     with start(*arguments, *FEW, stdout=writing, stderr=writing) as process:
         os.close(writing)
-        assert os.read(reading, 1)
-        os.close(reading)
+        with os.fdopen(reading, "rb") as lines:
+            assert lines.readline()
         assert process.wait() == 0
     assert saved_step(tmp_path / "run") == 12
 

@@ -121,6 +121,7 @@ def test_names_that_are_no_utf8_are_escaped(tmp_path, escaping, capsys):
     assert json.loads(capsys.readouterr().out)["files"][0]["file"] == str(file)
     assert "caf\\udce9.txt" in (tmp_path / "page.html").read_text()
     done = lm("perplexity", escaping, file, "--csv")
+    assert done.returncode == 0, done.stderr
     (first, *_) = csv.DictReader(io.StringIO(done.stdout))
     assert first["file"].endswith("caf\\udce9.txt")
 

@@ -85,7 +85,8 @@ def test_switches_take_the_words_of_toml_and_of_variables(text, value, monkeypat
     switches = [(section, each.name) for section, kind in SECTIONS.items() for each in list_options(kind)
                 if each.kind is bool]  # fmt: skip
     parsed = given(*itertools.chain(*(("--set", f"{section}.{name}={text}") for section, name in switches)))
-    assert {(section, name): parsed[section].get(name) for section, name in switches} == dict.fromkeys(switches, value)
+    settings = {(section, name): set_to for section, values in parsed.items() for name, set_to in values.items()}
+    assert settings == dict.fromkeys(switches, value)
 
 
 def test_the_last_of_a_flag_and_its_setting_wins_and_lists_grow():

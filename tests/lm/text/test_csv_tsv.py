@@ -54,6 +54,7 @@ def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field():
         ('text,label\n"a\nb",c\nd\n', "csv", "a.csv: line 4: 1 field, and the first row has 2"),
         ('text,label\na,b\n"a" b,c\n', "csv", "a.csv: line 3: not a row of CSV"),
         ('text,label\na,b\n"a,c\nd,e\n', "csv", "a.csv: line 3: a closing quote is missing"),
+        ('text,label\na,b\n"a,c\n', "csv", "a.csv: line 3: a closing quote is missing"),
         ("text\tlabel\na\tb\tc\n", "tsv", "a.csv: line 2: 3 fields, and the first row has 2"),
     ],
 )

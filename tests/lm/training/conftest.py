@@ -96,7 +96,7 @@ def make_run(tmp_path, shards, byte_tokenizer):
 
 def new_run(folder: Path, shards: Path, tokenizer: Tokenizer, *, model: dict | None = None, **training: object) -> Run:
     """Start a small run on some shards."""
-    shape = {"context_length": 16, "d_model": 32, "n_layers": 1, "n_heads": 2, "dropout": 0.1, **(model or {})}
+    shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
     settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
     config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings))
     return start_run(folder, config, TrainingCorpus(shards, tokenizer))

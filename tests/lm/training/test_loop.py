@@ -348,7 +348,7 @@ def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
 
 
 def test_an_evaluation_tells_the_use_of_each_expert(make_run):
-    run = make_run(model={"n_layers": 2, "experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
+    run = make_run(model={"experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
     evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
     noted = [json.loads(line).get("validation_expert_use") for line in metrics_lines(run) if "validation_loss" in line]
     assert noted == [event.expert_use for event in evaluations]
@@ -361,7 +361,7 @@ def test_an_evaluation_tells_the_use_of_each_expert(make_run):
 
 
 @pytest.mark.parametrize(
-    "model", [{"value_residual": True, "n_layers": 2}, {"experts": 2}, {"attention": "window", "attention_window": 4}]
+    "model", [{"value_residual": True}, {"experts": 2}, {"attention": "window", "attention_window": 4}]
 )
 def test_activations_that_are_computed_again_change_nothing(model, make_run):
     runs = [
