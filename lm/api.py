@@ -98,7 +98,6 @@ class Model:
         """Wrap a loaded model.
 
         Args:
-            loaded: the model.
             improved: whether training improved on its start; None if unknown.
         """
         self.loaded, self.improved = loaded, improved

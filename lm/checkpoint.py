@@ -52,7 +52,6 @@ class LoadedModel:
         return self.config.data.supervised and self.tokenizer.chat_template is not None
 
     def __repr__(self) -> str:
-        """Folder, size, purpose and device."""
         size, device = count_parameters(self.model), next(self.model.parameters()).device.type
         return f"<{self.folder}: {size:,} parameters, {self.model.config.purpose}, on {device}>"
 
@@ -72,12 +71,7 @@ def save_checkpoint(
     """Write `RUN/checkpoints/step-N` atomically; returns its folder.
 
     Args:
-        run: run folder.
-        config: settings and plan.
         tokenizer: of the run, or of its targets.
-        model: weights.
-        optimizer: optimizer state.
-        state: progress.
         is_best: whether `best` points to this checkpoint from now on.
         source_tokenizer: of the sources, if they have their own.
         resumed_at: set for the first checkpoint after the run was resumed from an older one, at that step; later
@@ -232,11 +226,6 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
 
     Adapters are merged into their base weights.
 
-    Args:
-        path: a run or a checkpoint.
-        hardware: device and dtype.
-        which: checkpoint of a run.
-
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
@@ -273,7 +262,6 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
 
     Args:
         source: checkpoint whose settings, tokenizers and progress are copied.
-        out: folder of the new run.
         weights: of the whole model, without adapters.
         keeps_scores: whether the scores of the source hold, because the model is equivalent.
 

@@ -64,7 +64,6 @@ class Advice(str):
     settings: tuple[str, ...]
 
     def __new__(cls, text: str, *, settings: Sequence[str] = ()) -> Self:
-        """Create the warning, without flags."""
         advice = super().__new__(cls, text)
         advice.settings = tuple(settings)
         return advice

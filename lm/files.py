@@ -56,7 +56,6 @@ def _without_nan(values: object) -> object:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically."""
     replace_text(path, to_json(values, indent=2) + "\n")
 
 
@@ -84,7 +83,6 @@ def check_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents; InputError if that fails."""
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +206,6 @@ def atomic_new_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace the text of a file atomically."""
     with atomic_write_text(path) as file:
         file.write(text)
 
@@ -239,7 +236,6 @@ def set_default_permissions(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

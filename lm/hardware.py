@@ -54,7 +54,6 @@ class Hardware:
     Attributes:
         device: "cpu", "cuda" or "mps".
         dtype: of the model's matmuls.
-        threads: of the CPU.
         optimizer_dtype: of Muon's matmuls.
     """
 
@@ -74,12 +73,10 @@ class Hardware:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """`matmul_dtype` as a torch dtype."""
         return getattr(torch, self.matmul_dtype)
 
     @property
     def torch_optimizer_dtype(self) -> torch.dtype:
-        """The dtype of Muon's matmuls as a torch dtype."""
         return getattr(torch, self.optimizer_dtype)
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -289,7 +286,6 @@ def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats
     """Return the FLOP/s of a square matmul in a dtype: the peak for model-FLOPs utilisation.
 
     Args:
-        hardware: device and dtype.
         size: rows and columns [default: `matmul_size`].
         repeats: measurements, of which the median is returned.
     """

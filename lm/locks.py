@@ -115,7 +115,6 @@ class LockFile:
         self._close = weakref.finalize(self, os.close, descriptor)
 
     def release(self) -> None:
-        """Release the lock, as happens also when this object is deleted."""
         if self._close is not None:
             self._close()
             self._close = None

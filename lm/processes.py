@@ -106,7 +106,6 @@ def open_process_map(
 
     Args:
         prepare: called once in each process, returns the function; picklable.
-        processes: number of processes.
         environment: variables to set in them.
     """
     with WorkerPool(partial(_numbered_work, prepare), processes, environment=environment) as workers:
@@ -129,8 +128,6 @@ def map_on_threads(
 
     Args:
         work: releases the GIL most of the time, like compiled code.
-        items: the items.
-        threads: number of threads.
         max_pending: maximum number of results that wait for the caller [default: unlimited].
         prepare: called once on each thread.
 
@@ -167,14 +164,12 @@ class WorkerPool(Generic[Item, Result]):
 
         Args:
             prepare: called once in each process, returns the function that `imap_unordered` calls; picklable.
-            processes: number of processes.
             environment: variables to set in them.
         """
         self._prepare, self._number, self._environment = prepare, processes, environment or {}
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Start the processes."""
         for _ in range(self._number):
             ours, theirs = Pipe()
             with theirs:  # so that EOF is noticed
@@ -191,7 +186,6 @@ class WorkerPool(Generic[Item, Result]):
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        """Kill the processes."""
         for pipe, process in self._workers.items():
             process.kill()
             pipe.close()
@@ -238,7 +232,6 @@ class WorkerPool(Generic[Item, Result]):
         return kind, value
 
     def _worker_error(self, pipe: Connection) -> InputError:
-        """Return the error for a worker that has ended."""
         return InputError(
             f"a worker process has ended (exit code {self._workers[pipe].wait()}), perhaps because "
             "memory ran out; try again with fewer",
@@ -247,7 +240,6 @@ class WorkerPool(Generic[Item, Result]):
 
 
 def _popen_arguments(pipe: Connection) -> dict[str, Any]:
-    """Return the Popen arguments for a process that inherits a pipe but not the terminal's interrupts."""
     if sys.platform != "win32":
         return {"pass_fds": [pipe.fileno()], "process_group": 0}
     os.set_handle_inheritable(pipe.fileno(), True)

@@ -220,12 +220,10 @@ def describe_parent(path: Path) -> str:
 
 
 def record_import(run: Path, kind: str) -> None:
-    """Record that a run was imported."""
     files.replace_text(run / ORIGIN, f"import {kind}\n")
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """Return the step of a checkpoint, from its name."""
     return int(checkpoint.name.removeprefix(STEP))
 
 
@@ -355,7 +353,6 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
     """Raise InputError if a folder holds a run or other files, or cannot be created.
 
     Args:
-        folder: of the new run.
         can_resume: whether the message suggests to resume an existing run.
     """
     _check_name(folder)
@@ -373,7 +370,6 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
 
 
 def _visible_files(folder: Path) -> list[str]:
-    """Return the names of the files in a folder that are not hidden."""
     return sorted(path.name for path in folder.glob("[!.]*"))
 
 
@@ -428,7 +424,6 @@ def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
     """Raise InputError unless the files of a checkpoint match the checksums in its manifest.
 
     Args:
-        checkpoint: the folder.
         to_train: whether to verify the optimizer state too, which is up to twice as large as the weights.
     """
     for name, expected in _read_checksums(checkpoint).items():

@@ -27,9 +27,7 @@ class TensorEntry:
     """A tensor in a file.
 
     Attributes:
-        path: of the file.
         dtype: as in the format: "F32", "BF16", …
-        shape: dimensions.
         start: offset of its data in the file.
         size: number of bytes.
     """

@@ -69,5 +69,4 @@ class StopSignals:
         self._on_first()
 
     def received(self) -> bool:
-        """Whether a signal has been received."""
         return self.number != 0

@@ -97,13 +97,11 @@ class DtypeMeasurement:
         return is_faster and self.bits_per_byte_ratio <= _MAX_BITS_PER_BYTE_RATIO and self.load_delay <= _MAX_LOAD_DELAY
 
     def __str__(self) -> str:
-        """A description for users."""
         speeds = ", ".join(f"{1 / ratio:.2f} ({work})" for work, ratio in self.time_ratios.items())
         return f"{self.dtype}: {speeds} times as fast as float32, {self.bits_per_byte_ratio - 1:+.3%} bits/byte"
 
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
-    """Select the fastest acceptable dtype; float32 if there is none."""
     fit = [measured for measured in figures if measured.is_acceptable]
     return min(fit, key=lambda measured: next(iter(measured.time_ratios.values()))).dtype if fit else "float32"
 
@@ -115,7 +113,6 @@ def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = N
 
     Args:
         path: the run, or one of its checkpoints.
-        config: the hardware.
         effort: how long to measure [default: `THOROUGH`].
 
     Raises:
@@ -154,7 +151,6 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
 
     Args:
         run: just trained or imported.
-        config: the hardware.
 
     Returns:
         The measurement of the recorded dtype; None if it is float32, or if nothing was measured: on a GPU, without

@@ -20,7 +20,6 @@ from lm.training.step_timing import Timer, scaled_step_timer
 
 
 def is_installed() -> bool:
-    """Whether transformers is installed."""
     return find_spec("transformers") is not None
 
 
@@ -48,9 +47,6 @@ def plain_training_timer(
     """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
 
     Args:
-        config: of the run.
-        hardware: device and dtype.
-        batches: returns the batch.
         batch_scale: see `lm.training.step_timing`.
     """
     training = config.training

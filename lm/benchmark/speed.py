@@ -54,14 +54,10 @@ class Measurement:
     """The speed of a workload.
 
     Attributes:
-        preset: name of the model.
         task: an optimizer step, prefill, or decoding.
         rows: concurrent sequences.
         length: tokens of each.
-        hardware: device and dtype.
-        flops: FLOPs of the workload.
         limit: matmul FLOP/s in the same dtype.
-        timings: the timings.
         timed_rows: rows that were timed, if the time of all was extrapolated.
         peak_bytes: peak memory of a GPU; None elsewhere.
     """
@@ -79,17 +75,14 @@ class Measurement:
 
     @property
     def tokens(self) -> int:
-        """Of all rows."""
         return self.rows * self.length
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all rows."""
         return self.tokens / self.timings.seconds
 
     @property
     def baseline_tokens_per_second(self) -> float | None:
-        """Of Hugging Face."""
         theirs = self.timings.baseline_seconds
         return None if theirs is None else self.tokens / theirs
 
@@ -112,8 +105,6 @@ def measure_speed(
     """Measure a decoder-only model with random weights on random tokens.
 
     Args:
-        config: model, training and hardware.
-        limits: of the hardware.
         seconds: for each measurement and side, about.
         generating: hardware for generation [default: that of training].
         compare: measure Hugging Face's GPT-2 of the same shape too, alternating.
@@ -135,7 +126,6 @@ def choose_timed_rows(config: RunConfig, *, flops_per_second: float, seconds: fl
     """Choose the rows of a training step that takes a small part of the given seconds, at most the preset's batch.
 
     Args:
-        config: of the run.
         flops_per_second: of a matmul.
         seconds: for several steps.
     """

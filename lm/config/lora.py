@@ -49,7 +49,6 @@ class LoraConfig(CheckedConfig):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of layers with adapters."""
         return tuple(kind.strip() for kind in self.on.split(","))
 
     @property

@@ -94,7 +94,6 @@ class ModelConfig(ModelFields):
             self._check_blocks()
 
     def _derived_defaults(self) -> dict[str, Any]:
-        """Return the defaults derived from other settings."""
         defaults = {
             "init_std": 0.02 * math.sqrt(768 / self.d_model),
             "attention_bias": "all" if self.bias else "none",
@@ -186,7 +185,6 @@ class ModelConfig(ModelFields):
         self._check_experts()
 
     def _check_rotation(self) -> None:
-        """Raise UsageError for inconsistent settings of rotary positions."""
         if self.positions == "rotary" and self.rotary_dim % 2 and self.d_head * self.n_heads == self.d_model:
             raise UsageError(
                 f"rotary positions need an even head size, not {self.d_head}", settings=("d_model", "n_heads")
@@ -211,7 +209,6 @@ class ModelConfig(ModelFields):
                 raise UsageError(f"rope_scaling {self.rope_scaling} has no {name}", settings=(name, "rope_scaling"))
 
     def _check_syntax(self) -> None:
-        """Raise UsageError if no source can have trees, or depths have no sinusoids."""
         if self.syntax != "none" and not self.is_encoder_decoder:
             raise UsageError(
                 "positions by syntax are for the encoder of a translation model", settings=("syntax", "source")
@@ -224,7 +221,6 @@ class ModelConfig(ModelFields):
             raise UsageError(f"syntax {self.syntax} has no max_tree_distance", settings=("max_tree_distance", "syntax"))
 
     def _check_attention(self) -> None:
-        """Raise UsageError for inconsistent settings of attention."""
         elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
         for option in list_options(ModelConfig):
             if option.name in elsewhere and getattr(self, option.name) is not None:
@@ -248,7 +244,6 @@ class ModelConfig(ModelFields):
             )
 
     def _check_experts(self) -> None:
-        """Raise UsageError for inconsistent settings of experts."""
         if not self.experts:
             for option in list_options(ModelConfig):
                 if option.name in _OF_EXPERTS and getattr(self, option.name) != option.default:

@@ -27,10 +27,6 @@ class Option:
         kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
         optional: whether None is allowed; of a field whose type says nothing of it, a config puts a value in its place.
-        default: the value where none is given.
-        help: what the option does, for a person.
-        minimum: the least value allowed (for numbers).
-        maximum: the greatest value allowed (for numbers).
         flag: the command-line flag, with its dashes.
         aliases: other names of the flag, and with underscores of the key: that of an earlier version.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
@@ -110,8 +106,6 @@ def check_text(text: str, *, name: str, settings: Sequence[str] = ()) -> None:
     """Raise UsageError if a text is not valid UTF-8, as command-line bytes may be (lone surrogates).
 
     Args:
-        text: to check.
-        name: for the message.
         settings: those that it is a value of.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -159,7 +153,6 @@ def option(
 
 @cache
 def list_options(config: type[Any]) -> tuple[Option, ...]:
-    """Return the options of a config class, in order."""
     hints = get_type_hints(config)
     described = [field for field in dataclasses.fields(config) if "help" in field.metadata]
     return tuple(_describe(field, hints[field.name]) for field in described)
@@ -197,7 +190,6 @@ class CheckedConfig:
     """
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
-        """Return a copy with some fields changed."""
         changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
         return changed
 
@@ -223,7 +215,6 @@ def build_config(
     """Build a config from a mapping.
 
     Args:
-        config: the dataclass.
         values: by field name or alias.
         where: the source of the mapping, for messages ("config.json", "[model] of my.toml").
         earlier_names: field names by their names in earlier versions, for fields that are not options.

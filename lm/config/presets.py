@@ -287,7 +287,6 @@ _PORTABLE = "portable-"
 
 
 def is_preset(name: str) -> bool:
-    """Return whether there is a preset of that name."""
     named = name.removeprefix(_PORTABLE)
     return named in PRESETS or _OF_DEPTH.fullmatch(named) is not None
 
@@ -314,7 +313,6 @@ def portable_name(name: str) -> str:
 
 
 def is_portable_name(name: str | None) -> bool:
-    """Return whether a name is from `portable_name`."""
     return name is not None and name.startswith(_PORTABLE)
 
 
@@ -406,7 +404,6 @@ def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = N
     """Build the configuration of a preset with some fields given.
 
     Args:
-        name: of the preset.
         overrides: section ("model", "training", …) to given fields, which replace the preset's. A budget implies its
             schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
             decoder-only translation model has the layers of both stacks.

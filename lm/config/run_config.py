@@ -26,9 +26,7 @@ class RunPlan:
     """What was chosen for this machine and data: written before the first step, and only read afterwards.
 
     Attributes:
-        device: the run trains on.
         dtype: of the matmuls.
-        threads: CPU threads.
         optimizer_dtype: of Muon's matmuls.
         processes: number of ranks.
         micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
@@ -143,7 +141,6 @@ class RunConfig:
         return self.parallel.bidirectional or self.preset is None
 
     def _check_trees(self) -> None:
-        """Raise UsageError if the model reads dependency trees and the sources have none."""
         if self.parallel.bidirectional:
             raise UsageError(
                 "only one side has dependency trees: leave one of the two out", settings=("bidirectional", "syntax")
@@ -154,7 +151,6 @@ class RunConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with the format version first."""
         return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod

@@ -30,7 +30,6 @@ class DataFiles:
 
     Attributes:
         text: files, globs, folders, - for stdin, or a folder of prepared tokens.
-        source: files of sources.
         target: as many files of their translations, line by line.
         pairs: files that hold both sides.
         validation_source: sources to hold out, instead of a fraction of the pairs.
@@ -82,12 +81,10 @@ class DataFiles:
 
     @property
     def are_pairs(self) -> bool:
-        """Return whether these are sentence pairs."""
         return bool(self.source or self.pairs)
 
     @property
     def first(self) -> str:
-        """Return the name of the first file."""
         return [*self.text, *self.source, *self.pairs][0]
 
 
@@ -172,12 +169,10 @@ class RunSpec:
             raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """Build from the values of `to_dict`."""
         return cls(**{**values, "data": DataFiles(**values["data"])})
 
 

@@ -69,7 +69,6 @@ def _parse(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _prefix_errors(where: str) -> Iterator[None]:
-    """Prefix the messages of UsageErrors with the location of the value."""
     try:
         yield
     except UsageError as error:

@@ -152,7 +152,6 @@ class TrainingConfig(CheckedConfig):
 
     @property
     def forward_passes(self) -> int:
-        """Return the number of forward passes per batch."""
         return 2 if self.r_drop else 1
 
 

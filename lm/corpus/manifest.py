@@ -55,7 +55,6 @@ class SplitRecord:
     """A split of text or examples.
 
     Attributes:
-        documents: number of documents.
         tokens: number of tokens, special tokens included.
         bytes: UTF-8 bytes of the documents.
         shards: number of tokens per shard.
@@ -80,11 +79,6 @@ class PairSplit:
     """A split of sentence pairs, and what was filtered.
 
     Attributes:
-        pairs: number of pairs.
-        source_tokens: tokens of their sources.
-        target_tokens: tokens of their targets.
-        source_bytes: UTF-8 bytes of their sources.
-        target_bytes: UTF-8 bytes of their targets.
         longest: tokens of the longest sentence.
         blank: pairs removed because source or target is blank.
         too_long: pairs removed because source or target has too many tokens.
@@ -124,9 +118,7 @@ class PreparedManifest:
     """Common fields of all manifests.
 
     Attributes:
-        kind: of the data.
         key: hash of everything that the data depend on.
-        sources: the files of the corpus.
         validation_sources: the files of the validation split, if it has its own.
         sha256: checksums of the other files; None in old folders.
     """
@@ -147,7 +139,6 @@ class PreparedManifest:
         return dataclasses.replace(self, sha256=sha256)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, with the format version first."""
         return {"format_version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
@@ -165,7 +156,6 @@ class PreparedManifest:
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:  # noqa: ARG003
-        """Convert nested records of plain values."""
         return values
 
 
@@ -175,11 +165,9 @@ class Manifest(PreparedManifest):
 
     Attributes:
         tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
-        vocab_size: size of the vocabulary.
         dtype: NumPy dtype of the shards.
         separator: the line that ended documents.
         validation: what was held out, as given by the user.
-        splits: "train" and "validation".
         repetition: duplicated text; None for old folders.
         field: the field of the text, if it was named.
         label_field: that of the label, if it was named.
@@ -205,12 +193,10 @@ class Manifest(PreparedManifest):
 
     @property
     def supervised(self) -> bool:
-        """Return whether the documents are examples or conversations."""
         return self.kind in ("examples", "conversations")
 
     @property
     def data(self) -> DataConfig:
-        """Return the data settings of the corpus."""
         return DataConfig(
             validation=self.validation,
             separator=self.separator,
@@ -223,7 +209,6 @@ class Manifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """Convert the splits and the repetition."""
         splits, repetition = values["splits"], values.get("repetition")
         return {
             **upgrade_line_end_settings(values),
@@ -245,7 +230,6 @@ class PairManifest(PreparedManifest):
         validation: what was held out, as given by the user.
         max_length: maximum tokens of a source or target.
         max_ratio: maximum length ratio.
-        splits: "train" and "validation".
         has_dependency_heads: whether the sources have dependency trees; `heads` in files of earlier versions.
     """
 
@@ -262,7 +246,6 @@ class PairManifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """Convert the splits."""
         splits = {name: options.build_config(PairSplit, values["splits"][name], where=where) for name in SPLITS}
         return {**values, "languages": tuple(values["languages"]), "splits": splits}
 
@@ -273,7 +256,6 @@ class PartitionManifest(PreparedManifest):
 
     Attributes:
         number: of the partition, from 1.
-        count: number of partitions.
         tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
         chunks: names of all chunks of the corpus, in order, assigned to partitions round-robin.
         config: the data settings.
@@ -298,7 +280,6 @@ class PartitionManifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """Convert the config."""
         config = options.build_config(DataConfig, upgrade_line_end_settings(values["config"]), where=where)
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
@@ -313,7 +294,6 @@ MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
 
 
 def has_manifest(folder: Path) -> bool:
-    """Return whether a folder has a manifest, of any kind and format."""
     return _find_manifest(folder) is not None
 
 

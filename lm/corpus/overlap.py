@@ -127,9 +127,6 @@ class TrainingOverlap:
     def measure(self, folder: Path) -> dict[int, Overlap]:
         """Return the overlap of each file; estimated from samples if the training split is very large.
 
-        Args:
-            folder: of prepared tokens.
-
         Raises:
             InputError: the folder has no prepared tokens, or they are damaged.
         """
@@ -180,14 +177,10 @@ class PairOverlap:
         self._pairs: dict[int, list[SentencePair]] = {}
 
     def add(self, file: int, pairs: Iterable[SentencePair]) -> None:
-        """Add the first pairs of a file."""
         self._pairs[file] = [pair for pair in islice(pairs, _MOST_PAIRS) if pair.source and pair.target]
 
     def measure(self, folder: Path) -> dict[int, Overlap]:
         """Return the overlap of each file; estimated from samples if the training split is very large.
-
-        Args:
-            folder: of prepared pairs.
 
         Raises:
             InputError: the folder has no prepared pairs, or they are damaged.
@@ -232,7 +225,6 @@ def _hash_pairs(sources: RaggedArray, targets: RaggedArray) -> Hashes:
 
 
 def _hash_rows(rows: RaggedArray) -> Hashes:
-    """Return a hash of the tokens of each row."""
     starts = rows.ends - rows.lengths()
     keys = hash64(rows.values.astype(np.uint64)) ^ rows.positions().astype(np.uint64)
     sums = np.append(np.uint64(0), np.cumsum(hash64(keys)))

@@ -21,11 +21,8 @@ class ParallelSummary:
     """Counts and checksums from one pass over a parallel text.
 
     Attributes:
-        text: the parallel text.
         records: names, sizes and checksums of its files.
         pairs: number of pairs, including blank ones.
-        source_bytes: UTF-8 bytes of the sources.
-        target_bytes: UTF-8 bytes of the targets.
         hashes: of the first sources, for small corpora.
         pair_hashes: of all pairs, if requested.
         seen: hashes of pairs that also occur in other texts.
@@ -44,7 +41,6 @@ class ParallelSummary:
 
     @property
     def bytes(self) -> int:
-        """Return the UTF-8 bytes of sources and targets."""
         return self.source_bytes + self.target_bytes
 
     @property
@@ -70,12 +66,10 @@ class SplitPair:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Return source and target."""
         return self.pair.source, self.pair.target
 
     @property
     def location(self) -> str:
-        """Return files and line."""
         return f"{self.text.name}: line {self.pair.line}"
 
 
@@ -84,11 +78,9 @@ class ParallelCorpus:
     """A scanned parallel corpus.
 
     Attributes:
-        texts: the corpus.
         validation_texts: the validation split, if it has files of its own.
         fraction: held-out fraction of the pairs in `texts`; 0 if the validation split has its own files.
         validation: what is held out, as given by the user.
-        languages: of sources and targets, if known.
     """
 
     texts: tuple[ParallelSummary, ...]
@@ -99,17 +91,14 @@ class ParallelCorpus:
 
     @property
     def name(self) -> str:
-        """Return the first few file names, for messages."""
         return ", ".join(summary.text.name for summary in self.texts[:3])
 
     @property
     def pairs(self) -> int:
-        """Return the number of all pairs, including blank and validation pairs."""
         return sum(summary.pairs for summary in (*self.texts, *self.validation_texts))
 
     @property
     def has_dependency_heads(self) -> bool:
-        """Return whether the sources have dependency trees."""
         return self.texts[0].text.heads is not None
 
     @property
@@ -129,7 +118,6 @@ class ParallelCorpus:
 
     @property
     def bytes(self) -> int:
-        """Return the UTF-8 bytes of all text, including validation files."""
         return sum(summary.bytes for summary in (*self.texts, *self.validation_texts))
 
     @property
@@ -172,10 +160,8 @@ def scan_parallel_corpus(
     """Read every file of a parallel corpus once.
 
     Args:
-        texts: the corpus.
         data: what is held out, if `validation` is not given: a fraction, or a file of pairs.
         config: the languages, if file names don't tell.
-        validation: the validation split.
         reading: how a validation file of pairs is read.
 
     Raises:
@@ -214,8 +200,6 @@ def _scan_parallel_text(
     """Read a parallel text once.
 
     Args:
-        text: the text.
-        hashes_pairs: whether to hash all pairs.
         others: hashes of other pairs; records which of them occur here.
     """
     digests = [hashlib.sha256() for _ in text.all_files]

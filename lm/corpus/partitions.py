@@ -46,14 +46,11 @@ def prepare_partition(
     """Tokenize a partition of a corpus into a folder, or the part of it that is missing.
 
     Args:
-        corpus: the whole corpus.
         tokenizer: the same for all partitions.
         folder: created with its parents; may exist if empty or with this partition.
         number: of the partition, from 1.
-        count: number of partitions.
         force: replace another partition in the folder.
         processes: maximum number of processes [default: one per processor].
-        progress: called as text is tokenized.
 
     Raises:
         InputError: as of `prepare_corpus`, or another process works on the folder.

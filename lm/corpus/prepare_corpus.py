@@ -109,12 +109,10 @@ class PreparationStages:
     join: Callable[[Iterable[StoredChunk], Tokenizer, Path], WrittenShards]
 
     def chunks(self, corpus: Corpus) -> list[Chunk]:
-        """Divide a corpus into chunks."""
         return split_into_chunks(corpus, self.held_out(corpus))
 
 
 def select_stages(kind: DataKind) -> PreparationStages:
-    """Return the preparation steps for a kind of data."""
     if kind == "conversations":
         return PreparationStages(choose_held_out_examples, write_conversation_chunk, merge_conversation_chunks)
     if kind == "examples":
@@ -143,7 +141,6 @@ class PreparationInputs:
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
-        """Return the inputs for a corpus and a tokenizer."""
         contents = [[summary.identity for summary in group] for group in (corpus.files, corpus.validation_files)]
         key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
@@ -309,10 +306,6 @@ def tokenize_chunks(
     """Yield the chunks in order, loaded from a folder or tokenized into it.
 
     Args:
-        chunks: of a corpus.
-        tokenizer: the tokenizer.
-        write: tokenizes a chunk.
-        folder: of the chunks' folders.
         saved: the tokenizer's file.
         workers: number of processes [default: one per processor].
         done: called with the bytes done; by several processes, chunk by chunk.
@@ -478,7 +471,6 @@ class _TextChunkWriter:
         self._bytes = 0
 
     def add(self, piece: TextPiece, ids: Ids) -> None:
-        """Append a piece, given its tokens."""
         if piece.starts_document:
             if self._begins:
                 self._tokens.append(self._frame.between)
@@ -488,7 +480,6 @@ class _TextChunkWriter:
         self._bytes += len(piece.text.encode())
 
     def close(self) -> ChunkSplit:
-        """Finish the arrays."""
         self._edges.append(np.array(self._begins, dtype=np.int64))
         for writer in (self._tokens, self._edges):
             writer.close()
@@ -501,7 +492,6 @@ class _TextChunkWriter:
 
 
 def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    """Merge all chunks, in order, into the shards of both splits."""
     with contextlib.ExitStack() as stack:
         joined = {split: _SplitMerger(folder, split, tokenizer) for split in SPLITS}
         for split in joined.values():
@@ -541,7 +531,6 @@ class _SplitMerger:
         self._bytes += chunk.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
-        """Finish the shards durably."""
         documents = len(self._begins)
         if documents:
             self._append(self._frame.end)
@@ -555,7 +544,6 @@ class _SplitMerger:
         self._tokens += len(ids)
 
     def remove(self) -> None:
-        """Remove temporary files; close a file left open by a failure."""
         self._shards.discard()
         self._begins.discard()
         self.edges.unlink(missing_ok=True)

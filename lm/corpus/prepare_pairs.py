@@ -49,8 +49,6 @@ def load_or_train_tokenizers(
     """Train one tokenizer on source and target, or one on each, or load them from the cache.
 
     Args:
-        corpus: the corpus.
-        config: kind and size.
         parallel: whether vocabularies are separate, and whether both directions are trained, which takes language tags.
 
     Returns:
@@ -96,12 +94,8 @@ def prepare_pairs(
     ratio is too large.
 
     Args:
-        corpus: the corpus.
         tokenizer: of the targets; of the sources too, unless they have their own.
-        config: the filters.
-        source_tokenizer: of the sources, if separate.
         root: the cache [default: `cache_root()`].
-        progress: called as text is tokenized.
 
     Raises:
         InputError: a character has no token, or no pairs are left to train on.
@@ -178,11 +172,7 @@ def write_pair_splits(
     """Write the pairs of a corpus in the format of `lm.corpus.tokenized_pairs`; returns what each split holds.
 
     Args:
-        corpus: the corpus.
-        tokenizers: for source and target.
-        config: the filters.
         folder: an existing folder.
-        progress: called as text is tokenized.
 
     Raises:
         InputError: a character has no token, or the corpus has changed since it was scanned.
@@ -276,7 +266,6 @@ class _SplitWriter:
         self._count(filtered, lengths[:, filtered.kept], pairs)
 
     def close(self) -> PairSplit:
-        """Finish the files and return what the split holds."""
         for writer in self._writers:
             writer.close()
         return self._record
@@ -328,7 +317,6 @@ class _PairFilter:
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """Return (pairs,) whether a pair is kept."""
         return ~(self.blank | self.too_long | self.ratio)
 
 

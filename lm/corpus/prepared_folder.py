@@ -86,7 +86,6 @@ def rename_into_place(partial: Path, folder: Path, *, is_there: Callable[[], boo
 
     Args:
         partial: the complete folder, from `partial_folder`.
-        folder: the final name.
         is_there: returns whether another process was faster; then nothing is renamed.
     """
     files.sync(partial)
@@ -167,8 +166,6 @@ class PreparedFolder(Generic[M]):
     """A folder of prepared data.
 
     Attributes:
-        folder: its path.
-        manifest: what it holds.
         reused: whether it existed already.
         chunks_reused: how many of its chunks existed already, after an interruption.
     """
@@ -256,7 +253,6 @@ _HASHED_EACH_TIME = 1 << 26
 
 
 def compute_checksums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in a folder, by name."""
     return _hash_files(sorted(folder.iterdir()))
 
 
@@ -270,8 +266,6 @@ def verify_checksums(
     """Raise InputError if a file is missing or has another checksum; None (old folders) is accepted.
 
     Args:
-        folder: of prepared data.
-        sha256: by file name.
         advice: what to do about it.
         settings: those that do it.
     """
@@ -317,6 +311,5 @@ def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def _hash_files(paths: list[Path]) -> dict[str, str]:
-    """Return the SHA-256 of files, hashed concurrently."""
     hashes = processes.map_on_threads(files.sha256, paths, threads=processes.available_cores())
     return dict(zip((path.name for path in paths), hashes, strict=True))

@@ -26,13 +26,11 @@ class RaggedArray:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> RaggedArray:
-        """Build from lists or arrays."""
         values = _concatenate([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
     def concatenate(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
-        """Concatenate the rows of several arrays."""
         lengths = [part.lengths() for part in parts]
         return cls(
             _concatenate([part.values for part in parts]),
@@ -43,7 +41,6 @@ class RaggedArray:
         return len(self.ends)
 
     def lengths(self) -> Integers:
-        """Return (rows,) lengths."""
         return np.diff(self.ends, prepend=0)
 
     def positions(self) -> Integers:
@@ -89,7 +86,6 @@ class RaggedArray:
 
 
 def _concatenate(parts: Sequence[NDArray[Any]]) -> Integers:
-    """Concatenate arrays; an empty array if there are none."""
     return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
 
 

@@ -66,9 +66,6 @@ def measure_repetition(
     document, if the training split has the same document.
 
     Args:
-        train: the training split.
-        held_out: the validation split.
-        vocab_size: above every token.
         window: window length in tokens.
         folder: for a temporary file of hashes of very many documents [default: the system's].
     """
@@ -172,7 +169,6 @@ class RollingHash:
         return sums
 
     def window_hashes(self, sums: Hashes) -> Hashes:
-        """Return the hash of the window at each token, given prefix sums."""
         differences = sums[self.window :] - sums[: -self.window]
         return differences * self.inverses[: len(differences)]
 
@@ -182,7 +178,6 @@ class RollingHash:
 
 
 def _compute_powers(base: int, count: int) -> Hashes:
-    """Return base**0 … base**(count - 1) modulo 2**64."""
     powers = np.full(count, base, dtype=np.uint64)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint64)
@@ -230,12 +225,10 @@ class _HeldOutWindows:
         self.hashes = np.empty(len(self.starts), dtype=np.uint64)
 
     def record(self, block: _HashedBlock) -> None:
-        """Record the hashes of the windows in a held-out block."""
         inside = slice(*np.searchsorted(self.starts, [block.start, block.stop]))
         self.hashes[inside] = block.window_hashes[self.starts[inside] - block.start]
 
     def sort(self) -> None:
-        """Sort the hashes once all are recorded."""
         self.lookup = HashLookup(self.hashes)
 
     def mark_found(self, block: _HashedBlock) -> None:
@@ -271,7 +264,6 @@ class HashLookup:
 
     @property
     def is_found(self) -> NDArray[np.bool_]:
-        """Return (hashes,) whether each has been found."""
         return self._is_found[self._places]
 
 

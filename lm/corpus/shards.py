@@ -27,7 +27,6 @@ from lm.errors import InputError, UsageError
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Return the smallest dtype for the IDs of a vocabulary."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
@@ -62,7 +61,6 @@ class ArrayWriter:
                 self._stream.close()
 
     def discard(self) -> None:
-        """Close the file without finishing it."""
         with contextlib.suppress(OSError):  # as on a full disk, of which has been told already
             self._stream.close()
 
@@ -198,7 +196,6 @@ class ShardWriter:
     """Appends tokens to the shards of a split, in bounded memory."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, shard_tokens: int = SHARD_TOKENS) -> None:
-        """Write into an existing folder."""
         self._folder, self._split, self._dtype = folder, split, dtype
         self._shard_tokens = shard_tokens
         self._shard: ArrayWriter | None = None
@@ -222,7 +219,6 @@ class ShardWriter:
             self._shard.close()
 
     def discard(self) -> None:
-        """Close the open file after a failure."""
         if self._shard is not None:
             self._shard.discard()
 
@@ -248,7 +244,6 @@ class StoredChunk:
     """A tokenized chunk.
 
     Attributes:
-        folder: its files.
         splits: what it adds to each split.
         is_reused: whether it existed already.
     """
@@ -259,11 +254,9 @@ class StoredChunk:
 
     @property
     def bytes(self) -> int:
-        """Return the UTF-8 bytes of its text."""
         return sum(split.bytes for split in self.splits.values())
 
     def array(self, split: SplitName, name: str) -> npt.NDArray[Any]:
-        """Memory-map one of its arrays."""
         array: npt.NDArray[Any] = np.load(self.folder / array_file_name(split, name), mmap_mode="r")
         return array
 
@@ -295,6 +288,5 @@ def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> 
 
 
 def read_in_blocks(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
-    """Yield an array in blocks, to bound memory."""
     for start in range(0, len(array), block):
         yield array[start : start + block]

@@ -69,7 +69,6 @@ def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -
     """Return the bound below which hashes are held out.
 
     Args:
-        fraction: of the texts to hold out.
         few: all hashes, if there are fewer than `FEW_DOCUMENTS`: that fraction of them, but at least one, is held out.
     """
     if not fraction or few is None:
@@ -110,7 +109,6 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """Return the first few file names, for messages."""
         return ", ".join(summary.file.name for summary in self.files[:3])
 
     @property
@@ -120,12 +118,10 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
-        """Return the UTF-8 bytes of all text, including validation files."""
         return self.files_bytes + sum(summary.bytes for summary in self.validation_files)
 
     @property
     def files_bytes(self) -> int:
-        """Return the UTF-8 bytes of the text in `files`."""
         return sum(summary.bytes for summary in self.files)
 
     @property
@@ -182,8 +178,6 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
     """Read every file once. Files that are also named as validation are removed from the rest.
 
     Args:
-        files: the corpus.
-        config: separator, fields and held-out split.
         workers: maximum number of processes, for large corpora [default: one per processor].
 
     Raises:
@@ -242,7 +236,6 @@ class ChunkInput:
     """A file or part of one, from the start of one document to the end of another, and what is held out of it.
 
     Attributes:
-        file: the file.
         number: of the file in the corpus; validation files are counted last.
         identity: checksum of the file, and how it is decoded.
         size: decompressed bytes; approximate for row groups.
@@ -263,7 +256,6 @@ class Chunk:
     """Consecutive inputs: files of a corpus or ranges of them.
 
     Attributes:
-        inputs: in order.
         separator: the line that ends a document within a text file.
     """
 
@@ -298,7 +290,6 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
     """Divide a corpus into chunks, in order, validation files last.
 
     Args:
-        corpus: the corpus.
         held_out: what is held out of `corpus.files`.
     """
     all_files = [*corpus.files, *corpus.validation_files]
@@ -425,14 +416,10 @@ class ScannedCorpus(Protocol):
     """A scanned corpus of any kind."""
 
     @property
-    def name(self) -> str:
-        """Return the first few file names, for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def bytes(self) -> int:
-        """Return the UTF-8 bytes of all text."""
-        ...
+    def bytes(self) -> int: ...
 
 
 class Encodable(Protocol):
@@ -462,7 +449,6 @@ def encode_groups(
     """Yield groups of items with their encoding, in order; encoding is prefetched in a thread.
 
     Args:
-        corpus: the corpus.
         items: all of the corpus, in order.
         encode: called with a group, in another thread.
         progress: called when the caller is done with a group.
@@ -493,7 +479,6 @@ def _count_characters(item: Encodable) -> int:
 
 
 def count_text_bytes(item: Encodable) -> int:
-    """Return the UTF-8 bytes of an item's texts."""
     return sum(len(text.encode()) for text in item.texts)
 
 

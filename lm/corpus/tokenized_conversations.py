@@ -77,11 +77,9 @@ class StoredConversations:
 
     @property
     def records(self) -> npt.NDArray[Any]:
-        """Their records."""
         return self.examples.records if self.numbers is None else self.examples.records[self.numbers]
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of each."""
         return self.examples.lengths() if self.numbers is None else self.examples.lengths()[self.numbers]
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -125,7 +123,6 @@ class _SplitConversation:
 
     @property
     def texts(self) -> tuple[str]:
-        """Return the contents of the messages."""
         return (self.conversation.text,)
 
     @property
@@ -139,7 +136,6 @@ def holds_conversations(corpus: Corpus) -> bool:
 
 
 def _read_split_conversations(chunk: Chunk) -> Iterator[_SplitConversation]:
-    """Yield the conversations of a chunk with their splits."""
     for split, chunk_input, conversation in assign_splits(chunk, TextFile.conversations, _hash_conversation):
         yield _SplitConversation(split, chunk_input.number, chunk_input.file.name, conversation)
 
@@ -172,7 +168,6 @@ class _ConversationWriter:
         self._bytes += count_text_bytes(item)
 
     def close(self) -> ChunkSplit:
-        """Finish all files."""
         self._tokens.close()
         self._replies.close()
         if self._texts is not None:
@@ -181,7 +176,6 @@ class _ConversationWriter:
         return ChunkSplit(self._conversations, self._bytes)
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         self._tokens.discard()
         self._replies.discard()
         if self._texts is not None:
@@ -228,18 +222,15 @@ class _ConversationMerger(RowMerger):
             self._replies.append(marks)
 
     def close(self) -> SplitRecord:
-        """Finish all files durably."""
         self._replies.close()
         return super().close()
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         super().discard()
         self._replies.discard()
 
 
 def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    """Merge all chunks, in order, into the files of both splits."""
     held_out = []
     with contextlib.ExitStack() as stack:
         dtype = token_dtype(tokenizer.vocab_size)

@@ -71,7 +71,6 @@ _MAX_LABELS, _MAX_LABEL_BYTES = 1 << 16, 1 << 24
 
 
 def index_file_name(split: SplitName) -> str:
-    """Return the file name of a split's records."""
     return array_file_name(split, _INDEX)
 
 
@@ -95,7 +94,6 @@ class StoredExamples:
         return len(self.records)
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return (examples,) token counts."""
         return np.diff(self.records["end"], prepend=0)
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
@@ -188,7 +186,6 @@ class ExampleWriter:
         self._bytes += len(example.prompt.encode()) + size
 
     def close(self) -> ChunkSplit:
-        """Finish all files."""
         self._tokens.close()
         np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE_DTYPE))
         np.save(self._label_files[0], np.array(self._numbers, dtype="<i4"))
@@ -197,7 +194,6 @@ class ExampleWriter:
         return ChunkSplit(self._examples, self._bytes)
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         self._tokens.discard()
 
 
@@ -251,7 +247,6 @@ class RowMerger:
     """Merges the tokens and the index of all chunks in one split; a subclass adds what else it stores."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
-        """Write into an existing folder."""
         self._split: SplitName = split
         self._shards = ShardWriter(folder, split, dtype=dtype)
         self._index = ArrayWriter(folder / index_file_name(split), dtype=EXAMPLE_DTYPE)
@@ -269,13 +264,11 @@ class RowMerger:
         self._bytes += chunk.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
-        """Finish all files durably."""
         self._shards.close()
         self._index.close()
         return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         self._shards.discard()
         self._index.discard()
 
@@ -338,7 +331,6 @@ def assign_splits(
 
 
 def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
-    """Yield the examples of a chunk with their splits."""
     for split, chunk_input, example in assign_splits(chunk, TextFile.examples, _hash_example):
         yield SplitExample(split, chunk_input.number, chunk_input.file.name, example)
 
@@ -368,13 +360,11 @@ def write_example_chunk(
 
 
 def _encode_examples(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
-    """Return the tokens of the prompts, and of the completions."""
     prompts = tokenizer.encode_batch([item.example.prompt for item in group])
     return prompts, tokenizer.encode_batch([item.example.completion for item in group])
 
 
 def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    """Merge all chunks, in order, into the files of both splits."""
     with contextlib.ExitStack() as stack:
         dtype, labels = token_dtype(tokenizer.vocab_size), LabelCollector()
         joined = {split: ExampleMerger(folder, split, dtype=dtype, labels=labels) for split in SPLITS}

@@ -65,8 +65,6 @@ class StoredPairs:
     """A folder of sentence pairs.
 
     Attributes:
-        folder: its path.
-        manifest: what it holds.
         tokenizer: of the targets; of the sources too, unless they have their own.
         source_tokenizer: of the sources, if separate.
     """
@@ -132,7 +130,6 @@ class RaggedWriter:
     """Writes rows of integers, and where each row ends."""
 
     def __init__(self, folder: Path, name: str, *, dtype: str) -> None:
-        """Write into an existing folder."""
         self._values = ArrayWriter(folder / f"{name}.npy", dtype=dtype)
         self._ends = ArrayWriter(folder / f"{name}-ends.npy", dtype="int64")
         self._length = 0
@@ -143,12 +140,10 @@ class RaggedWriter:
         self._length += len(rows.values)
 
     def close(self) -> None:
-        """Finish the files durably."""
         self._values.close()
         self._ends.close()
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         self._values.discard()
         self._ends.discard()
 
@@ -170,7 +165,6 @@ class TreePositionWriter(RaggedWriter):
     """Writes the (tokens, 3) tree positions of the sources of a split."""
 
     def __init__(self, folder: Path, split: SplitName) -> None:
-        """Write into an existing folder."""
         super().__init__(folder, f"{split}-places", dtype="int32")
 
 
@@ -220,7 +214,6 @@ class WordTable:
         return RaggedArray(np.array(numbers, dtype=np.int64), ends[np.searchsorted(bounds, sentences.ends)])
 
     def rows(self) -> RaggedArray:
-        """Return the tokens of all words."""
         return RaggedArray(np.array(self._tokens, dtype=np.int64), np.array(self._ends, dtype=np.int64))
 
     def _add(self, word: bytes, size: int) -> list[int]:

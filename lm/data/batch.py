@@ -127,7 +127,6 @@ class Batch:
 
     @property
     def n_targets(self) -> int:
-        """Number of targets."""
         return int((self.targets != IGNORE_INDEX).sum())
 
     @property
@@ -157,7 +156,6 @@ class Batch:
             yield self.map_arrays(itemgetter(slice(start, start + (rows or self.rows))))
 
     def map_arrays(self, change: Callable[[Ids], Ids]) -> Batch:
-        """Apply a function to each array."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         changed: dict[str, Any] = {name: None if ids is None else change(ids) for name, ids in arrays.items()}
         return Batch(**changed)

@@ -82,7 +82,6 @@ def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, 
 
     Args:
         words: characters of each word, at least one.
-        merges: the rules.
         dropout: 0 gives plain BPE, 1 the characters.
         keys: (words,) the segmentation is a function of characters and key.
 
@@ -122,7 +121,6 @@ class _MergeTable:
             self.ranks[rows, first] = self._merges.ranks_of(self._tokens[rows, first], self._tokens[rows, second])
 
     def words(self) -> RaggedArray:
-        """Return the tokens of each row."""
         kept = self._tokens >= 0
         return RaggedArray(self._tokens[kept], np.cumsum(kept.sum(axis=1)))
 

@@ -45,9 +45,6 @@ def batch_ends(
 
     Args:
         lengths: (items,) in batch order; ascending if there is a `ratio`.
-        tokens: see `length_batches`.
-        rows: see `length_batches`.
-        ratio: see `length_batches`.
     """
     ends, start = [0], 0
     while start < len(lengths):

@@ -38,7 +38,6 @@ class ConversationData(RowData[StoredConversations]):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the conversations in a folder for a run."""
         return cls(
             open_conversations(folder, "train"),
             open_conversations(folder, "validation"),
@@ -67,7 +66,6 @@ class ConversationData(RowData[StoredConversations]):
         return [Advice(problem, settings=["context_length"]) for problem in problems]
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
-        """Return none: conversations have no labels."""
         return []
 
     def _count_replies(self, split: StoredConversations) -> int:

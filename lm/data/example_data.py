@@ -36,9 +36,7 @@ class StoredRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the number of tokens of each row."""
-        ...
+    def lengths(self) -> NDArray[np.int64]: ...
 
 
 Rows = TypeVar("Rows", bound=StoredRows)
@@ -52,7 +50,6 @@ class RowData(TrainingData, Generic[Rows]):
     """
 
     def __init__(self, train: Rows, validation: Rows, *, context: int, rows: int, seed: int) -> None:
-        """Create batches of `rows` rows."""
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self._key = hash64(np.array([seed], dtype=np.uint64))
         self.samples = len(train)
@@ -93,7 +90,6 @@ class ExampleData(RowData[StoredExamples]):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the examples in a folder for a run."""
         return cls(
             open_examples(folder, "train"),
             open_examples(folder, "validation"),
@@ -128,7 +124,6 @@ class ExampleData(RowData[StoredExamples]):
         return [Advice(f"{problem}: the beginning of the prompt is left out", settings=["context_length"])]
 
     def _check(self, examples: StoredExamples) -> None:
-        """Raise InputError if a completion does not fit into the context."""
         _refuse_long_completions(examples, self._context)
 
     def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:

@@ -50,13 +50,7 @@ class LabelledData(ExampleData):
         """Create batches of `rows` texts.
 
         Args:
-            train: examples of the training split.
-            validation: held-out examples.
             context: maximum tokens of a text.
-            rows: texts per batch.
-            seed: of their order.
-            labels: of the model.
-            tokenizer: of the tokens.
 
         Raises:
             InputError: an example has none of these labels.
@@ -70,7 +64,6 @@ class LabelledData(ExampleData):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the texts in a folder for a run."""
         train, validation = (open_examples(folder, split) for split in SPLITS)
         return cls(
             train,

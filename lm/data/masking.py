@@ -37,7 +37,6 @@ class WordBoundaries:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> Self:
-        """Build the table of a tokenizer."""
         special = set(tokenizer.special_tokens.values())
         spelled = [b"" if index in special else tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)]
         return cls(

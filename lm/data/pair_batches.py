@@ -88,7 +88,6 @@ def select_layout(model: ModelConfig, *, learns_source: bool = False) -> PairLay
     """Return the layout of a translation model.
 
     Args:
-        model: its config.
         learns_source: see `DecoderOnlyLayout`; ignored for encoder-decoders.
     """
     return DecoderOnlyLayout(learns_source) if model.decoder_only else EncoderDecoderLayout()
@@ -102,7 +101,6 @@ class PairBatches:
         sources: (pairs,) source IDs, in training order.
         targets: (pairs,) target IDs.
         ends: (batches,) where each batch ends.
-        layout: of the batches.
     """
 
     sources: RaggedArray
@@ -115,7 +113,6 @@ class PairBatches:
 
     @property
     def firsts(self) -> list[int]:
-        """Index of the first pair of each batch."""
         return [0, *self.ends[:-1].tolist()] if len(self) else []
 
     def batch(self, first: int, start: int, *, fraction: float = 1.0) -> Batch:
@@ -148,7 +145,6 @@ def bucket_pairs(
         targets: (pairs,) IDs.
         tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
         rows: maximum pairs of a batch.
-        layout: of the batches.
     """
     order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
     ends = batch_ends(lengths[order], tokens=tokens, rows=rows)

@@ -108,14 +108,11 @@ class PairData(TrainingData):
         """Create batches of the pairs in a folder.
 
         Args:
-            stored: the folder.
-            config: directions and BPE dropout.
             batch_tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
                 Decoder-only models get twice as many, so that batches have as many pairs.
             rows: maximum pairs of a batch.
             seed: of the order and of BPE dropout.
             context: maximum row length.
-            layout: of the batches.
 
         Raises:
             InputError: there are no pairs, or a pair is too long for the context.
@@ -141,7 +138,6 @@ class PairData(TrainingData):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the pairs in a folder for a run."""
         training, stored = config.training, open_pairs(folder)
         check_heads_given(config.model, are_given=stored.manifest.has_dependency_heads)
         return cls(
@@ -242,7 +238,6 @@ class PairData(TrainingData):
         """Return source and target IDs of samples; those of the first direction come first in the numbering.
 
         Args:
-            samples: (pairs,) their numbers.
             key: of the epoch, for BPE dropout.
         """
         direction_samples, pairs = np.divmod(samples, self.samples // len(self._directions))

@@ -39,8 +39,6 @@ class TranslationDirection:
     """A translation direction.
 
     Attributes:
-        source: side to translate from.
-        target: side to translate to.
         tag: language tag of the target, for bidirectional models.
     """
 
@@ -84,10 +82,8 @@ class FramedPairs:
         """Read the pairs of a folder.
 
         Args:
-            stored: the folder.
             dropout: BPE dropout, for rows with keys.
             context: maximum row length; sentences or pairs that BPE dropout makes longer are segmented without it.
-            layout: of the rows.
 
         Raises:
             UsageError: the tokenizer has no merges.
@@ -101,7 +97,6 @@ class FramedPairs:
         self._sentences, self._places = cache(stored.sentences), cache(stored.tree_positions)
 
     def special_tokens(self, direction: TranslationDirection) -> PairSpecialTokens:
-        """Return the special tokens around sources and targets."""
         target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
         return build_pair_frames(target, source, tag=direction.tag)
 
@@ -111,8 +106,6 @@ class FramedPairs:
         """The ids of the sources and of the targets of pairs; for sources with trees see `lm.corpus.tree_positions`.
 
         Args:
-            split: that they are in.
-            direction: in which they are translated.
             numbers: (pairs,) their places in the split.
             keys: (pairs,) what their BPE dropout follows from; without keys there is none.
         """

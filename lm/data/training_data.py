@@ -21,8 +21,6 @@ class ReferenceTranslation(NamedTuple):
     """A sentence to translate, with its reference translation.
 
     Attributes:
-        source: the sentence.
-        target: its translation.
         tag: language tag of the target, for bidirectional models.
         heads: of the source's words, for models with dependency trees.
     """
@@ -101,13 +99,7 @@ class TrainingData(ABC):
         """Return the size of an epoch for a model with `parameters` parameters: a number, and its unit."""
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Return warnings about data and run together, with advice.
-
-        Args:
-            parameters: of the model.
-            epochs: of the run.
-            patience: of the run, or None.
-        """
+        """Return warnings about data and run together, with advice."""
         return []
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002

@@ -99,7 +99,6 @@ class WindowData(TrainingData):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the tokens in a folder for a run."""
         return cls(
             open_split(folder, "train"),
             open_split(folder, "validation"),
@@ -109,7 +108,6 @@ class WindowData(TrainingData):
         )
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """Return the windows after `consumed` ones."""
         return _next_token_batch(self._order.batch(self._train, consumed, math.ceil(fraction * self._rows)))
 
     def validation(self) -> Iterator[Batch]:

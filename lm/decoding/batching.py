@@ -91,7 +91,6 @@ class Continuation:
     prompt_bytes: int = 0
 
     def append(self, event: Token | Finish) -> None:
-        """Append an event of this sample."""
         if isinstance(event, Token):
             self.prompt_bytes = self.prompt_bytes or event.prompt_bytes
             self.tokens.append(event.id)
@@ -116,7 +115,6 @@ class StopStringStream:
         """Create a stream.
 
         Args:
-            stream: decodes the tokens.
             stops: stop strings, not empty.
             first_text: replaces the text of the first token.
         """
@@ -251,13 +249,7 @@ class SampleBatch:
         """Create a batch whose prompts are prefilled; the other arguments are those of `generate`.
 
         Args:
-            session: with the prompts.
-            sampler: chooses the tokens.
-            samples: the samples.
-            history: their prompts.
             logits: (rows, vocabulary) of the next tokens.
-            stop_ids: tokens that end a sample.
-            alternatives: how many of the most probable tokens to return with each token.
         """
         self._session, self._history, self._logits = session, history, logits
         self._settings = SampleSettings(sampler, stop_ids, alternatives)
@@ -268,7 +260,6 @@ class SampleBatch:
 
     @torch.inference_mode()
     def sample(self) -> list[Token | Finish]:
-        """Sample the next token of each sample."""
         chosen, logprobs = self._choose()
         if any(sample.first_token is not None for sample in self._samples):
             chosen, logprobs = self._forced_tokens(chosen)
@@ -345,12 +336,8 @@ class SampleState:
     """A sample in progress.
 
     Attributes:
-        spec: the request.
-        settings: how tokens are chosen.
-        rng: random generator.
         n_left: tokens that it may still have.
         first_token: the given first token, until it is used.
-        is_finished: whether it has ended.
     """
 
     spec: SampleSpec
@@ -403,7 +390,6 @@ class Request:
 
     Attributes:
         prompt: IDs, at least one.
-        spec: the sample.
     """
 
     prompt: Sequence[int]
@@ -424,10 +410,7 @@ def generate_with_continuous_batching(
     Args:
         session: without rows.
         requests: the samples; consumed when there is room.
-        sampler: chooses the tokens; what a sample draws doesn't depend on the batch.
         batch_size: the most concurrent samples.
-        stop_ids: tokens that end a sample.
-        alternatives: how many of the most probable tokens to return with each token.
 
     Yields:
         Tokens and one Finish for each sample; those of different samples are interleaved.

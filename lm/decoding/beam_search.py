@@ -43,12 +43,7 @@ class CoveragePenalty:
     """
 
     def __init__(self, weight: float, sources: Sequence[SourceBatch]) -> None:
-        """Start without any attention.
-
-        Args:
-            weight: of the penalty.
-            sources: of each model.
-        """
+        """Start without any attention."""
         self.weight = weight
         self._attended = [torch.zeros(ids.shape[:2]) for ids, _ in sources]
         self._is_padding = [torch.arange(ids.shape[1]) >= lengths[:, None] for ids, lengths in sources]
@@ -168,11 +163,7 @@ class _BeamSearch:
 
     Attributes:
         prompts: (sources, length) IDs.
-        beam_size: hypotheses per source.
         stops: (stop tokens,) IDs.
-        refill: replace finished hypotheses in the beam.
-        filters: applied to the logits.
-        coverage: a coverage penalty.
     """
 
     prompts: Tensor
@@ -210,7 +201,6 @@ class _BeamSearch:
         """Advance by a token: the best candidates finish hypotheses or extend them.
 
         Args:
-            beams: the hypotheses so far.
             following: the best next tokens of each.
             at_once: sources leave the batch as soon as they are done.
 
@@ -247,9 +237,7 @@ class _FinishedHypothesis(NamedTuple):
 
     Attributes:
         score: see `Hypothesis`.
-        tokens: IDs.
         cumulative_logprobs: up to each token.
-        reason: the finish reason.
     """
 
     score: float
@@ -258,7 +246,6 @@ class _FinishedHypothesis(NamedTuple):
     reason: FinishReason
 
     def hypothesis(self) -> Hypothesis:
-        """Convert it, with the log-probability of each token."""
         logprobs = tuple(after - before for before, after in pairwise((0.0, *self.cumulative_logprobs)))
         return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
 
@@ -355,9 +342,6 @@ class _Beams:
         """Finish candidates, (sources, n) booleans.
 
         Args:
-            candidates: extensions of these hypotheses.
-            chosen: which of them.
-            reason: the finish reason.
             added: coverage penalty of each source and hypothesis; None for none.
         """
         sources, chosen_indices = chosen.nonzero(as_tuple=True)

@@ -87,12 +87,10 @@ class Chat:
 
     @property
     def has_template(self) -> bool:
-        """Whether the model's tokenizer has a chat template."""
         return self.generator.tokenizer.chat_template is not None
 
     @property
     def system(self) -> str | None:
-        """The system prompt."""
         return self.messages[0].content if self.messages and self.messages[0].role == "system" else None
 
     @system.setter

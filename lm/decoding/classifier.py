@@ -38,7 +38,6 @@ class ClassifiedText:
     """A text with its label.
 
     Attributes:
-        text: the text.
         probabilities: of each label, the most probable first.
     """
 
@@ -47,7 +46,6 @@ class ClassifiedText:
 
     @property
     def label(self) -> str:
-        """The most probable label."""
         return next(iter(self.probabilities))
 
 
@@ -57,7 +55,6 @@ class Classifier:
 
     Attributes:
         model: in eval mode, with labels.
-        tokenizer: of the model.
         batch_size: texts per batch; affects only speed.
     """
 
@@ -104,7 +101,6 @@ class CompletionClassifier:
 
     Attributes:
         model: in eval mode.
-        tokenizer: of the model.
         completions: of each label, with its delimiter.
         batch_size: pairs of text and label per batch; affects only speed.
     """
@@ -226,9 +222,7 @@ def build_classifier(
     """Build the classifier of a run: a masked model with labels, or a decoder with completions.
 
     Args:
-        loaded: the run.
         completions: labels of a decoder [default: those recorded in the run].
-        batch_size: texts per batch.
 
     Raises:
         UsageError: the run is not a classifier, or its labels are fixed.

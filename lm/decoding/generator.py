@@ -48,8 +48,6 @@ class Generator:
 
     Attributes:
         model: in eval mode.
-        tokenizer: of the model.
-        config: sampling settings.
         use_cache: use a KV cache; without it everything is recomputed for each token, which is the reference.
         batch_size: concurrent samples; affects speed and memory, not the samples.
         draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
@@ -166,8 +164,6 @@ class Generator:
         """Build the request for a sample.
 
         Args:
-            ids: of the prompt.
-            number: of the sample.
             max_tokens: at least 1.
             rng: from `Sampler.rng`.
             healed: retokenisations of the prompt, of which one is chosen; without any, the IDs are continued.

@@ -22,9 +22,7 @@ class MaskCandidate:
     """A candidate token for a mask.
 
     Attributes:
-        id: of the token.
         text: of the token, with replacement characters for incomplete characters.
-        probability: by the model.
     """
 
     id: int
@@ -37,7 +35,6 @@ class FilledText:
     """A text with candidates for its masks.
 
     Attributes:
-        text: as given.
         blanks: the most probable tokens of each mask, best first, predicted with the other masks in place.
         filled: the text with the best candidate for each mask.
     """
@@ -53,7 +50,6 @@ class MaskFiller:
 
     Attributes:
         model: in eval mode, without labels.
-        tokenizer: of the model.
         batch_size: texts per batch; affects only speed.
     """
 

@@ -52,7 +52,6 @@ class History:
         return self.tokens[:, first:].where(columns >= self.prompt_length[:, None], NO_TOKEN)
 
     def to(self, device: torch.device) -> History:
-        """The same on a device."""
         length = self.prompt_length
         return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
 
@@ -290,7 +289,6 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple
     Args:
         specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
             is a sequence, whose last token is biased after the others.
-        tokenizer: of the model.
 
     Raises:
         UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
@@ -375,7 +373,6 @@ class Sampler:
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """All filters, in order."""
         return (*self.penalties, *self.truncations)
 
     def rng(

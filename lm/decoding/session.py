@@ -73,7 +73,6 @@ class DecodeSession:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled code is used."""
         return any(model.plan.is_compiled for model in self._models)
 
     @property
@@ -108,7 +107,6 @@ class DecodeSession:
         Args:
             prompts: IDs, at least one each; of equal length if there are sources.
             sources: for each model the sources, one per row; only once.
-            output_spec: what to compute.
 
         Returns:
             The output for the new rows.
@@ -150,9 +148,7 @@ class DecodeSession:
         """Run the models on the unread tokens of some rows.
 
         Args:
-            rows: indices of rows.
             tokens: (rows, n) the last tokens, which are all unread tokens of cached rows; None if no row is cached.
-            output_spec: what to compute.
             held_back: last tokens of the rows that are left for later.
         """
         model_spec = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec

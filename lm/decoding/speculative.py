@@ -38,7 +38,6 @@ class DraftToken:
     """A proposed token.
 
     Attributes:
-        token: its ID.
         probabilities: (vocabulary,) from which it was drawn; None if it was certain.
     """
 
@@ -165,11 +164,8 @@ def generate_speculatively(
 
     Args:
         session: without rows.
-        drafter: proposes tokens.
         prompt: (1, length) IDs; at least one.
-        spec: the sample.
         sampler: chooses the tokens; with a seed the sample is reproducible, but not the one without a draft.
-        stats: counts draft tokens.
         stop_ids: tokens that end the sample.
         alternatives: how many of the most probable tokens to return with each token.
 
@@ -216,10 +212,6 @@ def _accept_or_resample(
 
     Args:
         logits: (1, vocabulary).
-        draft_token: the draft token, if any.
-        sampler: chooses.
-        rng: random generator.
-        history: the tokens so far.
     """
     if draft_token is None or sampler.greedy:
         return int(sampler.sample_tokens(logits, [rng], history))

@@ -58,8 +58,6 @@ class PromptEnding:
         """Find the end of a prompt to retokenise; None if there is none.
 
         Args:
-            tokenizer: of the model.
-            text: the prompt.
             ids: its tokens, after a start token or an earlier text. These are kept, and so is at least one ID.
         """
         if tokenizer.kind not in _SUBWORD_KINDS or tokenizer.merges_within_characters:
@@ -168,8 +166,6 @@ def heal_prompts(
 
     Args:
         session: without rows, before and afterwards.
-        endings: of the prompts.
-        tokenizer: of the model.
         sampler: its biases and penalties apply to tokens that extend beyond the prompt.
 
     Raises:

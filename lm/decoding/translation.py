@@ -51,7 +51,6 @@ class Translation:
     finish_reason: str = "blank"
 
     def __repr__(self) -> str:
-        """Text and score."""
         return f"<Translation {self.text!r}, score {self.score:.4g}>"
 
 
@@ -60,7 +59,6 @@ class TranslatedLine:
     """A line with its translations.
 
     Attributes:
-        source: the line.
         translations: as many as requested, best first; or fewer, if there are no more.
         left_out: source tokens at its end that were truncated.
         heads: the dependency heads of its words, if given.
@@ -72,7 +70,6 @@ class TranslatedLine:
     heads: DependencyHeads | None = None
 
     def __repr__(self) -> str:
-        """The line and its translations."""
         return f"<Translated {self.source!r}: {', '.join(map(repr, self.translations))}>"
 
 
@@ -92,7 +89,6 @@ class Translator:
 
         Args:
             models: one or more, with one target tokenizer.
-            config: the settings.
             sampler: samples translations if it is not greedy; its filters apply to beam search too.
             to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
             parallel_map: translates batches in other processes, each with such a translator (`translate_batch`).

@@ -32,7 +32,6 @@ class TranslationModel:
     """A model that translates, in eval mode.
 
     Attributes:
-        model: the model.
         tokenizer: of the targets.
         source_tokenizer: of the sources.
         has_tags: whether a source starts with a language tag, if the tokenizer has any.
@@ -70,7 +69,6 @@ class TranslationModel:
 
         Args:
             lines: stripped.
-            heads: of the words of each line.
         """
         encoded = self.source_tokenizer.encode_batch(lines)
         if self.model.config.syntax == "none":
@@ -126,7 +124,6 @@ class SourceLine:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is empty or white space."""
         return not self.text.strip()
 
     @property
@@ -146,10 +143,8 @@ def build_source_line(
 
     Args:
         number: of the line, from 0.
-        text: of the line.
         sources: for each model the frame, and the IDs of the line, with tree positions if used.
         prefix: IDs that the translation starts with.
-        heads: of its words, if given.
     """
     encoded, left_out = [], 0
     for model, frame, ids in sources:

@@ -48,7 +48,6 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> Laun
 
     Args:
         command: arguments of the Python interpreter, such as `-m` and a module.
-        processes: number of processes.
         start_time: start of a budget, in seconds of `time.monotonic`.
     """
     threads = os.environ.get("OMP_NUM_THREADS")

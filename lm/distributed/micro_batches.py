@@ -13,7 +13,6 @@ class MicroBatch(NamedTuple):
     """Rows of a batch for one forward and backward pass, which all ranks make together.
 
     Attributes:
-        batch: the rows.
         is_real: False for a dummy: a rank without rows left takes one of another rank, to take part in the collectives,
             and its loss is multiplied by 0.
         is_last: whether it is the last micro-batch of its batch.
@@ -29,8 +28,6 @@ def split_micro_batches(batch: Batch, *, rank: int, size: int, rows: int | None)
 
     Args:
         batch: the global batch; rows are divided evenly where possible.
-        rank: rank of this process.
-        size: world size.
         rows: maximum rows of a micro-batch; None for one micro-batch.
     """
     begin, end = (batch.rows * number // size for number in (rank, rank + 1))

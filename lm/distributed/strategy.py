@@ -33,7 +33,6 @@ class ParallelStrategy:
     """Training with all weights in one process, and the interface of the other strategies.
 
     Attributes:
-        loss: the model with its loss.
         is_sharded: whether each rank holds only a shard of each weight.
     """
 

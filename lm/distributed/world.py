@@ -18,12 +18,7 @@ R = TypeVar("R")
 
 
 class World:
-    """A world of one process, where collectives are trivial; the base class of `DistributedWorld`.
-
-    Attributes:
-        rank: rank of this process.
-        size: world size.
-    """
+    """A world of one process, where collectives are trivial; the base class of `DistributedWorld`."""
 
     rank = 0
     size = 1

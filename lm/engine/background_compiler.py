@@ -36,7 +36,6 @@ class BackgroundCompiler:
     """
 
     def __init__(self, process: subprocess.Popen[bytes], *, is_first: bool, may_wait: bool = True) -> None:
-        """Wrap a running process; see `start`."""
         self.is_first, self.may_wait, self._process = is_first, may_wait, process
 
     @classmethod
@@ -45,7 +44,6 @@ class BackgroundCompiler:
 
         Args:
             config: of the model that would be decoded.
-            device: of the model.
             is_long_running: the command runs so long that the compiler may take time from it.
 
         Returns:

@@ -38,7 +38,6 @@ class CudaGraphRecorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Create a recorder for a device."""
         self._stream, self._pool = _recording_stream(device), torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Computation) -> Computation:

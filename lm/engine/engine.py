@@ -78,7 +78,6 @@ class Engine(Protocol):
             rows: of the cache; all of them in a `TreeKVCache`.
             positions: of the first token of each row.
             cache: extended in place.
-            output_spec: what to compute.
             lengths: number of real tokens of each row, where padding follows them; only of new rows.
         """
 

@@ -32,7 +32,6 @@ def decoding_dtype(path: Path, config: HardwareConfig) -> str:
 
 
 def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
-    """Load the model of a checkpoint in a given dtype."""
     return load_model(checkpoint, select_inference_hardware(config, auto=dtype))
 
 

@@ -60,7 +60,6 @@ class SequenceKVCache:
             self.add(len(source.output))
 
     def needs_prefill(self, row: int) -> bool:
-        """Whether a row has no cached positions."""
         return not self._is_enabled or not self.lengths[row]
 
     def add(self, rows: int) -> None:
@@ -181,7 +180,6 @@ class SequenceKVCache:
             layer.set_write_positions(0, end)
 
     def advance(self, rows: Sequence[int], n: int) -> None:
-        """Count `n` more positions of some rows."""
         for row in rows:
             self.lengths[row] += n
 
@@ -250,12 +248,10 @@ class SequenceKVCache:
             self.lengths[row] = cached_length if cached_length <= length else 0 if self._states is not None else length
 
     def clear(self, rows: Collection[int]) -> None:
-        """Empty some rows."""
         for row in rows:
             self.lengths[row] = 0
 
     def buffer_rows_of(self, rows: Sequence[int]) -> list[int]:
-        """The buffer row of each row."""
         return [self.buffer_rows[row] for row in rows]
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
@@ -271,7 +267,6 @@ class SharedPrefix:
     """
 
     def __init__(self, model: DecoderOnly) -> None:
-        """Create an empty prefix."""
         self._model = model
         self.ids: tuple[int, ...] = ()
         self.cache: DecoderCache | RecurrentCache = model.new_cache()
@@ -398,7 +393,6 @@ class TorchEngine:
     name = "PyTorch"
 
     def __init__(self, model: DecoderModel) -> None:
-        """Wrap a model in eval mode."""
         self.model = model
 
     def new_cache(self, layout: Layout, source: Tensor | None = None, lengths: Tensor | None = None) -> KVCache:

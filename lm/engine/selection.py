@@ -87,7 +87,6 @@ def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str
     """Return the first setting of a model that an engine doesn't support, as `field=value`; None if it supports all.
 
     Args:
-        config: of the model.
         declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a missing field supports nothing.
     """
     for field in fields(config):
@@ -125,7 +124,6 @@ class EnginePlan:
 
     Attributes:
         model: in eval mode.
-        layout: of the KV cache.
         pytorch: runs what the other doesn't.
         accelerated: a faster engine, if one supports the model here.
         accelerated_up_to: of each operation, the most tokens per call for which the faster engine is used.
@@ -154,7 +152,6 @@ class EnginePlan:
         return str(weights.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
-        """A description for users: dtype, engine and reason."""
         name = self.pytorch.name if self.accelerated is None else f"{self.accelerated.name} engine"
         return f"{self.dtype}, {name} ({self.reason})"
 

@@ -144,7 +144,6 @@ class TreeKVCache:
         self._move_sources(self._slots.reorder(index, lazy=self.removes_rows_for_free))
 
     def release(self, rows: Collection[int]) -> None:
-        """Remove rows; the others keep their order."""
         self.select([row for row in range(len(self.lengths)) if row not in rows])
 
     def _compact(self) -> None:
@@ -200,8 +199,6 @@ class SlotTable:
         """Create one row per group, with nothing after the prefix.
 
         Args:
-            cache: of the model.
-            n_groups: number of groups.
             template: a tensor of the model's dtype, on its device.
             prefix: (groups,) real positions of the prefix, if it is padded.
         """

@@ -38,12 +38,10 @@ class SpecialToken(NamedTuple):
 
     @classmethod
     def before(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
-        """Return the start token of a frame, if any."""
         return [cls(index, START) for index in frame.before]
 
     @classmethod
     def after(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
-        """Return the end token of a frame, if any."""
         return [cls(index, END) for index in frame.after]
 
 

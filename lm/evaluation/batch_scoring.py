@@ -75,7 +75,6 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
 
     Args:
         model: in eval mode; an `EncoderDecoder` for a batch with a source.
-        batch: inputs and targets.
 
     Returns:
         (targets,) nats of each row.

@@ -72,12 +72,10 @@ class ClassificationScores:
 
     @property
     def examples(self) -> int:
-        """Return the number of texts."""
         return int(self.confusion.sum())
 
     @property
     def correct(self) -> int:
-        """Return the number of correct predictions."""
         return int(self.confusion.trace())
 
     @property
@@ -87,7 +85,6 @@ class ClassificationScores:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95% confidence interval of the accuracy (`wilson_interval`)."""
         return wilson_interval(self.correct, self.examples)
 
     @cached_property

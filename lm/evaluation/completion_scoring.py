@@ -58,9 +58,6 @@ def score_completions(
 
     Args:
         model: in eval mode.
-        tokenizer: the model's.
-        examples: prompts and completions.
-        context: window length in tokens.
         batch_size: examples scored together.
         name: of the file, for messages.
         parallel_map: scores batches in other processes, with `score_batch`.

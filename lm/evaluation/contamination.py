@@ -44,7 +44,6 @@ class ContaminationCheck:
 
     @classmethod
     def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
-        """Return the warnings for files of examples; see `warnings`."""
         check = cls(loaded)
         for number, file in enumerate(files):
             check.add_examples(number, file.examples())
@@ -89,11 +88,7 @@ class ContaminationCheck:
             self._pairs.add(file, pairs)
 
     def warnings(self, names: Sequence[str]) -> list[str]:
-        """Return a warning for each contaminated file, up to a few.
-
-        Args:
-            names: of the files, in order.
-        """
+        """Return a warning for each contaminated file, up to a few."""
         largest: dict[int, tuple[float, str]] = {}
         for run, folder in self._trained_on:
             overlap = self._pairs if self._loaded.config.model.translates else self._overlap

@@ -45,7 +45,6 @@ def measure_dtype_costs(
 
     Args:
         scorers: of the same model, by dtype.
-        files: to be scored.
         costs: receives the results, in the order of the dtypes; final at the end.
 
     Yields:

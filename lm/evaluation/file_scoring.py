@@ -81,8 +81,6 @@ class EncodedPiece:
         document: document index in the file.
         first: tokens of the document before this piece.
         offset: bytes of the document before it.
-        text_piece: the text.
-        tokens: its IDs.
         words: whitespace-separated words that begin in it.
     """
 
@@ -97,7 +95,6 @@ class EncodedPiece:
 
     @cached_property
     def data(self) -> bytes:
-        """Return the text in UTF-8."""
         return self.text_piece.text.encode()
 
     @cached_property
@@ -116,7 +113,6 @@ class ScoredSegment:
     """Consecutive scored tokens of a piece; an empty piece has one empty segment.
 
     Attributes:
-        piece: their piece.
         first: tokens of the piece before them.
         nats: (tokens,) surprisals; NaN for a token that is not scored.
     """
@@ -143,9 +139,7 @@ class ScoredSegment:
 class WindowScorer(Protocol[W]):
     """Splits documents into windows and scores these with a model."""
 
-    def make_splitter(self) -> WindowSplitter[W]:
-        """Return a splitter for the next document."""
-        ...
+    def make_splitter(self) -> WindowSplitter[W]: ...
 
     def score(self, windows: Sequence[W]) -> list[Nats]:
         """Return the surprisals of the tokens that each window accounts for; NaN for those not scored."""
@@ -180,9 +174,6 @@ def score_files(
     """Score files in bounded memory, each document on its own.
 
     Args:
-        window_scorer: of a model.
-        tokenizer: the model's.
-        files: of text.
         separator: the line that ends a document.
         batch_size: windows scored together, across files.
         parallel_map: scores batches in other processes, each with such a window scorer.

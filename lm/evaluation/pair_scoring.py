@@ -155,7 +155,6 @@ def score_pairs_streaming(
 
     Args:
         model: in eval mode.
-        encoder: of the model.
         pairs: from `ParallelText.pairs`.
         name: of the files, for messages.
         parallel_map: scores batches in other processes, with `score_batch`.

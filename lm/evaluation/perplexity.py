@@ -61,7 +61,6 @@ class PerplexityResult(Totals):
     lost_bytes: int = 0
 
     def __repr__(self) -> str:
-        """Return the metrics in one line."""
         if not self.tokens:
             return "<PerplexityResult of no tokens>"
         bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits/byte"
@@ -75,7 +74,6 @@ class PerplexityResult(Totals):
         return bool(self.unknown_tokens or self.lost_bytes)
 
     def add(self, nats: Nats) -> None:
-        """Count scored tokens."""
         self.tokens += len(nats)
         self.nats += float(nats.sum())
         self.squares += float(np.square(nats).sum())

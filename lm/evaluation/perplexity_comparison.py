@@ -116,7 +116,6 @@ def compare_models(
     Args:
         first: the files, scored by the first model.
         second: the same files, scored by the second model.
-        files: number of files.
         block_bytes: minimum size of independent blocks.
     """
     gatherers = [_BlockAccumulator(block_bytes) for _ in range(files)]

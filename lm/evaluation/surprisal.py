@@ -23,7 +23,6 @@ class TokenScore:
         index: token index in the document.
         offset: byte offset of its text in the document.
         bytes: length of its text; 0 if an earlier token has all of their character.
-        token: its ID.
         text: its text, with replacement characters for partial characters.
         nats: its surprisal; None for an unscored first token.
     """

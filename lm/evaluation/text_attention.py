@@ -23,7 +23,6 @@ class TextAttention:
     """An attention map with its texts.
 
     Attributes:
-        map: the weights.
         texts: the text, and its translation if there is one, shown above the map.
     """
 
@@ -43,8 +42,6 @@ def compute_attention(
     """Compute the attention of a model to a text.
 
     Args:
-        loaded: the model with its tokenizers.
-        text: the input.
         target: a translation of the text, to show its attention to the text.
         unit: rows and columns: words or tokens.
         to: the target language, for models with several.
@@ -129,8 +126,6 @@ def compute_translation_attention(
     """Compute the attention of a translation to its source and, without an encoder, to itself.
 
     Args:
-        model: a translation model with its tokenizers.
-        source: the source sentence.
         tokens: IDs of its translation, with or without the end token.
         unit: rows and columns: words or tokens.
         to: the target language, for models with several.

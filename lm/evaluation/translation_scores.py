@@ -49,8 +49,6 @@ class SystemComparison:
     """Two systems on the same lines.
 
     Attributes:
-        first: score of the first system.
-        second: score of the second system.
         p_value: of the paired bootstrap; None if the outputs are equal, and without a bootstrap.
     """
 

@@ -121,7 +121,6 @@ def build_window_scorer(
 
     Args:
         model: in eval mode.
-        tokenizer: the model's.
         context: window length in tokens.
         stride: tokens from one window to the next, at most `context`.
         score_every: for a masked model, score only every Nth token.
@@ -142,7 +141,6 @@ class TextScorer:
 
     Attributes:
         model: in eval mode.
-        tokenizer: of the model.
         separator: the line that ends a document.
         context: window length in tokens.
         stride: tokens from one window to the next.
@@ -179,7 +177,6 @@ class TextScorer:
 
     @property
     def window_scorer(self) -> WindowScorer[Any]:
-        """Return the window scorer of the model."""
         return build_window_scorer(
             self.model,
             self.tokenizer,
@@ -210,7 +207,6 @@ class TextScorer:
         """Score files, segment by segment.
 
         Args:
-            files: to be scored.
             scores: receives the totals of each file at the end.
             on_batch: called with each scored batch.
         """

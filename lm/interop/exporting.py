@@ -14,9 +14,7 @@ def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run's best checkpoint, or a checkpoint, atomically.
 
     Args:
-        run: the run or checkpoint.
         out: a folder, or for gguf a file, to be created.
-        config: the system and the dtype.
 
     Returns:
         What to report: "model"; for gguf also "words"; for peft "lora".

@@ -85,7 +85,6 @@ def is_installed() -> bool:
 
 
 def is_disabled() -> bool:
-    """Whether NUMBA_DISABLE_JIT is set."""
     try:
         return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
     except ValueError:  # as numba reads it

@@ -25,7 +25,6 @@ def njit(function: Function | None = None, *, is_entry: bool = False, **options:
     """`numba.njit`, with compiled functions kept in the code cache.
 
     Args:
-        function: to compile.
         is_entry: whether Python calls it; other functions get no wrappers, which take time to compile.
         options: of `numba.njit`.
     """

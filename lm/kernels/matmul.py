@@ -181,7 +181,6 @@ def matmul(weights, scales, bias, x, out, add, threads):
         x: (rows, inputs) float32.
         out: (rows, outputs) float32.
         add: whether to add.
-        threads: number of threads.
     """
     outputs = len(weights)
     quantised, units = _quantise_inputs(weights, x)
@@ -217,7 +216,6 @@ def matmul_activation(weights, scales, bias, x, out, activation, threads):
         x: (rows, inputs).
         out: (rows, outputs).
         activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
-        threads: number of threads.
     """
     width = len(weights) // 2 if activation == SWIGLU else len(weights)
     quantised, units = _quantise_inputs(weights, x)

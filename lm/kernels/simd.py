@@ -94,7 +94,6 @@ def broadcast(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
 
 
 def multiply_add_floats(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
-    """Multiply and add floats, fused."""
     return builder.fadd(total, builder.fmul(weights, x, flags=("contract",)), flags=("contract",))
 
 
@@ -107,6 +106,5 @@ def multiply_add_integers(builder: ir.IRBuilder, total: ir.Value, weights: ir.Va
 
 
 def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, places: Iterable[int]) -> ir.Value:
-    """Select elements of two vectors."""
     chosen = [*places]
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(BITS_32, len(chosen)), chosen))

@@ -26,7 +26,6 @@ class TopK(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, k: int) -> TopK:
-        """Allocate the arrays."""
         return cls(torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long), torch.empty(rows, k))
 
 

@@ -105,7 +105,6 @@ class MultiHeadAttention(Attention):
         return length * length / 2 if is_causal else float(length * length)
 
     def cached_values_per_position(self) -> Fraction:
-        """Return the number of cached values per position."""
         return Fraction(2 * self.kv_heads * self.head_size)
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:

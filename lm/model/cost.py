@@ -64,13 +64,10 @@ def training_flops(
     forward pass, for a frozen matrix, which has no gradient, only as many.
 
     Args:
-        config: of the model.
-        rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that the encoder reads.
         n_targets: positions per sequence, on average, that the output layer predicts [default: all].
         forward_passes: of the batch; R-Drop takes two.
-        lora: its adapters.
 
     Source: Kaplan et al. 2020, section 2.1.
     """

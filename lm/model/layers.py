@@ -123,7 +123,6 @@ class Linear(nn.Linear, Module):
         self.std, self.projected = std, [outputs] if projected is None else [*projected]
 
     def initialise(self) -> None:
-        """Draw the weights from a normal distribution."""
         nn.init.normal_(self.weight, std=self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

@@ -78,7 +78,6 @@ class LoraLinear(Linear):
         return list(accumulate(self.projected))
 
     def to_int8(self) -> Int8Linear:
-        """Merge and quantise to int8."""
         return self.merge().to_int8()
 
     @torch.no_grad()
@@ -126,8 +125,6 @@ def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, T
     """Merge adapters into the weights of a plain model; in float32, if the base model has lower precision.
 
     Args:
-        model: config of the base model.
-        lora: its adapters.
         weights: of both, by name; those that the model doesn't have (another output head) are left out.
 
     Raises:

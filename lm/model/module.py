@@ -59,7 +59,6 @@ def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
     """Count the parameters of each part of a module.
 
     Args:
-        module: the module.
         part: its own part, unless it has another.
     """
     parts = module.parts if isinstance(module, Module) else {}

@@ -92,7 +92,6 @@ class LearnedPositions(Module):
         self.weight, self.std = nn.Parameter(torch.empty(config.context_length, config.d_model)), config.init_std
 
     def initialise(self) -> None:
-        """Draw the vectors from a normal distribution."""
         nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
@@ -320,7 +319,6 @@ class T5Bias(Module):
         self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
-        """Draw the biases from a normal distribution."""
         nn.init.normal_(self.biases, std=self.std)
 
     def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
@@ -371,7 +369,6 @@ class RelativeEmbeddingTables(Module):
         self.std, self.heads_per_group = config.init_std, config.n_heads // config.n_kv_heads
 
     def initialise(self) -> None:
-        """Draw the embeddings from a normal distribution."""
         nn.init.normal_(self.keys, std=self.std)
         nn.init.normal_(self.values, std=self.std)
 

@@ -152,7 +152,6 @@ class Stack(Module):
         return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
 
     def new_cache(self) -> DecoderCache:
-        """An empty KV cache."""
         return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
 
     def cached_values_per_position(self) -> Fraction:
@@ -246,7 +245,6 @@ class Transformer(Module):
         self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if has_bias else None
 
     def initialise(self) -> None:
-        """Start with a bias of zero."""
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 

@@ -41,7 +41,6 @@ class Muon(torch.optim.Optimizer):
 
         Args:
             parameters: maps each parameter to the row counts of the matrices stacked in it, as in fused QKV.
-            lr: learning rate.
             weight_decay: multiplied by the learning rate.
             momentum: decay of the gradient's moving average.
             dtype: of the orthogonalisation, which may be approximate.
@@ -53,7 +52,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Update all matrices that have a gradient."""
         assert closure is None
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
@@ -97,7 +95,6 @@ def orthogonalise(matrices: Tensor, iteration: Orthogonalisation = "gram-newton-
     """Orthogonalise (matrices, rows, columns): singular values become about 0.7 to 1.2.
 
     Args:
-        matrices: to orthogonalise, each on its own.
         iteration: "gram-newton-schulz" iterates on Gram matrices where that takes fewer FLOPs, but only in float32: the
             rounding errors of bfloat16 would grow.
 

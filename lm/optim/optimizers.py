@@ -33,8 +33,6 @@ def build_optimizers(
     Matrices and embeddings are decayed, vectors (norms, biases) are not.
 
     Args:
-        model: to train.
-        config: of training.
         dtype: of Muon's matmuls.
         processes: world size.
         is_sharded: whether each rank has only a shard of the weights.

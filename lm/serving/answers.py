@@ -46,12 +46,8 @@ class CompletionAnswer:
         """Create the answer.
 
         Args:
-            model: of the completions.
-            request: what is asked for.
             completions: one per prompt.
-            stream: their events.
             echoed: the scores of the prompts, if they are asked for.
-            statistics: counts times.
         """
         self._model, self._request, self._completions, self._stream = model, request, completions, stream
         extra = {"dropped_turns": request.dropped_turns} if request.truncates else {}
@@ -84,7 +80,6 @@ class CompletionAnswer:
         return events
 
     async def collect(self) -> dict[str, Any]:
-        """Return the whole answer."""
         while self._n_unfinished:
             await self._next_events()
         choices = []

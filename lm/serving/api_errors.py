@@ -34,7 +34,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON object of the response."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 

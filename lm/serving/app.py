@@ -59,13 +59,7 @@ class Endpoints:
     """HTTP endpoints of the served models."""
 
     def __init__(self, models: Models, config: ServerConfig, statistics: Statistics) -> None:
-        """Create the endpoints.
-
-        Args:
-            models: by name.
-            config: limits.
-            statistics: records request counts and latencies.
-        """
+        """Create the endpoints."""
         self._models, self._config, self._statistics = models, config, statistics
         self._is_draining = False
 
@@ -105,25 +99,20 @@ class Endpoints:
         return JsonResponse({"status": "ok", "models": [model.name for model in self._models]})
 
     async def metrics(self, _: Request) -> Response:
-        """Metrics in Prometheus text format."""
         return Response(self._statistics.format(self._models), media_type="text/plain; version=0.0.4")
 
     async def list_models(self, _: Request) -> Response:
-        """List the models."""
         return JsonResponse({"object": "list", "data": [model.to_dict() for model in self._models]})
 
     async def get_model(self, request: Request) -> Response:
-        """Describe a model."""
         return JsonResponse(self._models.get(request.path_params["name"]).to_dict())
 
     async def completions(self, request: Request) -> Response:
-        """Continue prompts."""
         body = await self._read_body(request)
         parsed, model = parse_completion(body, self._config), self._models.get(body.get("model"))
         return await self._complete(request, model, parsed, CompletionAnswer)
 
     async def chat(self, request: Request) -> Response:
-        """Reply to messages."""
         body = await self._read_body(request)
         messages, parsed = parse_chat(body, self._config)
         model = self._models.get(body.get("model"))
@@ -162,7 +151,6 @@ class Endpoints:
         return [await _compute(model, partial(score, prompt, completion.ids)) for prompt, completion in prompts]
 
     async def score(self, request: Request) -> Response:
-        """Score a text."""
         body = await self._read_body(request, "text", "top")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         top = read_number(body, "top", 5, maximum=_MAX_TOP)
@@ -172,7 +160,6 @@ class Endpoints:
         return await self._compute_response(request, model, lambda: inspection.score(model, text, top=top))
 
     async def next(self, request: Request) -> Response:
-        """Return the distribution of the next token."""
         body = await self._read_body(request, "prompt", "top", *_SAMPLING_NAMES)
         model, settings = self._models.get(body.get("model")), read_sampling(body)
         (prompt, *others) = read_prompts(body)
@@ -191,7 +178,6 @@ class Endpoints:
         )
 
     async def attention(self, request: Request) -> Response:
-        """Return attention weights."""
         body = await self._read_body(request, "text", "target", "to", "layer", "head")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         target = None if body.get("target") is None else read_string(body, "target")
@@ -204,7 +190,6 @@ class Endpoints:
         )
 
     async def tokenize(self, request: Request) -> Response:
-        """Return the tokens of a text."""
         body = await self._read_body(request, "text")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         try:
@@ -213,7 +198,6 @@ class Endpoints:
             raise from_lm_error(error) from None
 
     async def detokenize(self, request: Request) -> Response:
-        """Return the text of tokens."""
         body = await self._read_body(request, "tokens")
         model, tokens = self._models.get(body.get("model")), body.get("tokens")
         size = model.tokenizer.vocab_size
@@ -228,7 +212,6 @@ class Endpoints:
         return JsonResponse({"text": text})
 
     async def translate(self, request: Request) -> Response:
-        """Translate lines."""
         body = await self._read_body(request, "text", "to", "alignments", *TRANSLATION_NAMES)
         model, lines = self._models.get(body.get("model")), body.get("text")
         if not model.loaded.model.config.translates:
@@ -255,18 +238,15 @@ class Endpoints:
         )
 
     async def fill(self, request: Request) -> Response:
-        """Predict masked tokens."""
         body = await self._read_body(request, "text", "top_k")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         top = read_number(body, "top_k", 5, minimum=1, maximum=_MAX_TOP)
         return await self._compute_response(request, model, lambda: inspection.fill(model, text, top=top))
 
     async def list_runs(self, _: Request) -> Response:
-        """The runs whose curves can be read."""
         return JsonResponse(await asyncio.to_thread(run_curves.list_runs, self._config.runs))
 
     async def run_metrics(self, request: Request) -> Response:
-        """The metrics of a run after a step."""
         name, first = request.path_params["name"], request.query_params.get("from", "0")
         if not first.isdecimal() or len(first) > 18:
             raise invalid("from must be a step", param="from")
@@ -332,7 +312,6 @@ class _EventStreamResponse(Response):
         self._events, self._stream, self._deadline = events, stream, deadline
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
         try:
             with noticing_disconnect(receive):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -353,8 +332,6 @@ def build_app(
     """Build the application.
 
     Args:
-        models: to serve.
-        config: access and limits.
         on_start: called in the event loop before the first request.
     """
     statistics = Statistics(_PATHS)

@@ -40,7 +40,6 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:  # noqa: ANN401
-        """Encode the object."""
         return to_json(content)
 
 
@@ -102,16 +101,12 @@ class AccessMiddleware:
         """Wrap the API.
 
         Args:
-            app: the API.
-            config: token and origins.
-            statistics: records request counts and latencies.
             public_paths: answered without the token: the files of the web interface.
         """
         self._app, self._config, self._statistics = app, config, statistics
         self._files, self._public = public_paths, {*_PUBLIC, *public_paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":  # websockets are switched off
             await self._app(scope, receive, send)
             return

@@ -66,7 +66,6 @@ class ScoredIds:
     """Tokens scored by a model.
 
     Attributes:
-        ids: the tokens.
         nats: surprisal of each token; None of a first token that nothing predicts.
         ranks: of each token among all, from 1.
         alternatives: (ID, log-probability) of the best tokens at each position.
@@ -165,10 +164,8 @@ def next_tokens(model: ServedModel, generator: Generator, ids: Sequence[int], *,
     """Return the most probable next tokens, before and after the filters of the settings.
 
     Args:
-        model: the model.
         generator: with the settings.
         ids: of the prompt, at least one; the last token is not retokenised.
-        top: how many to return.
     """
     decoder, sampler = model.decoder, generator.sampler
     window = list(ids)[window_start(len(ids), decoder.config.context_length) :]

@@ -59,12 +59,10 @@ class ServedModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, of the targets if the model translates."""
         return self.loaded.tokenizer
 
     @property
     def purpose(self) -> str:
-        """What the model is for."""
         return self.loaded.model.config.purpose
 
     @cached_property
@@ -77,7 +75,6 @@ class ServedModel:
 
     @cached_property
     def offsets(self) -> TokenOffsets:
-        """Byte offsets of tokens."""
         return TokenOffsets(self.tokenizer)
 
     def wrong_kind(self, description: str) -> ApiError:
@@ -101,14 +98,12 @@ class ServedModel:
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
-        """The tokens that end a reply."""
         return self.chat_template.end_of_turn(self.tokenizer)
 
     def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
         Args:
-            messages: a conversation.
             max_tokens: of the reply.
             truncates: whether the oldest turns may be left out; see `fit_into_context`.
 
@@ -184,7 +179,6 @@ class Models:
     """The models of a server; the first is the default if there are no others."""
 
     def __init__(self, served: Iterable[ServedModel]) -> None:
-        """Wrap models with different names."""
         self._by_name = {model.name: model for model in served}
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -240,9 +234,6 @@ def load_models(runs: dict[str, Path], hardware: HardwareConfig, config: ServerC
     """Load models.
 
     Args:
-        runs: by name.
-        hardware: what to run on.
-        config: limits.
         deliver: receives the events of completions.
 
     Raises:

@@ -29,7 +29,6 @@ def to_json(value: Any) -> bytes:  # noqa: ANN401
 
 
 def to_event(value: Any) -> bytes:  # noqa: ANN401
-    """Encode a server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
 
 
@@ -43,7 +42,6 @@ class ResponseMetadata:
     Attributes:
         kind: of the object, such as "text_completion".
         prefix: of the ID.
-        model: the model.
         extra: fields beyond OpenAI's.
         key: what tells its ID from others.
         created: seconds since 1970.
@@ -57,7 +55,6 @@ class ResponseMetadata:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def to_dict(self, choices: Sequence[Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return an object with choices."""
         return {
             "id": f"{self.prefix}-{self.key}",
             "object": self.kind,
@@ -71,7 +68,6 @@ class ResponseMetadata:
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """Return the number of tokens of a request."""
     total = prompt_tokens + completion_tokens
     return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
@@ -132,5 +128,4 @@ def prompt_tokens(scored: ScoredIds) -> list[tuple[int, float | None, Alternativ
 
 
 def mean_logprob(sample: Continuation) -> float:
-    """Return the mean log-probability of a sample's tokens."""
     return sum(sample.logprobs) / max(1, len(sample.logprobs))

@@ -74,7 +74,6 @@ class Completion:
             generator: with the settings.
             prompt: a text, or IDs.
             sampler: of these settings; completions with the same one are sampled together.
-            samples: their number.
             seed: sampling seed; None for a random one.
             repeat: equal prompts before it in the same request.
             alternatives: how many of the most probable tokens to return with each token.
@@ -157,7 +156,6 @@ class PrefixCache:
     """The prefixes of recent prompts, up to a number of tokens."""
 
     def __init__(self, model: DecoderOnly, capacity: int) -> None:
-        """Create an empty cache for `capacity` tokens."""
         self._model, self._capacity, self._prefixes = model, capacity, deque[SharedPrefix]()
 
     def start(self, ids: Sequence[int]) -> SharedPrefix:

@@ -69,13 +69,11 @@ class _Server(uvicorn.Server):
         self._exit = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
         await super().startup(sockets)
         if self.started:
             self.on_ready()
 
     async def main_loop(self) -> None:
-        """Wait for a signal."""
         self._loop = asyncio.get_running_loop()
         if not self.should_exit:
             await self._exit.wait()
@@ -87,7 +85,6 @@ class _Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._exit.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running requests end."""
         self.on_shutdown()
         await super().shutdown(sockets)
 
@@ -102,9 +99,6 @@ def serve(
     """Serve models until SIGINT or a termination signal, which is raised again after running requests have ended.
 
     Args:
-        runs: by name.
-        config: address and limits.
-        hardware: what to run on.
         on_ready: called with the URL and the models before the first request.
 
     Raises:

@@ -21,7 +21,6 @@ class Histogram:
         self._counts, self._sum = [0] * (len(_BUCKETS) + 1), 0.0
 
     def add(self, seconds: float) -> None:
-        """Count a duration."""
         self._counts[bisect_left(_BUCKETS, seconds)] += 1
         self._sum += seconds
 

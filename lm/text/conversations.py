@@ -44,12 +44,7 @@ _SHAREGPT_ROLES: dict[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side says in a turn.
-
-    Attributes:
-        role: system, user or assistant.
-        content: the text.
-    """
+    """What one side says in a turn."""
 
     role: Role
     content: str
@@ -78,11 +73,9 @@ class Conversation:
 
     @property
     def replies(self) -> list[str]:
-        """Return the contents of the assistant's messages."""
         return [message.content for message in self.messages if message.role == "assistant"]
 
     def to_json(self) -> str:
-        """Return the conversation as a line of a file."""
         return json.dumps({"messages": [message.to_dict() for message in self.messages]}, ensure_ascii=False)
 
 
@@ -106,7 +99,6 @@ def parse_conversations(
     """Yield the conversations in the rows of a file of training data.
 
     Args:
-        rows: of the file.
         on_malformed: called with rows that are no conversation [default: raise the error].
 
     Raises:

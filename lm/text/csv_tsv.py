@@ -40,7 +40,6 @@ def parse_rows(
     Args:
         blocks: the text, cut anywhere.
         name: of the file, for messages.
-        kind: of the table.
         header: whether the first row has the column names; otherwise they are numbers, from 1.
         on_malformed: called with rows of another number of fields [default: raise the error].
 

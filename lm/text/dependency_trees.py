@@ -28,7 +28,6 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
 
     Args:
         line: whitespace-separated heads.
-        sentence: whose words they belong to.
         where: file and line, for messages.
 
     Raises:

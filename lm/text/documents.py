@@ -46,7 +46,6 @@ class TextPiece:
     """A non-empty part of a document, of bounded size.
 
     Attributes:
-        text: of the part.
         starts_document: whether it is the first piece of its document.
         context: preceding text, to be tokenized with it.
         context_tokens: how many first tokens belong to the context, to be dropped.
@@ -63,10 +62,8 @@ class FileSummary:
     """Counts and checksum from one pass over a file.
 
     Attributes:
-        file: the file.
         sha256: checksum of its decompressed bytes.
         size: number of decompressed bytes.
-        documents: number of documents.
         bytes: UTF-8 bytes of the normalised text, without separators, whatever the encoding of the file.
         changes: what normalisation found and, unless it is to be kept, removed.
     """
@@ -128,7 +125,6 @@ def read_pieces(
     """Yield the documents of a file in pieces of at most a few hundred kilobytes, cut anywhere.
 
     Args:
-        file: the file.
         separator: the line that ends a document, for files without rows.
         on_block: called with each decompressed block of bytes as it is read.
         file_range: the part to read, from `split_into_ranges` [default: the whole file].

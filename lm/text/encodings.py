@@ -56,7 +56,6 @@ def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False, can_n
 
     Args:
         beginning: the first bytes.
-        name: of the file.
         compressed: whether the file has to be decompressed first.
         can_name_encoding: whether a setting selects another encoding.
     """
@@ -82,7 +81,6 @@ def decoding_error(
 
     Args:
         error: raised by the decoder; encodings are guessed from its bytes.
-        name: of the file.
         offset: of the first invalid byte in the text.
         compressed: whether the file has to be decompressed first.
         encoding: the expected encoding.

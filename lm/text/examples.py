@@ -46,7 +46,6 @@ class Example:
 
     @property
     def label(self) -> str:
-        """Return the completion without its delimiter."""
         return parse_label(self.completion)
 
 
@@ -64,7 +63,6 @@ def parse_examples(
     """Yield the examples in the rows of a file.
 
     Args:
-        rows: of the file.
         columns: of text and label [default: detected per row].
         on_malformed: called with rows that are no example [default: raise the error].
 

@@ -105,7 +105,6 @@ class _TextBuffer:
         return self._text[self.position : self.position + 1]
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Advance past a match of a pattern."""
         while True:
             match = pattern.match(self._text, self.position)
             self.position = match.end() if match else self.position

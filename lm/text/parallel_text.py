@@ -76,12 +76,10 @@ class ParallelText:
 
     @property
     def all_files(self) -> tuple[TextFile, ...]:
-        """Return the text files and the file of heads."""
         return self.files if self.heads is None else (*self.files, self.heads)
 
     @property
     def name(self) -> str:
-        """Return the file names, for messages."""
         return " and ".join(file.name for file in self.files)
 
     @property

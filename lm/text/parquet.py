@@ -21,7 +21,6 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
     """Yield the rows of a table.
 
     Args:
-        path: of the file.
         fields: the columns to read. If one is missing, rows list all columns, without values.
         name: of the file, for messages.
         groups: the row groups to read [default: all].

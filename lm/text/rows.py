@@ -31,7 +31,6 @@ MalformedRowCallback = Callable[[int, InputError], None]
 
 
 def raise_malformed(number: int, error: InputError) -> None:  # noqa: ARG001 (a `MalformedRowCallback`)
-    """Raise the error of a malformed row."""
     raise error
 
 
@@ -212,9 +211,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], T], *, on_malformed: 
     """Yield what each row is parsed to.
 
     Args:
-        rows: of a file.
         parse: raises InputError if a row is malformed.
-        on_malformed: called with malformed rows.
 
     Raises:
         InputError: raised by `on_malformed`; the message names the next malformed rows as well.
@@ -266,8 +263,6 @@ def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     """Return the text in a field of a row.
 
     Args:
-        row: has the field.
-        field: its name.
         settings: those that choose another field, for messages.
 
     Raises:
@@ -285,12 +280,10 @@ def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
 
 
 def list_fields(values: Mapping[str, Any]) -> str:
-    """List the first few field names, for messages."""
     return ", ".join(list(values)[:10]) or "nothing"
 
 
 def describe_type(value: object) -> str:
-    """Return the type of a value in words, for messages."""
     names = {
         dict: "an object",
         list: "a list",

@@ -83,7 +83,6 @@ class TextFile:
         name: as the user wrote it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
         data: which fields are text, whether rows are supervised examples, and how line ends are treated.
-        reading: format and encoding.
         temporary_copy: the copy of stdin or a pipe, deleted with the last TextFile that refers to it.
         malformed_rows: numbers of the rows that were left out, unless `changes` recorded them.
     """
@@ -150,7 +149,6 @@ class TextFile:
 
     @property
     def supervised(self) -> bool:
-        """Return whether each row is a supervised example."""
         return self.data.supervised
 
     @cached_property
@@ -453,8 +451,6 @@ def find_text_files(
     contributes the files it matches.
 
     Args:
-        patterns: as given by the user.
-        data: which fields are text.
         reading: which files to include, and how they are read.
 
     Raises:

@@ -79,9 +79,7 @@ class TokenEncoder(Protocol):
         """Return the token that ends a document."""
         ...
 
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Encode a text."""
-        ...
+    def encode(self, text: str, *, parse_special: bool = False) -> list[int]: ...
 
     def encode_with_offsets(self, text: str, *, parse_special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
         """Encode a text; also returns where each token begins and ends in it."""
@@ -127,14 +125,12 @@ class ChatTemplate:
 
     @property
     def is_default(self) -> bool:
-        """Return whether it is our own."""
         return self.source == DEFAULT_TEMPLATE
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Return the text of messages.
 
         Args:
-            messages: in order.
             add_generation_prompt: whether a reply of the assistant follows.
 
         Raises:

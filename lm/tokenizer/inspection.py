@@ -20,7 +20,6 @@ class CompressionStats:
 
     Attributes:
         bytes: UTF-8 bytes of the text.
-        tokens: number of tokens.
         words: number of whitespace-separated words.
     """
 
@@ -49,10 +48,7 @@ def measure_compression(
     """Tokenize files in bounded memory, and count bytes, tokens and words.
 
     Args:
-        tokenizer: the tokenizer.
-        files: text files.
         separator: the line that ends a document.
-        progress: called as text is tokenized.
 
     Raises:
         InputError: a file is not UTF-8 text, or has characters that the tokenizer does not know.

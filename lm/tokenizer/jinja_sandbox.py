@@ -23,9 +23,7 @@ def render(source: str, *, generation_marks: tuple[str, str], **values: Any) -> 
     """Render a template with these values.
 
     Args:
-        source: the template.
         generation_marks: written around the text of `{% generation %}` blocks.
-        values: what the template reads.
 
     Raises:
         InputError: it is invalid, refuses the values, or does what the sandbox forbids.
@@ -81,7 +79,6 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A sandbox that refuses unsafe attributes at once; Jinja's own lets a template print them, as nothing."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:  # noqa: ANN401
-        """Refuse an attribute."""
         raise jinja2.exceptions.SecurityError(f"attribute {attribute!r} of {type(obj).__name__}")
 
 
@@ -91,7 +88,6 @@ class _GenerationBlock(jinja2.ext.Extension):
     tags = {"generation"}  # noqa: RUF012 (as Jinja declares it)
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Parse a block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_mark_block"), [], [], body).set_lineno(line)

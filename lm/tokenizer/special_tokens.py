@@ -75,12 +75,7 @@ def choose_language_tag(
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokenFrame:
-    """The special tokens around a text.
-
-    Attributes:
-        before: IDs before it.
-        after: IDs after it.
-    """
+    """The special tokens around a text."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()

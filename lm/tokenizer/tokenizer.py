@@ -248,7 +248,6 @@ class Tokenizer:
         """Encode a text.
 
         Args:
-            text: any text.
             parse_special: encode the spelling of a special token as that token.
 
         Raises:
@@ -318,7 +317,6 @@ class Tokenizer:
         """Encode a text, and return where each token begins and ends in it, in characters.
 
         Args:
-            text: any text.
             parse_special: as of `encode`.
 
         Raises:

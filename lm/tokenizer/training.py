@@ -32,7 +32,6 @@ class TrainedTokenizer:
     """A tokenizer and how much text it was trained on.
 
     Attributes:
-        tokenizer: the tokenizer.
         sample_bytes: UTF-8 bytes of the text that was used.
         corpus_bytes: UTF-8 bytes of all text.
     """
@@ -55,7 +54,6 @@ def train(
 
     Args:
         texts: the corpus in pieces, each small compared to `sample_bytes` and cut between words.
-        config: kind and size.
         corpus_bytes: UTF-8 bytes of all texts.
         special_tokens: to be added; bpe and byte tokenizers always have `<|endoftext|>`.
         unknown: the character for characters that the texts don't have; only for `char`.
@@ -197,10 +195,8 @@ def load_or_train(
 
     Args:
         texts: called if a tokenizer has to be trained; returns the texts for `train`.
-        config: kind and size.
         identity: what determines the texts, such as checksums of files.
         corpus_bytes: UTF-8 bytes of all texts.
-        special_tokens: to be added.
         unknown: the character for characters that the texts don't have.
 
     Raises:

@@ -76,12 +76,6 @@ def add_token_rows(
 
     The rows of these in the embedding, and in the output layer, begin with the mean of the others (Hewitt 2021).
 
-    Args:
-        path: the run.
-        weights: of its model.
-        tokenizer: of the new run.
-        config: of the new run.
-
     Raises:
         UsageError: only adapters would be trained, which leave the new rows as they are.
     """
@@ -191,7 +185,6 @@ def _with_adapters(run: Run, weights: Mapping[str, Tensor], loaded: Mapping[str,
     """Return the weights with the run's adapters; UsageError if a frozen weight would start at random.
 
     Args:
-        run: to start.
         weights: to start from, including the run's own head if it needs one.
         loaded: the same, without that.
     """

@@ -41,8 +41,6 @@ class Objective(LossModule):
         """Create the objective of a model.
 
         Args:
-            model: to train.
-            hardware: of the model.
             config: label smoothing, R-Drop and weights of auxiliary losses.
             states: `hidden_states_fn(model)`, or that compiled.
         """
@@ -93,8 +91,6 @@ def summed_loss_and_nll(
 
     Args:
         model: an `EncoderDecoder` for a batch with a source.
-        batch: inputs and targets.
-        hardware: of the model.
         states: `hidden_states_fn(model)`, or that compiled.
         label_smoothing: see `cross_entropy`.
         r_drop: weight of the divergence of two passes of the batch; the surprisal is then their mean.
@@ -175,7 +171,6 @@ def _r_drop_loss(
     """Return the mean loss of two passes plus `r_drop` times their divergence, and the mean surprisal.
 
     Args:
-        model: of the states.
         hidden: (2 · rows, length, d_model), the second pass after the first.
         targets: (2 · rows, length), the same twice.
         positions: indices of the targets of one pass that count, in (rows · length).

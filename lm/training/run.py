@@ -56,10 +56,7 @@ class RunSetup:
     """Everything that a rank needs to build the run; rank 0 broadcasts it.
 
     Attributes:
-        folder: of the run.
         config: with a plan.
-        state: progress.
-        corpus: training corpus.
         seconds_spent: seconds of a budget used before, besides those in `state`.
         speed: measured speed, for a budget.
         adjustable_settings: training settings that may still be adapted to the measured speed.
@@ -82,17 +79,13 @@ class Run:
     """A run in progress, built by `lm.training.startup`.
 
     Attributes:
-        folder: of the run.
         config: settings and plan, as in `config.json`.
-        state: progress.
         resumed_at: step of the checkpoint it was resumed from; 0 for a new run.
         saved_step: step of the last checkpoint.
         stale_checkpoints: checkpoints after the one resumed from; removed when this run saves its first.
         overfit_checkpoint: set if the run is extended from the weights of its best checkpoint instead of the last.
         lock: held during training.
         clock: of a run under a budget, else None.
-        world: the ranks.
-        strategy: parallel strategy.
         last_validation_loss: validation loss of the last evaluation, or None.
         log: metrics, timings and decisions; written by rank 0.
         writer: of checkpoints.
@@ -110,8 +103,6 @@ class Run:
         """Build the model with its initial weights according to the plan; writes nothing.
 
         Args:
-            setup: what to build.
-            data: of the corpus, open.
             lock: of the run, if it is held already.
             world: the ranks; all of them build the run at the same time.
             clock: of a budget, in seconds [default: `time.monotonic`].
@@ -180,7 +171,6 @@ class Run:
             self.model = trained
 
     def shard_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Shard full weights like this run's own; weights of other shapes are returned as they are."""
         own = self.model.state_dict()
         return {
             name: self.strategy.shard_like(own[name], value) if name in own else value

@@ -70,8 +70,6 @@ class RunLog:
         """Log the reason of each value of a config and its plan.
 
         Args:
-            step: steps taken.
-            config: with a plan.
             reasons: by setting, such as "training.steps"; missing ones were given by the user.
         """
         reasons, by = {"label_completions": "corpus", **reasons}, defaultdict[str, dict[str, Any]](dict)
@@ -170,7 +168,6 @@ class RunLog:
         self.decisions.unlink(missing_ok=True)
 
     def discard_backup(self) -> None:
-        """Remove the backup of the logs."""
         for path in (self.metrics, self.timings):
             run_folder.log_backup_path(path).unlink(missing_ok=True)
 

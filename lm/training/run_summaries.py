@@ -25,8 +25,6 @@ class RunSummary:
     """Summary of a run.
 
     Attributes:
-        folder: of the run.
-        config: settings and plan.
         state: progress at the last checkpoint, or at the start.
         parameters: of the model, including the base of adapters; 0 before the first checkpoint.
         trainable_parameters: number of them.
@@ -56,7 +54,6 @@ class RunSummary:
 
     @property
     def steps(self) -> int:
-        """Number of planned optimizer steps."""
         return self.config.plan.steps if self.config.plan else self.state.step
 
 

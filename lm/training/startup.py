@@ -65,12 +65,9 @@ def plan_run(
 
     Args:
         config: of the run; vocabulary sizes and labels are taken from the corpus.
-        corpus: training corpus.
-        data: of the corpus, open.
         speed: measured speed, for a budget.
         spent: seconds of a budget used before.
         max_steps: limit of the number of steps in a budget.
-        world: the ranks that train the run.
     """
     config = resolve.fit_to_corpus(config, corpus)
     hardware = (
@@ -131,8 +128,6 @@ def start_planned_run(
     Args:
         folder: to be created; InputError if it holds a run or another process is creating one.
         config: with a plan.
-        corpus: training corpus.
-        data: of the corpus, open.
         weights: initial weights [default: random]; UsageError if they don't fit the model. They are evaluated before
             the first step, unless a part of the model starts at random.
         base: checkpoint of the base weights, for a run with adapters.
@@ -273,8 +268,6 @@ def _build_run(
     """Build a run with its weights, which rank 0 broadcasts; collective.
 
     Args:
-        setup: what to build.
-        world: the ranks.
         data: open training data, if they are.
         lock: of the run, if it is held already.
         weights: initial weights, or those of a checkpoint.

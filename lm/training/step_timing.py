@@ -85,9 +85,6 @@ def measure_training_speed(
     """Measure a run on its own data, because the padding of pair batches depends on their lengths.
 
     Args:
-        config: of the run.
-        corpus: of the run.
-        data: of the corpus, open.
         seconds: for steps; a quarter of that is for evaluations.
     """
     with trial_run(config, corpus, data=data) as run:

@@ -91,9 +91,7 @@ class SettingsChosen:
     """Event: the settings of a new run are chosen as far as possible before tokenisation.
 
     Attributes:
-        config: settings.
         is_regularised: whether regularisation will be chosen from the number of epochs.
-        corpus: training corpus.
     """
 
     config: RunConfig
@@ -106,10 +104,7 @@ class Planned:
     """Event: a new run is planned, but not created yet.
 
     Attributes:
-        config: settings, with the plan.
         reasons: of each setting, by names such as "training.steps".
-        corpus: prepared corpus.
-        data: of the corpus, open.
         forecast: what a budget is enough for, if there is one.
         spent: seconds of the budget used before.
     """
@@ -127,7 +122,6 @@ class Started:
     """Event: a run has been created or resumed; training events follow.
 
     Attributes:
-        run: the run.
         is_tuned: whether it starts from the weights of another run.
         is_resumed: whether it continues from its own checkpoint.
         lost: last checkpoint of a resumed run, if it is missing.
@@ -181,7 +175,6 @@ class Trainer:
     its own, and rank 0 prepares the run.
 
     Attributes:
-        spec: specification.
         run: the run, once it has started.
         forecast: what the budget is enough for, if one was planned.
         world: the ranks, while the trainer is open.
@@ -201,8 +194,6 @@ class Trainer:
         """Create a trainer; nothing is done yet.
 
         Args:
-            spec: specification.
-            stop: see the attributes.
             progress: of tokenisation.
             start_time: start of a budget, on the clock [default: now].
             clock: in seconds, for budgets [default: `time.monotonic`].
@@ -219,7 +210,6 @@ class Trainer:
     _events: Generator[Event, None, None] | None
 
     def __repr__(self) -> str:
-        """Its run, or the corpus."""
         return f"<Trainer of {self.run or self.spec.resume or self.spec.data.first}>"
 
     def __enter__(self) -> Self:
@@ -260,7 +250,6 @@ class Trainer:
         return time.monotonic() if self._clock is None else self._clock()
 
     def _seconds_elapsed(self) -> float:
-        """Seconds since the budget began."""
         return self._now() - self._began
 
     def _generate_events(self) -> Generator[Event, None, None]:

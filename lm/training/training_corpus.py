@@ -92,12 +92,7 @@ class TrainingCorpus:
 
 @dataclass(frozen=True)
 class TokenizerSampling:
-    """Event: a tokenizer is about to be trained on a sample of a large corpus.
-
-    Attributes:
-        bytes: of the sample.
-        corpus_bytes: of the corpus.
-    """
+    """Event: a tokenizer is about to be trained on a sample of a large corpus."""
 
     bytes: int
     corpus_bytes: int
@@ -108,8 +103,6 @@ class CorpusPrepared:
     """Event: the corpus has been tokenised.
 
     Attributes:
-        corpus: data and tokenizers.
-        manifest: of the data.
         reused: whether they were found in the cache; None if prepared data were given.
         trained: requested vocabulary size, if a tokenizer was trained.
         seen_in_training: fraction of the held-out pairs that are also training pairs.
@@ -182,7 +175,6 @@ class TextCorpus:
         """Return the data settings: of the config, or of prepared tokens those they were made with.
 
         Args:
-            config: all given settings.
             typed: settings given for this run alone.
 
         Raises:
@@ -204,7 +196,6 @@ class TextCorpus:
         return prepared_data
 
     def files(self, config: RunConfig) -> TextFiles:
-        """Return the files that the names stand for."""
         return find_text_files(self.names, config.data, config.files)
 
     def name_skipped_files(self, error: InputError) -> InputError:
@@ -216,7 +207,6 @@ class TextCorpus:
         """Find or create tokenizer and tokens.
 
         Args:
-            config: of the run.
             tokenizer: a tokenizer.json, or a run whose tokenizer is used [default: train one].
             progress: of training a tokenizer and of tokenisation.
         """
@@ -301,7 +291,6 @@ class PairCorpus:
         return self._survey
 
     def files(self, config: RunConfig) -> list[ParallelText]:
-        """Return the parallel texts."""
         named = self._files
         return find_parallel_texts(
             config.parallel,
@@ -386,10 +375,6 @@ DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
     """Open prepared data as batches for a run.
-
-    Args:
-        folder: of prepared data.
-        config: of the run.
 
     Raises:
         InputError: the folder holds no prepared data, or too little.

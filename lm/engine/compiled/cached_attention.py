@@ -49,7 +49,6 @@ def attend(queries, attention_arrays, scores, out, threads):
         attention_arrays: see `lm.engine.compiled.decode_step.AttentionArrays`.
         scores: (threads, longest), scratch space.
         out: (number, heads, head).
-        threads: number of threads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:

@@ -48,7 +48,6 @@ class ModelShape(NamedTuple):
     """The integer parameters of a model.
 
     Attributes:
-        d_model: width.
         heads: query heads.
         kv_heads: key/value heads.
         head_size: width of a head.
@@ -373,12 +372,9 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
             capacity.
         cross_caches: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
         model: the record of the addresses of `MODEL`.
-        shape: the integer parameters.
-        scales: the float parameters.
         dtype_like: an empty array of the dtype of the matrices.
         logits: (number, vocabulary) float32, output; or (0, vocabulary), if only the top k are requested.
         top_k_arrays: output, see `lm.kernels.topk.top_k`.
-        threads: number of threads.
 
     Returns:
         The index of the first token outside the vocabulary, in which case nothing was computed; else -1.

@@ -40,7 +40,6 @@ def export_ctranslate2(run: Path, folder: Path, *, number_type: ExportDtype = "f
     """Export a run's best checkpoint, or a checkpoint, for CTranslate2, atomically.
 
     Args:
-        run: the run or checkpoint.
         folder: to be created.
         number_type: dtype of the matrices, as CTranslate2 names it.
 
@@ -76,10 +75,8 @@ def build_specification(
     """Build CTranslate2's model specification with weights and vocabularies.
 
     Args:
-        model: the model.
         tokenizer: of the target, and of the source unless that has its own.
         source_tokenizer: of the source.
-        number_type: dtype of the matrices.
 
     Raises:
         InputError: the package is not installed.

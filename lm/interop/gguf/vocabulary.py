@@ -144,7 +144,6 @@ def build_sentencepiece_metadata(tokenizer: Tokenizer, tokens: Sequence[str], ki
     """Return GGUF metadata of such a tokenizer, by key suffix.
 
     Args:
-        tokenizer: a SentencePiece BPE.
         tokens: of the vocabulary, by ID.
         kinds: GGUF token types.
 

@@ -69,7 +69,6 @@ def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
 
 
 def _describe_differences(config: ModelConfig, family: Family) -> str:
-    """Format the fields in which a model differs from a family."""
     return describe_fields(config, differing_fields(config, family.requires))
 
 
@@ -90,10 +89,6 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
 
 def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
     """Parse config.json: the family, and the model config.
-
-    Args:
-        values: of the file.
-        path: the file, for messages.
 
     Raises:
         InputError: the model is not supported; the message names the key.

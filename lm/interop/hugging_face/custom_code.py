@@ -84,6 +84,5 @@ def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...]
 
 
 def copy_code(folder: Path) -> None:
-    """Copy the custom code into a model folder."""
     for module in _MODULES:
         shutil.copyfile(_CODE / f"{module}.py", folder / f"{module}.py")

@@ -50,10 +50,6 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
 def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
     """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`, atomically.
 
-    Args:
-        run: the run or checkpoint.
-        folder: to be created.
-
     Raises:
         InputError: the run is damaged, or the folder is not empty or cannot be created.
         UsageError: neither transformers nor the custom code supports the model.

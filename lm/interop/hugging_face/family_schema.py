@@ -30,8 +30,6 @@ class FieldMapping:
     """A key of config.json and the ModelConfig field with the same meaning.
 
     Attributes:
-        config_key: the key.
-        model_field: the field.
         default: transformers' value for a missing key.
         values: their values and ours, if spelled differently; the first of several for ours is written.
         also: further values of ours that are exported as theirs, with zeros for what theirs adds.

@@ -81,7 +81,6 @@ def import_from_hub(name: HubName, *, on_import: Callable[[Path], object] = lamb
     """Download and import a model, unless that was done before, and return its run in our cache.
 
     Args:
-        name: of the model.
         on_import: called with the new run, before others see it.
 
     Raises:

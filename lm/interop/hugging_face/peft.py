@@ -73,10 +73,6 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
 def export_adapters(run: Path, folder: Path) -> Family:
     """Export the adapters of a run's best checkpoint, or of a checkpoint, atomically.
 
-    Args:
-        run: the run or checkpoint.
-        folder: to be created.
-
     Returns:
         The family that their base model is exported as.
 
@@ -152,7 +148,6 @@ def _card(config: RunConfig, family: Family) -> str:
 
 
 def is_peft_folder(folder: Path) -> bool:
-    """Return whether a folder holds PEFT adapters, not a model."""
     return (folder / CONFIG).is_file()
 
 
@@ -284,7 +279,6 @@ class PeftConfig:
     """The settings of `adapter_config.json`.
 
     Attributes:
-        path: of the file.
         ranks: by layer-name suffix; the default under "".
         alphas: likewise.
         dropout: of the adapters' inputs.
@@ -326,7 +320,6 @@ class PeftConfig:
         return self._scaled(self.ranks[""], self.alphas[""])
 
     def rank_and_scale(self, name: str) -> tuple[int, float]:
-        """Return rank and scale of a layer."""
         rank, alpha = (_match_layer(values, name) for values in (self.ranks, self.alphas))
         return int(rank), self._scaled(rank, alpha)
 

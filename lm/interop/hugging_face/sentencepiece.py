@@ -50,7 +50,6 @@ def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
     Language tokens such as `>>fra<<` are renamed to ours: `<2fra>`.
 
     Args:
-        folder: of the model.
         start: the decoder start ID.
 
     Raises:

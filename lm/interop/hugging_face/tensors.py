@@ -37,8 +37,6 @@ def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> 
     Args:
         name: of ours, such as "decoder.blocks.3.attention.input.weight".
         rows: its first dimension.
-        config: of the model.
-        family: of the model.
     """
     if family.keeps_names:
         return TensorPlacement((name,), "rows", (rows,))
@@ -85,10 +83,6 @@ def from_family_tensors(
     """Return one of our tensors.
 
     Args:
-        name: of ours.
-        shape: expected.
-        config: of the model.
-        family: of the model.
         read: reads a tensor of the Hugging Face model by name.
     """
     placement = locate_tensor(name, shape[0], config, family)

@@ -53,8 +53,6 @@ def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]
     The decoder start token of a translation model becomes our start token; Marian starts with its padding token.
 
     Args:
-        folder: of the model.
-        model: from its config.json.
         settings: the parsed config.json.
 
     Raises:

@@ -37,7 +37,6 @@ class BlockSparseAttention(MultiHeadAttention):
         return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Attend with (batch, heads, length, head) queries; return the same shape."""
         length, is_causal = query.shape[2], inputs.mask.is_causal
         in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
         if in_line and is_sparse_enough(self.pattern, length, is_causal=is_causal):
@@ -49,7 +48,6 @@ class BlockSparseAttention(MultiHeadAttention):
         return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        """Return the mask with the bias of relative positions."""
         return self._build_mask(query, inputs, first=0)[0]
 
     def _build_mask(
@@ -211,7 +209,6 @@ class SlidingWindow:
         return ((blocks[:, None] - blocks).abs() - 1) * self.block_size < self.max_distance
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002 (others need it)
-        """Whether they are within reach."""
         return (queries - keys).abs() <= self.max_distance
 
     def first_visible(self, query: int) -> int:
@@ -231,11 +228,9 @@ class LocalBlocks:
 
     @property
     def dense_length(self) -> int:
-        """One block."""
         return self.block_size
 
     def max_key_blocks(self, *, is_causal: bool) -> int:  # noqa: ARG002
-        """One."""
         return 1
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
@@ -243,7 +238,6 @@ class LocalBlocks:
         return torch.eye(n_blocks, dtype=torch.bool)
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002
-        """Whether they are in the same block."""
         return queries // self.block_size == keys // self.block_size
 
     def first_visible(self, query: int) -> int:
@@ -282,11 +276,9 @@ class BigBird:
         return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
-        """Neighbours, global and random blocks."""
         return _bigbird_block_mask(self, n_blocks)
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:
-        """Whether their blocks are connected."""
         return self.build_block_mask(-(-n_positions // self.block_size)).to(queries.device)[
             queries // self.block_size, keys // self.block_size
         ]

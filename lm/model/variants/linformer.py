@@ -62,11 +62,9 @@ class LinformerAttention(MultiHeadAttention):
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:  # noqa: ARG002
-        """Attend with (batch, heads, length, head) queries; return the same shape."""
         return attend(query, key, value, mask=Mask(), dropout=self.active_dropout)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:  # noqa: ARG002
-        """A full mask."""
         return Mask()
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002

@@ -87,7 +87,6 @@ class MemoryCompressedAttention(MultiHeadAttention):
         return convolution(concatenated).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Attend with (batch, heads, length, head) queries; return the same shape."""
         if not key.shape[2]:
             return torch.zeros_like(query)
         length = query.shape[2]

@@ -41,7 +41,6 @@ class RecurrentCache:
         self.cross_attention = [LayerKVCache()]
 
     def advance(self, states: Sequence[State], positions: int) -> None:
-        """Set the states after `positions` more positions."""
         self.states, self.length = states, self.length + positions
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
@@ -209,7 +208,6 @@ class RecurrentDecoder(Module):
         self.dropout, self.std, self.d_model = Dropout(config.dropout), config.init_std, config.d_model
 
     def initialise(self) -> None:
-        """Initialise the recurrent layers."""
         _initialise(self.recurrent, self.std)
 
     def macs_per_position(self) -> float:

@@ -13,7 +13,6 @@ class PublicFile:
     """A file of a public corpus.
 
     Attributes:
-        url: where it is published.
         size: download size in bytes; approximate without a checksum.
         sha256: checksum of the download; None if not published, so that the first download is trusted.
         text: name of the extracted text, if the download is an archive or a table.
@@ -26,7 +25,6 @@ class PublicFile:
 
     @property
     def name(self) -> str:
-        """Return the file name of the download."""
         return self.url.rpartition("/")[2]
 
 
@@ -36,8 +34,6 @@ class PublicCorpus:
 
     Attributes:
         name: as the user types it.
-        description: one line.
-        licence: as published.
         train: the files to train on, with `{folder}` for their folder.
         validation: a file or a fraction; None for the default.
         files: the files to download.

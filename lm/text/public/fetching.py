@@ -28,9 +28,6 @@ class FetchedFile:
     """A corpus file, ready to read.
 
     Attributes:
-        path: where it is.
-        size: in bytes.
-        sha256: its checksum.
         check: what its download was verified against: a published checksum, a recorded one, or nothing (first
             download).
         reused: whether it existed already.

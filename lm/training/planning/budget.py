@@ -48,8 +48,6 @@ class TrainingSpeed:
     """Measured speed of a run on this machine.
 
     Attributes:
-        step_seconds: seconds per optimizer step.
-        evaluation_cost: of an evaluation.
         hardware: the fastest hardware settings.
         evaluation_seconds: seconds to evaluate and save; known once the number of sentences to translate is.
     """
@@ -87,7 +85,6 @@ class BudgetClock:
 
     Attributes:
         checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
-        max_steps: limit of the number of steps.
     """
 
     checkpoint_seconds = 0.0
@@ -122,7 +119,6 @@ class BudgetClock:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the deadline."""
         return self._deadline - self._clock()
 
     def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
@@ -153,8 +149,6 @@ class BudgetClock:
         If the decay should have started earlier, for instance after a slow step, as many steps are left as fit.
 
         Args:
-            step: steps taken.
-            config: of the run.
             since: step at which the run was extended.
         """
         steps = total_steps_from_decay(step, config=config, since=since)
@@ -166,9 +160,7 @@ class BudgetClock:
         """Return the number of steps that fit as of the last one; doesn't read the clock.
 
         Args:
-            step: steps taken.
             steps: planned steps, which are returned until enough have been measured.
-            config: of the run.
         """
         if len(self._steps) < _MIN_STEPS or not self._step_seconds:
             return steps

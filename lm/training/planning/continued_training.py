@@ -45,7 +45,6 @@ class ContinuedTrainingChosen:
     """Event: the settings of a run that starts from another run's weights have been chosen.
 
     Attributes:
-        config: settings.
         initial_loss: nats per token on held-out data before the first step, or None.
         parent_loss: the same of the other run on its own data.
         ngram_loss: the same of the best n-gram model of the new data on their held-out split, or None.
@@ -192,9 +191,6 @@ def extend_run(
     if that is higher, instead of jumping back. Dropout is chosen if the data are seen many times.
 
     Args:
-        config: of the run.
-        plan: of the run.
-        state: progress.
         new_length: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
         data: of the run, open.
         spent: seconds of that budget used before.

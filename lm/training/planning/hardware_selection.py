@@ -39,7 +39,6 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
     that Muon uses most. If the config gives no number of threads, the passes are timed with 1, 2, 4 … threads.
 
     Args:
-        config: of the run.
         batch: a micro-batch; as much of it is timed as time allows.
     """
     hardware = select_inference_hardware(config.hardware)

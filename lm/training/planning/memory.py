@@ -35,7 +35,6 @@ class MemoryEstimate:
     Attributes:
         weights: of the model and its moving average; with FSDP including gathered blocks.
         gradients: with FSDP including those not yet reduced, which with gradient accumulation are all.
-        optimizer: optimizer state.
         activations: kept by the forward pass of a micro-batch for the backward pass.
         loss: peak of the loss: logits, and gradients of the output layer.
         copied: CPU memory of rank 0 for writing checkpoints.
@@ -62,7 +61,6 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
     Args:
         config: of the run; its batch is divided over the ranks, and into micro-batches if it says so.
         processes: world size.
-        dtype: of the matmuls.
     """
     with init_empty_weights():
         model = build_model(config.model)
@@ -101,7 +99,6 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
 
     Args:
         config: of the run; tokens are positions of its context, for encoder-decoders of both sides together.
-        hardware: of the run.
         processes: world size, with a GPU for each.
 
     Returns:

@@ -30,7 +30,6 @@ class Regularisation:
 
     Attributes:
         dropout: dropout rate of embeddings and sublayer outputs.
-        weight_decay: of the optimizer.
         r_drop: weight of the R-Drop divergence; 0 for one pass per batch.
         batch_fraction: of the batch size for one pass per batch, which grows with the square root of all tokens.
     """
@@ -42,7 +41,6 @@ class Regularisation:
 
     @property
     def forward_passes(self) -> int:
-        """Number of passes of each batch through the model."""
         return 2 if self.r_drop else 1
 
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -71,8 +69,6 @@ def choose_text_regularisation(
         parameters_per_token: of the model, per token of the text.
         steps: of the optimizer, with one pass each.
         learning_rate: peak.
-        can_use_r_drop: whether R-Drop may be chosen.
-        can_shrink_batch: whether the batch size may be chosen.
 
     Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/lab/recipe.md.
     """
@@ -97,8 +93,6 @@ def choose_pair_regularisation(
 
     Args:
         epochs: passes over the pairs.
-        steps: of the optimizer.
-        can_drop_merges: whether BPE dropout is possible.
 
     Source: BPE dropout, Provilkov et al. 2020; constants, docs/lab/recipe.md.
     """
@@ -124,11 +118,7 @@ def compute_novelty(ngram_bits: Sequence[float]) -> float:
 
 
 def count_useful_epochs(novelty: float) -> float:
-    """Return the number of forward passes over a text beyond which a model only memorises it.
-
-    Args:
-        novelty: of the text (`compute_novelty`).
-    """
+    """Return the number of forward passes over a text beyond which a model only memorises it."""
     return _USEFUL_EPOCHS / novelty
 
 

@@ -112,8 +112,6 @@ class BudgetForecast:
     """What a budget is enough for, estimated before the first step.
 
     Attributes:
-        steps: number of steps.
-        step_seconds: duration of a step.
         epochs: passes over the data.
         is_regularised: whether regularisation was chosen from these.
         novelty: factor of the epochs for text with repeated patterns.
@@ -142,7 +140,6 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
     """Stage 1: return the preset, or the model that is fine-tuned, with the settings of the specification.
 
     Args:
-        spec: of a new run.
         base: model of `spec.from_run`.
 
     Raises:
@@ -259,8 +256,6 @@ def choose_size(
         resolution: of stage 1.
         seconds: left of the budget.
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
-        text_bytes: size of the corpus.
-        pairs: whether it is a parallel corpus.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
     """
     fitting, fixed, before = sizing.size_language_model, resolution.fixed, resolution.config
@@ -333,8 +328,6 @@ def fit_to_speed(
     Args:
         resolution: fitted to the corpus.
         speed: with all processes.
-        data: of the run, open.
-        seconds_left: seconds left of the budget.
         has_merges: whether BPE dropout is possible.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
         train_tokens: tokens of the training split of a text.
@@ -415,9 +408,6 @@ def choose_evaluations(
     """Choose the evaluation interval and number of sentences to translate; return them and the seconds per evaluation.
 
     Args:
-        config: of the run.
-        cost: of an evaluation.
-        steps: of the run.
         limit: seconds for all evaluations.
         epochs: of the run; one evaluation each if there are many, to see where it begins to overfit.
     """
@@ -452,9 +442,6 @@ def add_plan(
 
     Args:
         config: fitted to the corpus.
-        hardware: device, dtypes and threads.
-        data: of the run, open.
-        folder: of the data.
         data_key: hash of everything that the data were made from.
         micro_batch_tokens: tokens that fit into GPU memory in one pass.
         processes: world size.

@@ -137,9 +137,7 @@ def size_language_model(
     of millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
     Args:
-        seconds: of training.
         flops_per_second: FLOP/s of training on this machine, measured on a small model.
-        text_bytes: size of the corpus.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
         depth: of the model, if it is given.
 
@@ -164,10 +162,7 @@ def choose_default_seconds(
     Args:
         flops_per_second: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of the corpus; of both sides of pairs.
-        kind: of the tokenizer.
         parameters: of the model, if its size is given.
-        pairs: whether it is a parallel corpus.
-        decoder_only: whether the translation model is decoder-only.
     """
     per_megabyte = _USEFUL_TARGET_TOKENS_PER_MB if pairs else _USEFUL_TOKENS_PER_MB
     useful = per_megabyte * (text_bytes / _MEGABYTE) ** 0.5
@@ -275,7 +270,6 @@ def size_translation_model(
     As for text, by target tokens per block parameter (docs/lab/recipe.md).
 
     Args:
-        seconds: of training.
         flops_per_second: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
