@@ -28,7 +28,6 @@ _Presets = Annotated[
     typer.Argument(
         metavar="[PRESET]...",
         help=f"Presets of decoders. [default: {' '.join(_DEFAULT_PRESETS)}]",
-        show_default=False,
         autocompletion=shell_completion.complete_presets,
     ),
 ]
@@ -37,21 +36,11 @@ _Seconds = Annotated[
 ]
 _BatchSize = Annotated[
     int | None,
-    typer.Option(
-        "--batch-size",
-        min=1,
-        metavar="N",
-        help="Sequences per training step. [default: the preset's]",
-        show_default=False,
-    ),
+    typer.Option("--batch-size", min=1, metavar="N", help="Sequences per training step. [default: the preset's]"),
 ]
 _Compare = Annotated[
     bool | None,
-    typer.Option(
-        "--compare/--no-compare",
-        help="Compare with Hugging Face's GPT-2. [default: if installed]",
-        show_default=False,
-    ),
+    typer.Option("--compare/--no-compare", help="Compare with Hugging Face's GPT-2. [default: if installed]"),
 ]
 
 

@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 
 _Files = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FILE…",
-        help="Texts, one per line, or JSON, CSV, TSV, Parquet; - or none: stdin.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="FILE…", help="Texts, one per line, or JSON, CSV, TSV, Parquet; - or none: stdin."),
 ]
-_AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON Lines: text, label, probabilities, expected."),
-]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: text, label, probabilities, expected.")]
 
 
 class _LabelledText(NamedTuple):

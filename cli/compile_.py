@@ -17,7 +17,6 @@ def compile_(
         typer.Argument(
             metavar="[RUN]",
             help="Also measure the fastest dtype of this run.",
-            show_default=False,
             autocompletion=shell_completion.complete_runs,
         ),
     ] = None,

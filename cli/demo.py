@@ -23,13 +23,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run.")] = Path("runs/demo"),
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            help="Optimizer steps of each training. [default: as time allows]",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option("--steps", metavar="N", help="Optimizer steps of each training. [default: as time allows]", min=1),
     ] = None,
 ) -> None:
     """Train two small models on bundled corpora: about four minutes.

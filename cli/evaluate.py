@@ -35,32 +35,21 @@ _Run = Annotated[
     typer.Argument(
         metavar="[RUN]",
         help="A classifier for FILE, or a run that translates --source.",
-        show_default=False,
         autocompletion=shell_completion.complete_runs,
     ),
 ]
 _Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FILE]...",
-        help="Labelled examples: JSON, CSV, TSV, Parquet; - for stdin. [default: held-out split]",
-        show_default=False,
+        metavar="[FILE]...", help="Labelled examples: JSON, CSV, TSV, Parquet; - for stdin. [default: held-out split]"
     ),
 ]
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
 ]
-_Heads = Annotated[
-    Path | None,
-    typer.Option(
-        "--heads",
-        metavar="FILE",
-        help="Dependency trees of --source.",
-    ),
-]
+_Heads = Annotated[Path | None, typer.Option("--heads", metavar="FILE", help="Dependency trees of --source.")]
 _Target = Annotated[
-    list[str] | None,
-    typer.Option("--target", metavar="FILE", help="Reference translations. Repeatable."),
+    list[str] | None, typer.Option("--target", metavar="FILE", help="Reference translations. Repeatable.")
 ]
 _Hypotheses = Annotated[
     str | None, typer.Option("--hypotheses", metavar="FILE", help="Translations to score, instead of a run's.")
@@ -77,12 +66,7 @@ _Versus = Annotated[
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, signatures, …")]
 _Language = Annotated[
-    str | None,
-    typer.Option(
-        "--to",
-        metavar="LANGUAGE",
-        help="Target language. [default: de of test.de]",
-    ),
+    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
 ]
 
 

@@ -22,30 +22,19 @@ if TYPE_CHECKING:
 
 _Text = Annotated[
     str | None,
-    typer.Argument(
-        metavar="TEXT",
-        help="Text with [MASK] for each blank; - or none: stdin, one text per line.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="TEXT", help="Text with [MASK] for each blank; - or none: stdin, one text per line."),
 ]
 _Files = Annotated[
-    list[Path] | None,
-    typer.Option("--file", metavar="FILE", help="File of texts, one per line. Repeatable."),
+    list[Path] | None, typer.Option("--file", metavar="FILE", help="File of texts, one per line. Repeatable.")
 ]
 _AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON Lines: text, filled, blanks (id, text, probability)."),
+    bool, typer.Option("--json", help="Print JSON Lines: text, filled, blanks (id, text, probability).")
 ]
 
 
 @with_options({"fill": FillConfig, "hardware": HardwareConfig})
 def fill(
-    run: RunPath,
-    text: _Text = None,
-    *,
-    file: _Files = None,
-    as_json: _AsJson = False,
-    options: ParsedOptions,
+    run: RunPath, text: _Text = None, *, file: _Files = None, as_json: _AsJson = False, options: ParsedOptions
 ) -> None:
     """Predict the masked tokens of a text.
 

@@ -12,9 +12,7 @@ from cli.flags.loading import RunPath
 
 
 def merge(
-    run: RunPath,
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")],
+    run: RunPath, *, out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 ) -> None:
     """Merge LoRA adapters into the weights of their base run.
 

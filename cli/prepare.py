@@ -32,14 +32,10 @@ TokenizerFile = Annotated[
         help="A tokenizer.json or run, instead of training one.",
         autocompletion=shell_completion.complete_runs,
         rich_help_panel="Tokenizer",
-        show_default=False,
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--out", metavar="FOLDER", help="Folder of the tokens. [default: in the cache]", show_default=False
-    ),
+    Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the tokens. [default: in the cache]")
 ]
 Processes = Annotated[
     int | None,
@@ -49,27 +45,13 @@ Processes = Annotated[
         min=1,
         help="Tokenizing processes, 0.1 GB each. [default: one per core]",
         rich_help_panel=_LARGE,
-        show_default=False,
     ),
 ]
 PartOf = Annotated[
     str | None,
-    typer.Option(
-        "--part",
-        metavar="I/N",
-        help="Make partition I of N, on one of N machines.",
-        rich_help_panel=_LARGE,
-        show_default=False,
-    ),
+    typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines.", rich_help_panel=_LARGE),
 ]
-Join = Annotated[
-    bool,
-    typer.Option(
-        "--join",
-        help="Join partitions; CORPUS is their folders.",
-        rich_help_panel=_LARGE,
-    ),
-]
+Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.", rich_help_panel=_LARGE)]
 
 
 @with_options(

@@ -111,8 +111,7 @@ def plot(
     ],
     metric: _What = _NLL,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg."),
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg.")
     ] = None,
     width: Annotated[
         int | None,

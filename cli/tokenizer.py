@@ -81,10 +81,7 @@ def train(
 def encode(
     tokenizer: TokenizerPath,
     text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TEXT", help="The text; without it, all of stdin, line ends included.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="TEXT", help="The text; without it, all of stdin, line ends included.")
     ] = None,
     *,
     parse_special: Annotated[bool, typer.Option("--parse-special", help="Parse special tokens in the text.")] = False,
@@ -101,8 +98,7 @@ def encode(
 def decode(
     tokenizer: TokenizerPath,
     ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="IDS", help="Ids as encode prints them; none: stdin.", show_default=False),
+        list[str] | None, typer.Argument(metavar="IDS", help="Ids as encode prints them; none: stdin.")
     ] = None,
     *,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Leave special tokens out.")] = False,
@@ -126,17 +122,11 @@ def decode(
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TEXT|FILE",
-            help="Text to split, or - (stdin); a file is as with --file.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="TEXT|FILE", help="Text to split, or - (stdin); a file is as with --file.")
     ] = None,
     *,
     file: Annotated[
-        list[str] | None,
-        typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable."),
+        list[str] | None, typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable.")
     ] = None,
     as_json: AsJson = False,
     options: ParsedOptions,

@@ -15,38 +15,18 @@ from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text
 from lm.errors import UsageError
 
-_Text = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TEXT",
-        help="Text; - or none: stdin.",
-        show_default=False,
-    ),
-]
+_Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Text; - or none: stdin.")]
 _Target = Annotated[
-    str | None,
-    typer.Option("--target", metavar="TEXT", help="A translation, to show its cross-attention."),
+    str | None, typer.Option("--target", metavar="TEXT", help="A translation, to show its cross-attention.")
 ]
-_To = Annotated[
-    str | None,
-    typer.Option("--to", metavar="LANGUAGE", help="Target language, for a run with several.", show_default=False),
-]
+_To = Annotated[str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Heads = Annotated[
-    str | None,
-    typer.Option(
-        "--heads",
-        metavar="HEADS",
-        help='Dependency tree: the head of each word, as "2 0 2".',
-        show_default=False,
-    ),
+    str | None, typer.Option("--heads", metavar="HEADS", help='Dependency tree: the head of each word, as "2 0 2".')
 ]
 _Out = Annotated[
     Path | None,
     typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE",
-        help="File to write: .html, .png, .svg, .txt, .json, .jsonl or .pharaoh.",
+        "--out", "-o", metavar="FILE", help="File to write: .html, .png, .svg, .txt, .json, .jsonl or .pharaoh."
     ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: weights of all layers and heads.")]

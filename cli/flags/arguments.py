@@ -16,11 +16,7 @@ from lm.text.encodings import decode
 
 CorpusFiles = Annotated[
     list[str],
-    typer.Argument(
-        metavar="CORPUS…",
-        help="Text, JSON, CSV, Parquet, …; files, folders, globs, or - (stdin).",
-        show_default=False,
-    ),
+    typer.Argument(metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, or - (stdin)."),
 ]
 SentencePairs = Annotated[
     list[str] | None,
@@ -41,20 +37,12 @@ TokenizerPath = Annotated[
 ]
 SpecialTokens = Annotated[
     list[str] | None,
-    typer.Option(
-        "--special",
-        metavar="TOKEN",
-        help="Special token to add. Repeatable.",
-        rich_help_panel="Tokenizer",
-    ),
+    typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable.", rich_help_panel="Tokenizer"),
 ]
 UnknownToken = Annotated[
     str | None,
     typer.Option(
-        metavar="CHARACTER",
-        help="With --kind char: token of unknown characters.",
-        rich_help_panel="Tokenizer",
-        show_default=False,
+        metavar="CHARACTER", help="With --kind char: token of unknown characters.", rich_help_panel="Tokenizer"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

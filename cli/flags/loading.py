@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 Labels = Annotated[
     str | None,
-    typer.Option(
-        "--labels",
-        metavar="FILE",
-        help="Decoders: examples with all labels. [default: the run's]",
-    ),
+    typer.Option("--labels", metavar="FILE", help="Decoders: examples with all labels. [default: the run's]"),
 ]
 RunPath = Annotated[
     Path,

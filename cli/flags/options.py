@@ -22,15 +22,7 @@ from cli.flags.environment import read_environment, variables_of_context
 from cli.flags.help import Setting, format_term, help_options, summarize, write_help
 from cli.flags.ineffective_options import Invocation, Stage
 from cli.flags.set_option import SetOption
-from cli.flags.usage import (
-    Parameter,
-    format_wrong_value,
-    is_set_by_key,
-    long_flag,
-    parameter_name,
-    spell,
-    spell_no,
-)
+from cli.flags.usage import Parameter, format_wrong_value, is_set_by_key, long_flag, parameter_name, spell, spell_no
 from lm.config.model import ModelConfig
 from lm.config.options import Option, list_options
 from lm.errors import UsageError
@@ -160,7 +152,6 @@ def _build_parameter(setting: Setting) -> Parameter:
         help=setting.describe(),
         metavar=None if option.kind is bool else option.unit,
         rich_help_panel=setting.group,
-        show_default=False,
         autocompletion=shell_completion.complete_from(option.choices) if option.choices else None,
         hidden=option.is_advanced,
     )

@@ -12,7 +12,7 @@ from cli.new_runs import resolve_hub_name
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 
-_System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.", show_default=False)]
+_System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.")]
 _Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and seed of each reply to stderr.")]
 
 

@@ -29,26 +29,14 @@ _BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
 _Prompt = Annotated[
     str | None,
     typer.Argument(
-        metavar="PROMPT",
-        help="Text to continue, or - for stdin. Without it: piped stdin, or else a new document.",
-        show_default=False,
+        metavar="PROMPT", help="Text to continue, or - for stdin. Without it: piped stdin, or else a new document."
     ),
 ]
-_PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Prompt file; its final newline is kept.", show_default=False)
-]
+_PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Prompt file; its final newline is kept.")]
 _Prompts = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="File of prompts: one per line, or .jsonl; - for stdin.",
-        show_default=False,
-    ),
+    str | None, typer.Option(metavar="FILE", help="File of prompts: one per line, or .jsonl; - for stdin.")
 ]
-_Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: output file.", show_default=False),
-]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="With --prompts: output file.")]
 _Interactive = Annotated[
     bool, typer.Option("--interactive", "-i", help="Read lines, and continue the text after each.")
 ]
@@ -58,12 +46,10 @@ _BatchSize = Annotated[
     typer.Option(
         "--batch-size", min=1, metavar="N",
         help=f"Batch size. [default: {_BATCH_SIZE}; --prompts {_PROMPTS_BATCH_SIZE}]",
-        show_default=False,
     ),
 ]  # fmt: skip
 _Echo = Annotated[
-    bool,
-    typer.Option(help="Print the prompt before each completion. [default: yes]", show_default=False),
+    bool, typer.Option(help="Print the prompt before each completion. [default: yes]", show_default=False)
 ]
 _UseCache = Annotated[
     bool,
@@ -73,31 +59,18 @@ _UseCache = Annotated[
         show_default=False,
     ),
 ]
-_Stats = Annotated[
-    bool | None,
-    typer.Option(help="Print speed, engine and seed to stderr. [default: at a terminal]", show_default=False),
-]
-_AsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print JSON Lines: prompt, text, tokens, logprobs, …",
-    ),
-]
+_Stats = Annotated[bool | None, typer.Option(help="Print speed, engine and seed to stderr. [default: at a terminal]")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: prompt, text, tokens, logprobs, …")]
 _Draft = Annotated[
     str | None,
     typer.Option(
         "--draft",
         metavar="RUN",
         help="Draft model for speculative decoding, or prompt for prompt lookup.",
-        show_default=False,
         autocompletion=shell_completion.complete_runs,
     ),
 ]
-_TopAlternatives = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="With --json: top N tokens at each position."),
-]
+_TopAlternatives = Annotated[int, typer.Option(min=0, metavar="N", help="With --json: top N tokens at each position.")]
 
 
 @with_options(

@@ -24,80 +24,45 @@ _OUTPUT, _TRANSLATIONS = "Output", "Translation"
 
 _Files = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FILE…",
-        help="Text files, folders, globs, or - (stdin). [default: held-out split]",
-        show_default=False,
-    ),
+    typer.Argument(metavar="FILE…", help="Text files, folders, globs, or - (stdin). [default: held-out split]"),
 ]
 _Sources = Annotated[
     list[str] | None,
     typer.Option(
-        "--source",
-        metavar="FILE",
-        help="Sources, for a translation model. Repeatable.",
-        rich_help_panel=_TRANSLATIONS,
+        "--source", metavar="FILE", help="Sources, for a translation model. Repeatable.", rich_help_panel=_TRANSLATIONS
     ),
 ]
 _Targets = Annotated[
     list[str] | None,
     typer.Option(
-        "--target",
-        metavar="FILE",
-        help="Their translations, to score. Repeatable.",
-        rich_help_panel=_TRANSLATIONS,
+        "--target", metavar="FILE", help="Their translations, to score. Repeatable.", rich_help_panel=_TRANSLATIONS
     ),
 ]
 _Heads = Annotated[
     list[str] | None,
     typer.Option(
-        "--heads",
-        metavar="FILE",
-        help="Dependency trees of the sources. Repeatable.",
-        rich_help_panel=_TRANSLATIONS,
+        "--heads", metavar="FILE", help="Dependency trees of the sources. Repeatable.", rich_help_panel=_TRANSLATIONS
     ),
 ]
 _Language = Annotated[
     str | None,
     typer.Option(
-        "--to",
-        metavar="LANGUAGE",
-        help="Target language. [default: de of test.de]",
-        rich_help_panel=_TRANSLATIONS,
+        "--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]", rich_help_panel=_TRANSLATIONS
     ),
 ]
 _AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON: files, total, macro, settings.", rich_help_panel=_OUTPUT),
+    bool, typer.Option("--json", help="Print JSON: files, total, macro, settings.", rich_help_panel=_OUTPUT)
 ]
 _AsCsv = Annotated[
-    bool,
-    typer.Option("--csv", help="Print CSV: a row per file, and the total.", rich_help_panel=_OUTPUT),
+    bool, typer.Option("--csv", help="Print CSV: a row per file, and the total.", rich_help_panel=_OUTPUT)
 ]
 _PerToken = Annotated[
-    bool,
-    typer.Option(
-        "--per-token",
-        help="Print JSON Lines: offset, token, text, nats, …",
-        rich_help_panel=_OUTPUT,
-    ),
+    bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …", rich_help_panel=_OUTPUT)
 ]
-_Show = Annotated[
-    bool,
-    typer.Option(
-        "--show",
-        help="Print the text coloured by surprisal.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
+_Show = Annotated[bool, typer.Option("--show", help="Print the text coloured by surprisal.", rich_help_panel=_OUTPUT)]
 _Html = Annotated[
     Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Write the coloured text as a web page.",
-        rich_help_panel=_OUTPUT,
-    ),
+    typer.Option("--html", metavar="FILE", help="Write the coloured text as a web page.", rich_help_panel=_OUTPUT),
 ]
 _Versus = Annotated[
     Path | None,
@@ -110,12 +75,7 @@ _Versus = Annotated[
     ),
 ]
 _CompareDtypes = Annotated[
-    bool,
-    typer.Option(
-        "--compare-dtypes",
-        help="Compare dtypes: bits/byte, memory, speed.",
-        rich_help_panel=_OUTPUT,
-    ),
+    bool, typer.Option("--compare-dtypes", help="Compare dtypes: bits/byte, memory, speed.", rich_help_panel=_OUTPUT)
 ]
 
 

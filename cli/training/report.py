@@ -212,10 +212,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     has_chosen_size = training.budget is not None and preset_depth(run.config.preset) is not None
     watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
-        print_labelled(
-            "note",
-            "llama.cpp and CTranslate2 can't run this model; --portable trains one that they run",
-        )
+        print_labelled("note", "llama.cpp and CTranslate2 can't run this model; --portable trains one that they run")
     if run.config.lora:
         print_labelled("lora", _adapters(run))
     if run.plan.micro_batch_tokens is not None:
@@ -266,10 +263,7 @@ def compiling_warnings(seconds: float) -> list[str]:
 def _schedule_warnings(run: Run) -> list[str]:
     """Warn if a warm-up takes more than half of the steps."""
     training, steps = run.config.training, run.plan.steps
-    rises = (
-        ("learning rate", training.warmup_steps, "warmup_steps"),
-        ("batch", training.batch_warmup, "batch_warmup"),
-    )
+    rises = (("learning rate", training.warmup_steps, "warmup_steps"), ("batch", training.batch_warmup, "batch_warmup"))
     return [
         with_flags(
             Advice(

@@ -268,10 +268,7 @@ def _format_later_steps(run: Run) -> str:
 
 def _next_commands(run: Run) -> list[str]:
     if run.config.model.translates:
-        return [
-            f"lm translate {run.folder} < FILE",
-            f"lm evaluate {run.folder} --source FILE --target FILE",
-        ]
+        return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
     if run.config.is_classifier:
         evaluate_command = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
         evaluate = evaluate_command if run.state.best_loss is not None else f"{evaluate_command} FILE"

@@ -31,8 +31,7 @@ _TRANSLATION, _SYNTAX = "Translation", "Syntax"
 _Corpus = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CORPUS…",
-        help="Text, JSON, CSV, Parquet, …; files, folders, globs, - (stdin) or output of lm prepare.",
+        metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, - (stdin) or output of lm prepare."
     ),
 ]
 _Source = Annotated[
@@ -62,10 +61,7 @@ _ValidationSource = Annotated[
 _ValidationTarget = Annotated[
     str | None,
     typer.Option(
-        "--validation-target",
-        metavar="FILE",
-        help="Translations of --validation-source.",
-        rich_help_panel=_TRANSLATION,
+        "--validation-target", metavar="FILE", help="Translations of --validation-source.", rich_help_panel=_TRANSLATION
     ),
 ]
 _Heads = Annotated[
@@ -80,15 +76,11 @@ _Heads = Annotated[
 _ValidationHeads = Annotated[
     str | None,
     typer.Option(
-        "--validation-heads",
-        metavar="FILE",
-        help="Dependency trees of --validation-source.",
-        rich_help_panel=_SYNTAX,
+        "--validation-heads", metavar="FILE", help="Dependency trees of --validation-source.", rich_help_panel=_SYNTAX
     ),
 ]
 _Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run. [default: in runs/]"),
+    Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run. [default: in runs/]")
 ]
 _Preset = Annotated[
     str | None,
@@ -104,12 +96,10 @@ _Depth = Annotated[
     typer.Option("--depth", metavar="LAYERS", min=1, max=99, help="Number of layers; width follows (preset depth-N)."),
 ]
 _Portable = Annotated[
-    bool,
-    typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and CTranslate2.", rich_help_panel="Model"),
+    bool, typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and CTranslate2.", rich_help_panel="Model")
 ]
 _Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings from a TOML file: preset, [model], …"),
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings from a TOML file: preset, [model], …")
 ]
 _Weights = Annotated[
     Path | None,
@@ -142,11 +132,7 @@ _Resume = Annotated[
 _Processes = Annotated[
     int | None,
     typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        help="Data-parallel processes, one per GPU.",
-        rich_help_panel="Hardware",
+        "--processes", metavar="N", min=1, help="Data-parallel processes, one per GPU.", rich_help_panel="Hardware"
     ),
 ]
 _TensorBoard = Annotated[
@@ -154,7 +140,6 @@ _TensorBoard = Annotated[
     typer.Option(
         "--tensorboard/--no-tensorboard",
         help="Write TensorBoard files. [default: only if the resumed run has some]",
-        show_default=False,
         rich_help_panel="Evaluation",
     ),
 ]

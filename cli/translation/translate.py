@@ -21,61 +21,29 @@ from lm.errors import UsageError
 from lm.files import atomic_write_text
 
 _Files = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="Text to translate, line by line. [default: stdin]", show_default=False),
+    list[Path] | None, typer.Argument(metavar="[FILE]...", help="Text to translate, line by line. [default: stdin]")
 ]
-_Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="File of the translations.", show_default=False),
-]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
 _Ensemble = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Option(
         "--ensemble",
         metavar="RUN",
         help="Further run, to average probabilities. Repeatable.",
-        show_default=False,
         autocompletion=shell_completion.complete_runs,
     ),
 ]
-_To = Annotated[
-    str | None,
-    typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.", show_default=False),
-]
-_Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="Start of each translation.", show_default=False)]
-_PrefixFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Start of the translation of each line.",
-        show_default=False,
-    ),
-]
+_To = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.")]
+_Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="Start of each translation.")]
+_PrefixFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Start of the translation of each line.")]
 _Heads = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--heads",
-        metavar="FILE",
-        help="Dependency trees of the lines. Repeatable.",
-        show_default=False,
-    ),
+    list[Path] | None, typer.Option("--heads", metavar="FILE", help="Dependency trees of the lines. Repeatable.")
 ]
 _Sample = Annotated[bool, typer.Option("--sample", help="Sample, instead of beam search.")]
 _Attention = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Cross-attention: .html, .png, .svg, .txt, .jsonl or .pharaoh.",
-        show_default=False,
-    ),
+    Path | None, typer.Option(metavar="FILE", help="Cross-attention: .html, .png, .svg, .txt, .jsonl or .pharaoh.")
 ]
-_AsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print JSON Lines: source, translations (text, score, …).",
-    ),
-]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: source, translations (text, score, …).")]
 
 
 @with_options(
@@ -96,7 +64,7 @@ def translate(
     *,
     out: _Out = None,
     to: _To = None,
-    ensemble: _Ensemble = [],  # noqa: B006 (typer's way to say: none)
+    ensemble: _Ensemble = None,
     prefix: _Prefix = None,
     prefix_file: _PrefixFile = None,
     heads: _Heads = None,
@@ -148,7 +116,7 @@ def translate(
     config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**options["hardware"]))
     with (
         compiling_in_background(config.model, device),
-        open_translator([run, *ensemble], options, to=to, sample=sample, line_by_line=is_typed) as translator,
+        open_translator([run, *(ensemble or ())], options, to=to, sample=sample, line_by_line=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:
