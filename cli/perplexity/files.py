@@ -6,8 +6,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
@@ -24,10 +25,8 @@ from cli.perplexity.scorer import LoadedScorer, with_hardware
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
-from lm.data.batch import Batch
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
-from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.completion_scoring import CompletionScores, score_completions, score_conversations
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
@@ -39,7 +38,6 @@ from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
-from lm.processes import ParallelMap
 from lm.text.text_files import (
     TextFile,
     TextFiles,
@@ -56,16 +54,9 @@ _HELD_OUT_DIFFERENCE = (
 
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options: ParsedOptions) -> None:
-    """Score files by a run, and print or write the report.
-
-    Args:
-        run: a run with a decoder-only or masked model, or one of its checkpoints.
-        files: names, globs, folders; without any, the held-out split of the run.
-        output: the form of the report.
-        options: the settings.
-    """
+    """Score files, or the held-out split of a run, and print or write the report."""
     if output.compare_dtypes:
-        options = _dtype_settings(options)
+        options = with_hardware(options, dtype="float32")  # the baseline
     if not files:
         options.refuse_ineffective("files", is_held_out=True)
     scorer = LoadedScorer.load(run, options)
@@ -87,7 +78,11 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
             measure_examples(shared, texts, output)
     elif output.versus is not None:
         other = LoadedScorer.load(output.versus, options, data=scorer.data)
-        _refuse_other_objective(scorer, other)
+        if scorer.text.model.config.is_masked != other.text.model.config.is_masked:
+            raise UsageError(
+                f"{run} and {output.versus}: one is a masked model, whose pseudo-perplexity compares with no other "
+                "(--versus)"
+            )
         with scorer.shared() as shared, other.shared() as second:
             _compare(shared, second, texts, as_json=output.as_json)
     elif output.compare_dtypes:
@@ -95,15 +90,6 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
     else:
         with scorer.shared() as shared:
             measure_text(shared, texts, output)
-
-
-def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
-    """Raise UsageError if one model is causal and the other masked."""
-    if scorer.text.model.config.is_masked != other.text.model.config.is_masked:
-        raise UsageError(
-            f"{scorer.run} and {other.run}: one is a masked model, whose pseudo-perplexity compares with no other "
-            "(--versus)"
-        )
 
 
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
@@ -117,17 +103,17 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
         elif output.show:
             _print_coloured(segments, files)
         elif output.per_token:
-            _print_token_scores(segments, files)
+            for token in iterate_token_scores(segments, files):
+                print(format_json_line(vars(token)))
         else:
             for _ in segments:
                 pass
     _report_on_files([contamination], files)
     report.refuse_no_tokens(scores)
     if output.per_token:
-        report.warn_of_lost_text(PerplexityResult.total(score.result for score in scores))
-        print_note(
-            report.describe_conditions(scorer.conditions, PerplexityResult.total(score.result for score in scores))
-        )
+        total = PerplexityResult.total(score.result for score in scores)
+        report.warn_of_lost_text(total)
+        print_note(report.describe_conditions(scorer.conditions, total))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
@@ -137,11 +123,6 @@ def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextF
     print_notes(describe_skipped_rows(files))
     for contamination in checks:
         print_warnings(contamination.warnings([file.name for file in files]))
-
-
-def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
-    for token in iterate_token_scores(segments, files):
-        print(format_json_line(vars(token)))
 
 
 def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
@@ -179,10 +160,8 @@ def _write_page(
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Compare two models on files and print the difference."""
-    results, seen = (
-        (PerplexityResult(), PerplexityResult()),
-        (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded)),
-    )
+    results = PerplexityResult(), PerplexityResult()
+    checks = ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded)
     with scoring_progress(files) as on_batch:
         scorers = (
             scorer.text.score_segments(files, scores=[], on_batch=on_batch),
@@ -190,10 +169,10 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
         )
         first, second = (
             _count_into(contamination.watch(segments), result)
-            for contamination, segments, result in zip(seen, scorers, results, strict=True)
+            for contamination, segments, result in zip(checks, scorers, results, strict=True)
         )
         differences = perplexity_comparison.compare_models(first, second, files=len(files))
-    _report_on_files(seen, files)
+    _report_on_files(checks, files)
     total = PairedDifference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
@@ -228,11 +207,7 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
 
 
 def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
-    """Return whether to score completions: the run is supervised, no field is named, and the files hold examples.
-
-    Raises:
-        UsageError: some files hold examples and others text.
-    """
+    """Return whether to score completions: the run is supervised, no field is named, and the files hold examples."""
     if not scorer.loaded.config.data.supervised or "field" in scorer.options.from_flags["data"]:
         return False
     with_examples = [file for file in files if file.holds_examples]
@@ -246,11 +221,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 
 def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
-    """Return whether to score the replies of conversations.
-
-    Raises:
-        UsageError: some files hold conversations and others not, or the run has no chat template.
-    """
+    """Return whether to score the replies of conversations."""
     with_conversations = [file for file in files if file.holds_conversations]
     if with_conversations and len(with_conversations) < len(files):
         other = next(file for file in files if not file.holds_conversations)
@@ -289,53 +260,38 @@ def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Re
     report.print_scores(scores, conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-class _ScoringOptions(TypedDict):
-    """The options of scoring completions and replies."""
-
-    context: int
-    batch_size: int
-    name: str
-    parallel_map: ParallelMap[Batch, list[Nats]] | None
-
-
 def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]) -> CompletionScores:
-    """Score the examples of one file; `watch` receives their number."""
-    assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
-    model, tokenizer, options = scorer.text.model, scorer.loaded.tokenizer, _ScoringOptions(
-        context=scorer.text.context, batch_size=scorer.text.batch_size, name=file.name, parallel_map=scorer.parallel_map
-    )  # fmt: skip
+    """Score the examples or conversations of one file; `on_batch` receives their number so far."""
+    model, tokenizer, text = scorer.text.model, scorer.loaded.tokenizer, scorer.text
+    assert isinstance(model, DecoderOnly), "a masked run that is supervised classifies"
     if file.holds_conversations:
-        events = score_conversations(model, tokenizer, file.conversations(), **options)
+        score = partial(score_conversations, model, tokenizer, file.conversations())
     else:
-        events = score_completions(model, tokenizer, file.examples(), **options)
-    for event in events:
+        score = partial(score_completions, model, tokenizer, file.examples())
+    for event in score(
+        context=text.context, batch_size=text.batch_size, name=file.name, parallel_map=scorer.parallel_map
+    ):
         on_batch(event.result.documents)
     return event
-
-
-_DTYPE_COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
-
-
-def _dtype_settings(options: ParsedOptions) -> ParsedOptions:
-    """Return the settings in float32, the baseline of the comparison."""
-    return with_hardware(options, dtype="float32")
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files in each dtype, and print what that costs."""
     first, *others = inference_dtypes(select_device(HardwareConfig(**scorer.options["hardware"])))
-    loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
+    by_dtype = {first: scorer.text}
+    for dtype in others:
+        options = with_hardware(scorer.options, dtype=dtype)
+        by_dtype[dtype] = LoadedScorer.load(scorer.run, options, data=scorer.data).text
     costs: list[DtypeCost] = []
     with scoring_progress(files) as on_batch:
-        for event in measure_dtype_costs(
-            {dtype: in_dtype.text for dtype, in_dtype in loaded.items()}, files, costs=costs
-        ):
+        for event in measure_dtype_costs(by_dtype, files, costs=costs):
             on_batch(event)
     report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].result)])
     if as_json:
         print(format_json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
         return
-    print_table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
+    columns = ("type", "bits/byte", "difference", "weights", "tokens/s")
+    print_table(columns, [_row(cost, costs[0]) for cost in costs])
     print_paragraph(report.describe_conditions(scorer.conditions, costs[0].result))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import format_json_line
 from cli.console.messages import print_note, print_notes, print_paragraph, print_warnings
-from cli.console.numbers import format_value
+from cli.console.numbers import format_number_of, format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.perplexity.report import shown_word_perplexity, warn_of_lost_text
@@ -39,28 +38,6 @@ from lm.text.text_files import describe_skipped_rows, describe_utf8_files
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
 
-@dataclass(frozen=True)
-class _FilePairScores:
-    """The scores of files of pairs.
-
-    Attributes:
-        names: of the target files.
-        files: the scores of each file.
-    """
-
-    names: Sequence[str]
-    files: Sequence[PairScores]
-
-    @property
-    def total(self) -> PerplexityResult:
-        return PerplexityResult.total(score.result for score in self.files)
-
-    @property
-    def blank(self) -> int:
-        """Return the number of pairs skipped because source or target is blank."""
-        return sum(score.blank for score in self.files)
-
-
 def measure_pairs(
     run: Path,
     pairs: PairFiles,
@@ -71,16 +48,9 @@ def measure_pairs(
     processes: int,
     as_json: bool,
 ) -> None:
-    """Score each target given its source, and print the report.
+    """Score each target given its source, in files or in the held-out pairs of a run, and print the report.
 
-    Args:
-        run: a translation run, or one of its checkpoints.
-        pairs: the files; without any, the held-out pairs of the run.
-        reading: how they are read.
-        hardware: what to run on.
-        columns: of rows with both sides, if given.
-        processes: number of scoring processes.
-        as_json: print JSON instead of a table.
+    `columns` are settings of `ParallelTextConfig`, for rows with both sides.
     """
     config = load_config(find_checkpoint(run)).parallel.for_other_files(**columns)
     files = find_parallel_texts(
@@ -88,43 +58,50 @@ def measure_pairs(
     )
     print_notes(note for file in files for note in (*file.notes, *describe_utf8_files(file.files)))
     loaded = load_model(run, select_inference_hardware(hardware))
-    known = None
+    held_out_language = None
     if not files:
-        held_out, known = open_held_out_pairs(loaded)
+        held_out, held_out_language = open_held_out_pairs(loaded)
         files = [held_out]
-    names = [str(file.target.name if file.target else file.name) for file in files]
-    with _worker_processes(run, hardware, processes) as parallel_map:
-        scored = [
-            _score(
-                run, loaded, file, language=pairs.language, known=known or file.languages[1], parallel_map=parallel_map
-            )
-            for file in files
-        ]
+    prepare = partial(_build_worker, run, divide_threads(hardware, processes))
+    with open_process_map(prepare, processes) if processes > 1 else nullcontext() as parallel_map:
+        scores = []
+        for file in files:
+            languages = pairs.language, held_out_language or file.languages[1]
+            scores.append(_score(run, loaded, file, languages, parallel_map))
     contamination = ContaminationCheck(loaded)
     for number, file in enumerate(files):
         contamination.add_pairs(number, file.pairs())
     print_notes(describe_skipped_rows(file.source for file in files))
     print_warnings(contamination.warnings([file.name for file in files]))
-    scores = _FilePairScores(names, scored)
-    if not scores.total.tokens:
+    total = PerplexityResult.total(score.result for score in scores)
+    blank = sum(score.blank for score in scores)
+    if not total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
-    warn_of_lost_text(scores.total)
+    warn_of_lost_text(total)
+    by_file = [
+        (str(file.target.name if file.target else file.name), score) for file, score in zip(files, scores, strict=True)
+    ]
+    tokenizer = loaded.tokenizer
     if as_json:
-        print(format_json_line(_report(run, loaded, scores)))
-    else:
-        _print_table(loaded, scores)
-
-
-@contextmanager
-def _worker_processes(
-    run: Path, hardware: HardwareConfig, processes: int
-) -> Iterator[ParallelMap[Batch, list[Nats]] | None]:
-    """Start worker processes, if any, that score batches."""
-    if processes == 1:
-        yield None
+        report = {
+            "files": [{"file": name, "blank": score.blank, **_figures(score.result)} for name, score in by_file],
+            "total": {"blank": blank, **_figures(total)},
+            "unit": "target token",
+            "model": {
+                "run": str(run), "checkpoint": str(loaded.folder), "parameters": count_parameters(loaded.model),
+            },
+            "tokenizer": {"vocab_size": tokenizer.vocab_size, "sha256": tokenizer.sha256},
+        }  # fmt: skip
+        print(format_json_line(report))
         return
-    with open_process_map(partial(_build_worker, run, divide_threads(hardware, processes)), processes) as parallel_map:
-        yield parallel_map
+    rows = [_row(name, score.result) for name, score in by_file]
+    print_table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
+    print_paragraph(
+        f"of each target token ({tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, after "
+        "its source and the tokens before it"
+    )
+    if blank:
+        print_note(f"{format_number_of(blank, 'pair')} with a blank side left out")
 
 
 def _build_worker(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
@@ -138,26 +115,16 @@ def _score(
     run: Path,
     loaded: LoadedModel,
     file: ParallelText,
-    *,
-    language: str | None,
-    known: str | None,
+    languages: tuple[str | None, str | None],
     parallel_map: ParallelMap[Batch, list[Nats]] | None,
 ) -> PairScores:
-    """Score the pairs of one file, with progress on stderr.
-
-    Args:
-        run: as named by the user.
-        loaded: the run.
-        file: of the pairs.
-        language: of the targets, if given by the user.
-        known: the same, as files and runs tell it.
-        parallel_map: scores batches in other processes.
-    """
+    """Score the pairs of one file, with a counter; the target language is the user's, or else that of the file."""
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of pairs")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
-    tag = TranslationModel.from_loaded(loaded).tag_to(language, file_language=known)
+    language, file_language = languages
+    tag = TranslationModel.from_loaded(loaded).tag_to(language, file_language=file_language)
     encoder = pair_scoring.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with show_counter("scoring", "pairs") as watch:
         for scored in pair_scoring.score_pairs_streaming(
@@ -165,18 +132,6 @@ def _score(
         ):
             watch(scored.result.documents)
     return scored
-
-
-def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
-    """Print a row per file and the total, and how they were scored."""
-    rows = [_row(name, score.result) for name, score in zip(scores.names, scores.files, strict=True)]
-    print_table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
-    print_paragraph(
-        f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
-        "after its source and the tokens before it"
-    )
-    if scores.blank:
-        print_note(f"{scores.blank:,} {'pair' if scores.blank == 1 else 'pairs'} with a blank side left out")
 
 
 def _row(name: str, result: PerplexityResult) -> list[str]:
@@ -189,23 +144,6 @@ def _row(name: str, result: PerplexityResult) -> list[str]:
         result.bits_per_byte,
     )
     return [name, *counts, *map(format_value, figures, (4, 4, 3, 3, 4))]
-
-
-def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:
-    """Return the results of each file and the total, and how they were scored."""
-    files = [
-        {"file": name, "blank": score.blank, **_figures(score.result)}
-        for name, score in zip(scores.names, scores.files, strict=True)
-    ]
-    return {
-        "files": files,
-        "total": {"blank": scores.blank, **_figures(scores.total)},
-        "unit": "target token",
-        "model": {
-            "run": str(run), "checkpoint": str(loaded.folder), "parameters": count_parameters(loaded.model),
-        },
-        "tokenizer": {"vocab_size": loaded.tokenizer.vocab_size, "sha256": loaded.tokenizer.sha256},
-    }  # fmt: skip
 
 
 def _figures(result: PerplexityResult) -> dict[str, Any]:

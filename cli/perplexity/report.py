@@ -27,12 +27,8 @@ FIGURES = (
 _MAX_WORD_BYTES = 20
 """On average; where words are longer, their perplexity is an astronomical number that says nothing."""
 
-COMPLETION_TOKEN, REPLY_TOKEN = "completion token", "assistant token"
-"""The unit of scored completions."""
-
-
-MASKED_TOKEN = "masked token"
-"""The unit of a masked model, which has a pseudo-perplexity."""
+COMPLETION_TOKEN, REPLY_TOKEN, MASKED_TOKEN = "completion token", "assistant token", "masked token"
+"""Units other than the token of a text."""
 
 
 def scoring_conditions(
@@ -87,71 +83,52 @@ def warn_of_lost_text(result: PerplexityResult) -> None:
 
 def describe_conditions(conditions: dict[str, Any], total: PerplexityResult) -> str:
     """Describe in a sentence how, and how much, text was scored."""
+    vocabulary = f"({conditions['tokenizer']['vocab_size']:,} in the vocabulary)"
+    context, shortened = f"context {conditions['context']}", conditions.get("shortened")
     if conditions["unit"] == COMPLETION_TOKEN:
-        return _describe_examples(conditions, total)
+        lost = f", of which {shortened:,} lost the beginning of the prompt" if shortened else ""
+        return (
+            f"perplexity per token of the completions {vocabulary}, the end of each included, after its prompt, as the "
+            f"run is supervised; {context}; {format_number_of(total.documents, 'example')}{lost}"
+        )
     if conditions["unit"] == REPLY_TOKEN:
-        return _describe_conversations(conditions, total)
+        lost = f", of which {shortened:,} lost their last turns" if shortened else ""
+        return (
+            f"perplexity per token of the assistant {vocabulary}, the end of each turn included, after all messages "
+            f"before; {context}; {format_number_of(total.documents, 'conversation')}{lost}"
+        )
+    window, documents = f"{context}, stride {conditions['stride']}", format_number_of(total.documents, "document")
     if conditions["unit"] == MASKED_TOKEN:
-        return _describe_masks(conditions, total)
-    start = (
-        "conditioned on a document-start token" if conditions["first_token_scored"] else "with an unscored first token"
-    )
+        every = conditions["score_every"]
+        sampled = f"only one in {every} is scored ({total.unscored:,} are not); " if every > 1 else ""
+        return (
+            f"pseudo-perplexity per token {vocabulary}: each is masked in turn and guessed from both sides, which no "
+            f"perplexity from one side compares with; {sampled}{window}; {documents}"
+        )
+    is_conditioned = conditions["first_token_scored"]
+    start = "conditioned on a document-start token" if is_conditioned else "with an unscored first token"
     return (
-        f"perplexity per token ({conditions['tokenizer']['vocab_size']:,} in the vocabulary), "
-        f"context {conditions['context']}, stride {conditions['stride']}; "
-        f"{format_number_of(total.documents, 'document')}, each {start} "
-        f"({total.unscored:,} tokens unscored)"
-    )
-
-
-def _describe_examples(conditions: dict[str, Any], total: PerplexityResult) -> str:
-    shortened, vocab_size = conditions["shortened"], conditions["tokenizer"]["vocab_size"]
-    return (
-        f"perplexity per token of the completions ({vocab_size:,} in the vocabulary), the end "
-        f"of each included, after its prompt, as the run is supervised; context {conditions['context']}; "
-        f"{format_number_of(total.documents, 'example')}"
-        + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
-    )
-
-
-def _describe_conversations(conditions: dict[str, Any], total: PerplexityResult) -> str:
-    shortened = conditions["shortened"]
-    return (
-        f"perplexity per token of the assistant ({conditions['tokenizer']['vocab_size']:,} in the vocabulary), the end "
-        f"of each turn included, after all messages before; context {conditions['context']}; "
-        f"{format_number_of(total.documents, 'conversation')}"
-        + (f", of which {shortened:,} lost their last turns" if shortened else "")
-    )
-
-
-def _describe_masks(conditions: dict[str, Any], total: PerplexityResult) -> str:
-    left_out = (
-        f"only one in {conditions['score_every']} is scored ({total.unscored:,} are not); "
-        if conditions["score_every"] > 1
-        else ""
-    )
-    return (
-        f"pseudo-perplexity per token ({conditions['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in "
-        f"turn and guessed from both sides, which no perplexity from one side compares with; {left_out}"
-        f"context {conditions['context']}, stride {conditions['stride']}; "
-        f"{format_number_of(total.documents, 'document')}"
+        f"perplexity per token {vocabulary}, {window}; {documents}, each {start} ({total.unscored:,} tokens unscored)"
     )
 
 
 def print_scores(scores: Sequence[FileScore], conditions: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the results on stdout, as a table unless another form is requested."""
-    total, macro = (
-        PerplexityResult.total(score.result for score in scores),
-        MacroAverage.from_results(score.result for score in scores),
-    )
+    total = PerplexityResult.total(score.result for score in scores)
+    macro = MacroAverage.from_results(score.result for score in scores)
     warn_of_lost_text(total)
     if as_json:
-        print_json(scores, total, macro, conditions)
+        files = [{"file": score.name, **_figures(score.result)} for score in scores]
+        report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **conditions}
+        print(format_json_line(report))
     elif as_csv:
-        print_csv(scores, total)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("file", *FIGURES))
+        for name, result in [*((score.name, score.result) for score in scores), ("total", total)]:
+            writer.writerow((escape_for_stream(name), *_figures(result).values()))
         print_note(describe_conditions(conditions, total))
     else:
-        print_score_table(scores, total, macro, conditions)
+        _print_table(scores, total, macro, conditions)
 
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
@@ -162,28 +139,11 @@ def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
         raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {reason}")
 
 
-def print_json(
-    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, conditions: dict[str, Any]
-) -> None:
-    """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
-    files = [{"file": score.name, **_figures(score.result)} for score in scores]
-    report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **conditions}
-    print(format_json_line(report))
-
-
-def print_csv(scores: Sequence[FileScore], total: PerplexityResult) -> None:
-    """Print a header, a line per file, and the total, unrounded; empty where undefined."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("file", *FIGURES))
-    for name, result in [*((score.name, score.result) for score in scores), ("total", total)]:
-        writer.writerow((escape_for_stream(name), *_figures(result).values()))
-
-
 def _figures(result: PerplexityResult) -> dict[str, Any]:
     return {name: getattr(result, name) for name in FIGURES}
 
 
-def print_score_table(
+def _print_table(
     scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, conditions: dict[str, Any]
 ) -> None:
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""

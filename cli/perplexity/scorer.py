@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,16 @@ _ON_PAIRS = "measure it on pairs (--source, --target)"
 
 @dataclasses.dataclass(frozen=True)
 class LoadedScorer:
-    """A loaded run with the settings to score files.
-
-    Attributes:
-        run: the folder, as named by the user.
-        options: as typed.
-        loaded: the model with tokenizer and config.
-        data: how files are split into documents.
-        text: scores files of text.
-        parallel_map: scores batches of examples in other processes.
-    """
+    """A loaded run with the settings to score files."""
 
     run: Path
     options: ParsedOptions
     loaded: LoadedModel
     data: DataConfig
+    """How files are split into documents."""
     text: TextScorer
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None
+    """Scores batches of examples in other processes."""
 
     @classmethod
     def load(cls, run: Path, options: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
@@ -54,29 +47,17 @@ class LoadedScorer:
         if "perplexity__score_every" in options.environment and not model.config.is_masked:
             config = dataclasses.replace(config, score_every=1)
         data = data or loaded.config.data.for_other_files(**options["data"])
-        return cls(
-            run,
-            options,
-            loaded,
-            data,
-            TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator),
-        )
-
-    def with_dtype(self, dtype: str) -> LoadedScorer:
-        """Load the same run in another dtype."""
-        return LoadedScorer.load(self.run, with_hardware(self.options, dtype=dtype), data=self.data)
+        text = TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
+        return cls(run, options, loaded, data, text)
 
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
         """Start the configured worker processes; yields a scorer that uses them."""
         processes = WorkersConfig(**self.options["workers"]).processes
-        if processes == 1:
-            yield self
-            return
-        prepare = partial(
-            _build_worker, self.run, with_divided_threads(self.options, processes), self.data, of_examples=of_examples
-        )
-        with open_process_map(prepare, processes) as parallel_map:
+        hardware = divide_threads(HardwareConfig(**self.options["hardware"]), processes)
+        options = with_hardware(self.options, threads=hardware.threads)
+        prepare = partial(_build_worker, self.run, options, self.data, of_examples=of_examples)
+        with open_process_map(prepare, processes) if processes > 1 else nullcontext() as parallel_map:
             if of_examples:
                 yield dataclasses.replace(self, parallel_map=parallel_map)
             else:
@@ -89,11 +70,6 @@ class LoadedScorer:
         return scoring_conditions(
             self.run, self.loaded, context=text.context, stride=text.stride, score_every=text.score_every
         )
-
-
-def with_divided_threads(options: ParsedOptions, processes: int) -> ParsedOptions:
-    """Return the settings of one of several processes, with its part of the threads."""
-    return with_hardware(options, threads=divide_threads(HardwareConfig(**options["hardware"]), processes).threads)
 
 
 def with_hardware(options: ParsedOptions, **hardware: object) -> ParsedOptions:
