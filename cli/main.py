@@ -26,7 +26,7 @@ from cli.flags.environment import (
 from cli.flags.help import write_rows
 from cli.flags.message_flags import with_flags
 from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
-from cli.flags.usage import format_usage_error
+from cli.flags.usage import Command, Context, Formatter, format_usage_error
 from lm.distributed import launcher_env
 from lm.errors import LMError
 from lm.signals import termination_signals
@@ -109,7 +109,7 @@ def global_options(
 class CommandGroup(TyperGroup):
     """The commands, in groups, each with one line."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Write the commands in groups, and the options in one line."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
@@ -147,7 +147,7 @@ def build_app(*names: str) -> typer.Typer:
 
 
 @cache
-def _build_parser(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _build_parser(*names: str) -> Command:
     """Build the parser once; Typer would build it for each call."""
     return typer.main.get_command(build_app(*names))
 

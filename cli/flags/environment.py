@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from cli.flags.usage import SET, parameter_name
+from cli.flags.usage import SET, Command, Parameter, parameter_name
 
 PREFIX = "LM_"
 _RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE", "LM_SERVE_TOKEN"})
@@ -17,7 +17,7 @@ _RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE", "LM_SERVE_
 _SIMILARITY = 0.85
 
 
-def environment_variable(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def environment_variable(parameter: Parameter) -> str | None:
     """Return the variable of an option; None for an argument, --set, or a reserved name."""
     long = [flag for flag in parameter.opts if flag.startswith("--")]
     if parameter.param_type_name != "option" or parameter.is_eager or not long or SET in long:
@@ -62,7 +62,7 @@ def variables_of_context(context: typer.Context) -> dict[str, str]:
     return variables
 
 
-def variables_of_command_line(command: Any, arguments: Sequence[str]) -> dict[str, str]:  # noqa: ANN401
+def variables_of_command_line(command: Command, arguments: Sequence[str]) -> dict[str, str]:
     """Return the variables that set options of a command which are not typed, by the name of the option."""
     typed = {part for argument in arguments for part in argument.split("=")}
     variables = {}
@@ -81,7 +81,7 @@ def select_option_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def find_misspelled_variables(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
+def find_misspelled_variables(environment: Mapping[str, str], command: Command) -> Iterator[str]:
     """Yield a warning for each variable that closely resembles an option's."""
     known = {name.removeprefix(PREFIX) for name in _RESERVED_VARIABLES | set(_list_variables(command))}
     for name in sorted(environment):
@@ -91,7 +91,7 @@ def find_misspelled_variables(environment: Mapping[str, str], command: Any) -> I
                 yield f"{name} is set, but no command reads it (did you mean {PREFIX}{near}?)"
 
 
-def _list_variables(command: Any) -> Iterator[str]:  # noqa: ANN401
+def _list_variables(command: Command) -> Iterator[str]:
     for subcommand in getattr(command, "commands", {}).values():
         yield from _list_variables(subcommand)
     yield from filter(None, map(environment_variable, command.params))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from typer.core import TyperOption
 from typer.main import get_param_completion
 
-from cli.flags.usage import SET, Parameter, long_flag, spell_no
+from cli.flags.usage import SET, Command, Context, Formatter, Parameter, Parser, long_flag, spell_no
 from lm.config.options import Option, find_nearest
 from lm.errors import UsageError
 
@@ -97,7 +97,7 @@ def _format_default(value: Any, text: str | None, yes: str) -> str | None:  # no
 class HelpOption(TyperOption):
     """`-h` and `--help`: the short help, and the whole."""
 
-    def __init__(self, command: Any) -> None:  # noqa: ANN401
+    def __init__(self, command: Command) -> None:
         super().__init__(
             param_decls=["-h", "--help"],
             is_flag=True,
@@ -109,13 +109,13 @@ class HelpOption(TyperOption):
             callback=_print_help,
         )
 
-    def add_to_parser(self, parser: Any, ctx: Any) -> None:  # noqa: ANN401, ARG002 (click's types, which typer keeps to itself)
+    def add_to_parser(self, parser: Parser, ctx: Context) -> None:  # noqa: ARG002
         """Register both flags with a parser, each with its own value."""
         for flag in self.opts:
             parser.add_option(obj=self, opts=[flag], dest=self.name, action="store_const", const=flag)
 
 
-def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
+def help_options(command: Command) -> list[TyperOption]:
     """Return the options of a command that print help."""
     options: list[TyperOption] = [HelpOption(command)]
     if command.common:
@@ -146,22 +146,22 @@ def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
     return options
 
 
-def _print_help(context: Any, _: Any, value: str | None) -> None:  # noqa: ANN401
+def _print_help(context: Context, _: Parameter, value: str | None) -> None:
     if value:
         _print_page(context, write_short_help if value == "-h" else write_help)
 
 
-def _print_group(context: Any, _: Any, value: str | None) -> None:  # noqa: ANN401
+def _print_group(context: Context, _: Parameter, value: str | None) -> None:
     if value is not None:
         _print_page(context, lambda command, _, formatter: write_group_help(command, formatter, value))
 
 
-def _print_settings(context: Any, _: Any, value: bool | None) -> None:  # noqa: ANN401
+def _print_settings(context: Context, _: Parameter, value: bool | None) -> None:
     if value:
         _print_page(context, lambda command, _, formatter: write_settings_help(command, formatter))
 
 
-def _print_page(context: Any, write: Callable[[Any, Any, Any], None]) -> None:  # noqa: ANN401
+def _print_page(context: Context, write: Callable[[Command, Context, Formatter], None]) -> None:
     """Print help and end the command, unless the shell asks for completions."""
     if not context.resilient_parsing:
         formatter = context.make_formatter()
@@ -170,7 +170,7 @@ def _print_page(context: Any, write: Callable[[Any, Any, Any], None]) -> None:  
         context.exit()
 
 
-def write_help(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types)
+def write_help(command: Command, context: Context, formatter: Formatter) -> None:
     """Write all visible options in groups, common ones first."""
     command.format_usage(context, formatter)
     command.format_help_text(context, formatter)
@@ -181,7 +181,7 @@ def write_help(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN
         _write_footer(command, context, formatter, groups, is_short=False)
 
 
-def write_short_help(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401
+def write_short_help(command: Command, context: Context, formatter: Formatter) -> None:
     """Write a summary, some examples, the common options, and where the others are."""
     groups = group_parameters(command)
     if COMMON not in groups:
@@ -202,7 +202,7 @@ def write_short_help(command: Any, context: Any, formatter: Any) -> None:  # noq
     _write_footer(command, context, formatter, groups, is_short=True)
 
 
-def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: ANN401
+def write_group_help(command: Command, formatter: Formatter, name: str) -> None:
     """Write the options of one group, common ones first, and its settings that have no visible flag.
 
     Raises:
@@ -223,7 +223,7 @@ def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: 
             write_rows(formatter, [_setting_record(setting) for setting in advanced], _SETTING_WIDTH)
 
 
-def write_settings_help(command: Any, formatter: Any) -> None:  # noqa: ANN401
+def write_settings_help(command: Command, formatter: Formatter) -> None:
     """Write every setting: its key, type, choices and default."""
     formatter.write_text(
         f"Settings: {SET} KEY=VALUE, repeatable, wins like a flag. A TOML file (--config) and config.json have the "
@@ -241,14 +241,14 @@ def group_name(title: str) -> str:
     return title.partition(" ")[0].lower()
 
 
-def group_names(command: Any) -> list[str]:  # noqa: ANN401
+def group_names(command: Command) -> list[str]:
     return [group_name(title) for title in group_parameters(command) if title != ARGUMENTS]
 
 
-def group_parameters(command: Any) -> dict[str, list[Any]]:  # noqa: ANN401
+def group_parameters(command: Command) -> dict[str, list[Parameter]]:
     """Return the visible parameters of a command by group: arguments, common ones, then the others."""
     order: list[str] = [ARGUMENTS, COMMON, OPTIONS, *command.groups]
-    groups: dict[str, list[Any]] = {title: [] for title in order}
+    groups: dict[str, list[Parameter]] = {title: [] for title in order}
     for parameter in command.params:
         if not parameter.hidden and (not parameter.is_eager or isinstance(parameter, HelpOption)):
             groups.setdefault(_group_of(parameter, command), []).append(parameter)
@@ -259,7 +259,7 @@ def group_parameters(command: Any) -> dict[str, list[Any]]:  # noqa: ANN401
     return {title: parameters for title, parameters in groups.items() if parameters}
 
 
-def _group_of(parameter: Parameter, command: Any) -> str:  # noqa: ANN401
+def _group_of(parameter: Parameter, command: Command) -> str:
     if parameter.param_type_name == "argument":
         return ARGUMENTS
     if command.common and (long_flag(parameter) in command.common or parameter.is_eager):
@@ -272,7 +272,7 @@ def _panel(parameter: Parameter) -> str:
     return getattr(parameter, "rich_help_panel", None) or OPTIONS
 
 
-def _write_group(formatter: Any, title: str, parameters: Sequence[Parameter]) -> None:  # noqa: ANN401
+def _write_group(formatter: Formatter, title: str, parameters: Sequence[Parameter]) -> None:
     if parameters:
         with formatter.section(title):
             write_rows(
@@ -280,7 +280,7 @@ def _write_group(formatter: Any, title: str, parameters: Sequence[Parameter]) ->
             )
 
 
-def write_rows(formatter: Any, rows: Sequence[tuple[str, str]], limit: int) -> None:  # noqa: ANN401
+def write_rows(formatter: Formatter, rows: Sequence[tuple[str, str]], limit: int) -> None:
     """Write two columns; flags, choices and defaults are not broken where a line has room for them.
 
     Args:
@@ -311,7 +311,9 @@ def _wrap(text: str, width: int) -> list[str]:
     return [line.replace(_NO_BREAK, " ").replace("| ", "|") for line in lines]
 
 
-def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[str], *, is_short: bool) -> None:  # noqa: ANN401
+def _write_footer(
+    command: Command, context: Context, formatter: Formatter, groups: Iterable[str], *, is_short: bool
+) -> None:
     path, names = context.command_path, [group_name(title) for title in groups if title not in (ARGUMENTS, COMMON)]
     lines = [f"{path} --help: all options, and details."] if is_short else []
     if names:

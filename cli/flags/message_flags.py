@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from cli.flags.usage import SET, parameter_name, spell_no
+from cli.flags.usage import SET, Command, parameter_name, spell_no
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
@@ -30,8 +30,8 @@ _PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
 
 def with_flags(
     message: LMError | Advice | str,
-    command: Any = None,  # noqa: ANN401 (click's types, which typer keeps to itself)
-    all_commands: Callable[[], Any] | None = None,
+    command: Command = None,
+    all_commands: Callable[[], Command] | None = None,
 ) -> str:
     """Return a library message with the flags of its settings; plain text is unchanged.
 
@@ -44,7 +44,7 @@ def with_flags(
     return f"{message} ({', '.join(flags)})" if flags else str(message)
 
 
-def _format_setting(setting: str, command: Any, all_commands: Callable[[], Any] | None) -> str:  # noqa: ANN401
+def _format_setting(setting: str, command: Command, all_commands: Callable[[], Command] | None) -> str:
     """Return what to type to change a setting."""
     name, equals, value = setting.partition("=")
     own = (parameter_name(parameter) for parameter in getattr(command, "params", ()) if parameter.name == name)
@@ -72,7 +72,7 @@ def _declared_flags() -> dict[str, str]:
     return {**by_name, **advanced, "from_run": "--from"}
 
 
-def _command_flags(command: Any) -> set[str]:  # noqa: ANN401
+def _command_flags(command: Command) -> set[str]:
     return {parameter_name(parameter) for parameter in command.params if parameter.param_type_name == "option"}
 
 
@@ -90,7 +90,7 @@ def typed_arguments(section: str, option: Option, value: Any) -> list[str]:  # n
     return [option.flag, str(value)]
 
 
-def _list_commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+def _list_commands(group: Command, path: str) -> Iterator[tuple[str, Command]]:
     """Yield all commands of a group, in order, each with its command line."""
     for name, command in getattr(group, "commands", {}).items():
         if hasattr(command, "commands"):

@@ -22,7 +22,17 @@ from cli.flags.environment import read_environment, variables_of_context
 from cli.flags.help import Setting, format_term, help_options, summarize, write_help
 from cli.flags.ineffective_options import Invocation, Stage
 from cli.flags.set_option import SetOption
-from cli.flags.usage import Parameter, format_wrong_value, is_set_by_key, long_flag, parameter_name, spell, spell_no
+from cli.flags.usage import (
+    Context,
+    Formatter,
+    Parameter,
+    format_wrong_value,
+    is_set_by_key,
+    long_flag,
+    parameter_name,
+    spell,
+    spell_no,
+)
 from lm.config.model import ModelConfig
 from lm.config.options import Option, list_options
 from lm.errors import UsageError
@@ -155,7 +165,7 @@ def _build_parameter(setting: Setting) -> Parameter:
         autocompletion=shell_completion.complete_from(option.choices) if option.choices else None,
         hidden=option.is_advanced,
     )
-    parameter: Any
+    parameter: Parameter
     parameter, _ = get_click_param(ParamMeta(name=setting.parameter_name, default=declaration, annotation=kind))
     parameter.setting = setting
     return parameter
@@ -194,16 +204,16 @@ class OptionGroupsCommand(TyperCommand):
         """Return whether some settings have no visible flag."""
         return any(setting.option.is_advanced for setting in self.settings)
 
-    def get_help_option(self, ctx: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    def get_help_option(self, ctx: Context) -> None:
         """Return nothing: the options of help are among the parameters."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:  # noqa: ARG002
         """Return what follows the name of the command in the usage line."""
         arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
         terms = [(argument.required, format_term(argument)) for argument in arguments]
         return ["[OPTIONS]", *(term if required or term[0] == "[" else f"[{term}]" for required, term in terms)]
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse a command line, with environment variables for flags that are not given.
 
         Raises:
@@ -226,7 +236,7 @@ class OptionGroupsCommand(TyperCommand):
                 ctx.params["options"] = self._collect_options(ctx, invocation)
         return rest
 
-    def _collect_options(self, ctx: Any, invocation: Invocation) -> ParsedOptions:  # noqa: ANN401
+    def _collect_options(self, ctx: Context, invocation: Invocation) -> ParsedOptions:
         """Collect and validate the values of config fields."""
         variables, command_line = variables_of_context(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
@@ -237,7 +247,7 @@ class OptionGroupsCommand(TyperCommand):
                 sections[setting.section][option.name] = value
         return ParsedOptions(sections, variables, command_line.arguments, invocation, command_line.started_at)
 
-    def _refuse_empty_paths(self, ctx: Any) -> None:  # noqa: ANN401
+    def _refuse_empty_paths(self, ctx: Context) -> None:
         """Raise UsageError for an empty file or folder name, which would mean the current folder."""
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
@@ -245,14 +255,14 @@ class OptionGroupsCommand(TyperCommand):
             if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
                 raise UsageError(f"{parameter_name(parameter)} is empty: give a path (unset shell variable?)")
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[Any]:
         """Complete flags, each with the first sentence of its help."""
         items: list[Any] = super().shell_complete(ctx, incomplete)
         for item in items:
             item.help = summarize(item.help) if item.help else None
         return items
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+    def format_help(self, ctx: Context, formatter: Formatter) -> None:
         """Write the whole help."""
         write_help(self, ctx, formatter)
 
@@ -294,12 +304,12 @@ def build_invocation(context: typer.Context) -> Invocation:
     return Invocation(context.command_path.partition(" ")[2], values, typed, variables, spelled)
 
 
-def _argument_or_flag(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _argument_or_flag(parameter: Parameter) -> str:
     """Return the name of an argument, or the long flag of an option."""
     return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
 
 
-def _format_parameter(parameter: Any, value: Any) -> str:  # noqa: ANN401
+def _format_parameter(parameter: Parameter, value: Any) -> str:  # noqa: ANN401
     """Return an option or argument for messages."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]….")

@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperOption
 from typer.main import get_param_completion
 
-from cli.flags.usage import SET
+from cli.flags.usage import SET, Context, Parameter, Parser
 from lm.config.options import find_nearest
 from lm.errors import UsageError
 
@@ -21,7 +21,7 @@ class SetOption(TyperOption):
         autocompletion: completes keys and values.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], autocompletion: Any) -> None:  # noqa: ANN401
+    def __init__(self, parameters: Mapping[str, Parameter], autocompletion: Any) -> None:  # noqa: ANN401
         super().__init__(
             param_decls=[SET, "set_"],
             multiple=True,
@@ -32,7 +32,7 @@ class SetOption(TyperOption):
         )
         self._parameters = parameters
 
-    def add_to_parser(self, parser: Any, ctx: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    def add_to_parser(self, parser: Parser, ctx: Context) -> None:
         """Register the option with a parser, which then parses each value as that of a flag."""
         super().add_to_parser(parser, ctx)
 
@@ -54,7 +54,7 @@ class SetOption(TyperOption):
 _HELP = "{0.command_path} --help-settings"
 
 
-def _describe_problem(text: str, parameters: Mapping[str, Any], context: Any) -> str:  # noqa: ANN401
+def _describe_problem(text: str, parameters: Mapping[str, Parameter], context: Context) -> str:
     """Return what is wrong with a value of `--set`, and what is meant."""
     key, equals, _ = text.partition("=")
     key = key.strip()
@@ -69,7 +69,7 @@ def _describe_problem(text: str, parameters: Mapping[str, Any], context: Any) ->
     return f"no setting {key!r}" + (f" (did you mean {near!r}?)" if near else "")
 
 
-def nearest_key(key: str, parameters: Mapping[str, Any]) -> str | None:
+def nearest_key(key: str, parameters: Mapping[str, Parameter]) -> str | None:
     """Return the key that is meant: of the same field or flag in any table, or the nearest."""
     name = key.rpartition(".")[2].lstrip("-")
     for known, parameter in parameters.items():

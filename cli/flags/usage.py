@@ -8,8 +8,13 @@ from typing import Any
 from lm.config.options import did_you_mean, find_nearest
 
 SET = "--set"
+
+# click's types, which typer keeps to itself
+Command = Any
+Context = Any
+Formatter = Any
 Parameter = Any
-"""A parameter of a command: one of click's types, which typer keeps to itself."""
+Parser = Any
 
 _NOUNS = {
     "int": "an integer",
@@ -44,7 +49,7 @@ def format_wrong_value(name: str, message: str) -> str:
     return f"{name}: {message}"
 
 
-def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
+def _describe_problem(error: Any, context: Context) -> str:  # noqa: ANN401
     """Return what is wrong, and a suggestion."""
     parameter, message = getattr(error, "param", None), error.message.rstrip(".")
     if hasattr(error, "possibilities"):
@@ -56,7 +61,7 @@ def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
     return _translate_message(message, context) or str(error.format_message())
 
 
-def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN401
+def _translate_message(message: str, context: Context) -> str | None:
     """Rewrite a Typer message without a parameter, if it is a known one."""
     if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
         quote = any(parameter.metavar in _TEXTS for parameter in context.command.params)
@@ -68,7 +73,7 @@ def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN40
     return None
 
 
-def _suggest_flag(typed: str, context: Any) -> str:  # noqa: ANN401
+def _suggest_flag(typed: str, context: Context) -> str:
     """Return ` (did you mean …?)` with the flag that is nearest, or the key of a setting without a visible one."""
     spelled = {flag: spell(parameter, value=flag not in parameter.secondary_opts) if is_set_by_key(parameter) else flag
                for parameter in context.command.params
