@@ -43,7 +43,7 @@ class SamplingConfig(CheckedConfig):
     seed: int | None = option(None, "Sampling seed.", minimum=0, default_text="random")
     max_tokens: int = option(200, "Maximum tokens to generate.", minimum=1)
     min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0)
-    ignore_eos: bool = option(False, "Continue after the end-of-text token.")
+    ignore_eos: bool = option(False, "Continue after end-of-text and end-of-turn tokens.")
     token_healing: bool = option(True, "Token healing: resample the prompt's last word.")
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from lm.decoding.batching import Finish, SampleBatch, SampleSpec, StopStringStream, Token
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import History, Sampler, parse_logit_biases
+from lm.decoding.sampling import History
 from lm.decoding.session import DecodeSession
 from lm.errors import UsageError
 from lm.text.conversations import Message
@@ -81,7 +81,6 @@ class Chat:
         self.generator, self.messages, self.dropped = generator, list(messages), 0
         template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
         self.template = ChatTemplate.plain(start_of_text=start) if template is None else template
-        self._ends = self.template.end_of_turn(generator.tokenizer)
         self._session: DecodeSession | None = None
         self._replies = 0
 
@@ -139,8 +138,7 @@ class Chat:
 
     def _sample(self, prompt: list[int]) -> Iterator[Token | Finish]:
         config, tokenizer = self.generator.config, self.generator.tokenizer
-        ends = () if config.ignore_eos else self._ends
-        sampler = Sampler.from_config(config, parse_logit_biases(config.logit_bias, tokenizer), ends)
+        sampler = self.generator.sampler
         stops = config.stop if self.has_template else (*config.stop, PLAIN_STOP)
         limit = min(config.max_tokens, self.generator.model.config.context_length - len(prompt))
         rng = sampler.rng(self._replies, prompt=prompt)
@@ -148,7 +146,7 @@ class Chat:
         spec = SampleSpec(0, limit, StopStringStream(tokenizer.decode_stream(), stops), rng)
         session, logits = self._prefill(prompt)
         history = History(torch.tensor([prompt]), len(prompt))
-        batch = SampleBatch(session, sampler, [spec], history, logits, stop_ids=ends)
+        batch = SampleBatch(session, sampler, [spec], history, logits, stop_ids=self.generator.stop_ids)
         while len(batch):
             yield from batch.sample()
             batch.extend()

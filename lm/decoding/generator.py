@@ -54,7 +54,6 @@ class Generator:
         acceptance_stats: counts of draft tokens so far.
         follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
             then.
-        further_stop_ids: tokens that end a sample besides the end-of-text token, such as the end of a turn.
     """
 
     model: DecoderOnly
@@ -65,7 +64,6 @@ class Generator:
     draft: DecoderOnly | str | None = None
     acceptance_stats: AcceptanceStats = field(default_factory=AcceptanceStats)
     follows_examples: bool = False
-    further_stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """UsageError if a draft model has another vocabulary size."""
@@ -300,12 +298,13 @@ class Generator:
         """Plan the engines for `n` samples of a prompt, or any number; see `plan_engines`."""
         return plan_engines(self.model, tokens=None if n is None else self._count_steps(n), use_cache=self.use_cache)
 
-    @property
+    @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end a sample."""
+        """The tokens that end a sample: the end-of-text token and, of a chat template, the end-of-turn token."""
         if self.config.ignore_eos:
             return ()
-        return tuple(dict.fromkeys((*build_text_frame(self.tokenizer).after, *self.further_stop_ids)))
+        template = self.tokenizer.chat_template
+        return build_text_frame(self.tokenizer).after if template is None else template.end_of_turn(self.tokenizer)
 
     def encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         """Encode a text after a context, or check IDs; errors as of `generate`."""

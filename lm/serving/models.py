@@ -54,7 +54,7 @@ class ServedModel:
     scheduler: Scheduler
     fingerprint: str
     loaded_at: int = field(default_factory=lambda: int(time.time()))
-    _generators: OrderedDict[tuple[SamplingConfig, bool], Generator] = field(default_factory=OrderedDict)
+    _generators: OrderedDict[SamplingConfig, Generator] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -96,10 +96,6 @@ class ServedModel:
             )
         return template
 
-    @cached_property
-    def end_of_turn(self) -> tuple[int, ...]:
-        return self.chat_template.end_of_turn(self.tokenizer)
-
     def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
@@ -127,18 +123,15 @@ class ServedModel:
             )
         return ids, 0
 
-    def generator(self, config: SamplingConfig, *, is_chat: bool = False) -> Generator:
+    def generator(self, config: SamplingConfig) -> Generator:
         """Return a generator, the same for equal settings apart from their seed; ApiError as of `decoder`."""
         settings, model = config.replace(seed=0), self.decoder
-        key, ends = (settings, is_chat), self.end_of_turn if is_chat else ()
         with self._lock:
-            generator = self._generators.pop(key, None)
+            generator = self._generators.pop(settings, None)
             if generator is None:
                 supervised = self.loaded.config.data.supervised
-                generator = Generator(
-                    model, self.tokenizer, settings, follows_examples=supervised, further_stop_ids=ends
-                )
-            self._generators[key] = generator
+                generator = Generator(model, self.tokenizer, settings, follows_examples=supervised)
+            self._generators[settings] = generator
             if len(self._generators) > _MAX_GENERATORS:
                 self._generators.popitem(last=False)
             return generator
@@ -147,10 +140,10 @@ class ServedModel:
         """Normalise a text as the training data were."""
         return normalize_like_training(text, self.loaded.config.data)
 
-    def sampler(self, config: SamplingConfig, *, is_chat: bool = False) -> Sampler:
+    def sampler(self, config: SamplingConfig) -> Sampler:
         """Return a sampler, the same for settings that choose tokens in the same way; errors as of `Generator`."""
         alike = config.replace(stop=(), max_tokens=_ANY_LENGTH, token_healing=True)
-        return self.generator(alike, is_chat=is_chat).sampler
+        return self.generator(alike).sampler
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""

@@ -50,7 +50,6 @@ class CompletionRequest:
         logprobs: alternatives per token; None for no log-probabilities.
         is_stream: whether tokens are sent as they come.
         include_usage: whether a stream ends with the number of tokens.
-        is_chat: whether the prompt is that of a conversation.
         truncates: whether the oldest turns are left out if the context is full.
         dropped_turns: their number.
     """
@@ -65,7 +64,6 @@ class CompletionRequest:
     logprobs: int | None
     is_stream: bool
     include_usage: bool
-    is_chat: bool = False
     truncates: bool = False
     dropped_turns: int = 0
 
@@ -218,7 +216,6 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
         logprobs=top if has_logprobs else None,
         is_stream=is_stream,
         include_usage=read_include_usage(body, is_stream=is_stream),
-        is_chat=True,
         truncates=truncation == "auto",
     )
 
@@ -320,9 +317,9 @@ def _fit(
 
     def build(settings: SamplingConfig) -> Completion:
         return Completion(
-            model.generator(settings, is_chat=request.is_chat),
+            model.generator(settings),
             prompt,
-            sampler=model.sampler(settings, is_chat=request.is_chat),
+            sampler=model.sampler(settings),
             samples=request.best_of,
             seed=settings.seed,
             repeat=repeat,

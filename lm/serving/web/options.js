@@ -127,7 +127,7 @@ export const OPTIONS = [
         name: "ignore_eos",
         label: "Ignore end of text",
         default: false,
-        help: "Continue after the end-of-text token.",
+        help: "Continue after end-of-text and end-of-turn tokens.",
       },
       {
         name: "stop",

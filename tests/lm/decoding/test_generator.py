@@ -13,6 +13,7 @@ from lm.decoding.sampling import Sampler
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
+from lm.tokenizer.chat_template import END_OF_TURN
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx, assert_close
@@ -20,8 +21,8 @@ from tests.tolerances import approx, assert_close
 PROMPT = "The owl"
 
 
-def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Generator:
-    tokenizer = make_tokenizer(kind)
+def generator(kind="bpe", *, tokenizer=None, use_cache=True, batch_size=16, **settings) -> Generator:
+    tokenizer = tokenizer or make_tokenizer(kind)
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, n_heads=2, init_std=0.3
     )
@@ -250,6 +251,21 @@ def test_with_ignore_eos_only_max_tokens_ends_a_sample(way):
     assert {(len(sample.tokens), sample.finish_reason) for sample in samples} == {(12, "length")}
     if way != "beam":
         assert any(ours.tokenizer.end_of_text in sample.tokens for sample in samples)
+
+
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
+    tokenizer = make_tokenizer("bpe").with_chat_template()
+    end = tokenizer.added_tokens[END_OF_TURN]
+    ours = generator(tokenizer=tokenizer, max_tokens=12, logit_bias=(f"{end}=7",))
+    ours = dataclasses.replace(ours, draft="prompt" if way == "speculative" else None)
+    samples = [sample for each in outputs(ours, way) for sample in each]
+    assert any(sample.tokens[-1] == end for sample in samples)
+    for sample in samples:
+        assert end not in sample.tokens[:-1]
+        assert (sample.finish_reason == "end_of_text") == (sample.tokens[-1] in (end, tokenizer.end_of_text))
+    ignoring = dataclasses.replace(ours, config=ours.config.replace(ignore_eos=True))
+    assert all(len(sample.tokens) == 12 for each in outputs(ignoring, way) for sample in each)
 
 
 def test_a_stop_string_ends_a_sample_before_min_tokens():

@@ -9,7 +9,7 @@ from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.text.conversations import Message
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import ChatTemplate
+from lm.tokenizer.chat_template import END_OF_TURN, ChatTemplate
 from tests.cli.small_runs import TEXT, make_run
 from tests.lm.serving.conftest import served
 
@@ -54,13 +54,21 @@ def test_a_reply_continues_the_rendered_messages(client, runs):
     loaded = load_for_decoding(runs / "chat", HardwareConfig(threads=1))
     template = ChatTemplate.default(start_of_text=END_OF_TEXT)
     ids = template.encode(loaded.tokenizer, [Message(**each) for each in MESSAGES])
-    ends = template.end_of_turn(loaded.tokenizer)
-    generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20), further_stop_ids=ends)
+    generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20))
     expected = generator.samples(ids, n=3)
     given = ask(client, n=3)
     assert [choice.message.content for choice in given.choices] == [sample.text for sample in expected]
     assert {choice.message.role for choice in given.choices} == {"assistant"}
     assert given.usage.prompt_tokens == len(ids)
+
+
+def test_a_completion_ends_with_the_turn_too(client, runs):
+    end = load_for_decoding(runs / "chat", HardwareConfig(threads=1)).tokenizer.added_tokens[END_OF_TURN]
+    settings = {"model": "chat", "prompt": "The owl", "max_tokens": 5, "logit_bias": {str(end): 100}}
+    given = client.completions.create(**settings)
+    assert (given.choices[0].finish_reason, given.usage.completion_tokens) == ("stop", 1)
+    ignoring = client.completions.create(**settings, extra_body={"ignore_eos": True})
+    assert (ignoring.choices[0].finish_reason, ignoring.usage.completion_tokens) == ("length", 5)
 
 
 def test_the_template_of_a_run_is_used(client):
