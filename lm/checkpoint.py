@@ -53,7 +53,7 @@ class LoadedModel:
 
     def __repr__(self) -> str:
         size, device = count_parameters(self.model), next(self.model.parameters()).device.type
-        return f"<{self.folder}: {size:,} parameters, {self.model.config.purpose}, on {device}>"
+        return f"<{self.folder}: {size:,} parameters, {self.config.purpose}, on {device}>"
 
 
 def save_checkpoint(

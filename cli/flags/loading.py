@@ -149,7 +149,8 @@ def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = N
         is_two = config.is_encoder_decoder
         description = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
         return UsageError(f"{run}: this run {description}: {instead}")
-    return UsageError(f"{run}: this run {config.purpose}: use {_COMMANDS[config.purpose]}")
+    purpose = loaded.config.purpose
+    return UsageError(f"{run}: this run {purpose}: use {_COMMANDS[purpose]}")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -133,6 +133,11 @@ class RunConfig:
         return bool(self.model.labels or self.label_completions)
 
     @property
+    def purpose(self) -> str:
+        """Return what the run is for, for messages."""
+        return "classifies texts" if self.is_classifier else self.model.purpose
+
+    @property
     def has_language_tags(self) -> bool:
         """Return whether sources begin with a language tag, if the tokenizer has tags.
 

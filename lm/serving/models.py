@@ -63,7 +63,7 @@ class ServedModel:
 
     @property
     def purpose(self) -> str:
-        return self.loaded.model.config.purpose
+        return self.loaded.config.purpose
 
     @cached_property
     def decoder(self) -> DecoderOnly:
@@ -148,6 +148,7 @@ class ServedModel:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
         model, source = self.loaded.model, self.loaded.source_tokenizer
+        is_decoder = not (model.config.is_masked or model.config.translates)
         return {
             "id": self.name,
             "object": "model",
@@ -159,7 +160,8 @@ class ServedModel:
             "vocab_size": self.tokenizer.vocab_size,
             "n_layers": model.config.n_layers,
             "n_heads": model.config.n_heads,
-            "has_chat_template": self.purpose == "continues texts" and self.tokenizer.chat_template is not None,
+            "has_completions": is_decoder,
+            "has_chat_template": is_decoder and self.tokenizer.chat_template is not None,
             "languages": _languages(source or self.tokenizer) if model.config.translates else [],
         }
 

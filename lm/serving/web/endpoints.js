@@ -5,18 +5,15 @@ import { request, ServerError, stream } from "./api.js";
 /** Return the models: their name and what they can do. */
 export async function listModels() {
   const { data } = await request("v1/models");
-  return data.map((model) => {
-    const continues = model.purpose === "continues texts";
-    return {
-      id: model.id,
-      completes: continues,
-      scores: continues,
-      attends: model.n_heads > 0,
-      translates: model.purpose === "translates",
-      chats: Boolean(model.has_chat_template),
-      languages: model.languages,
-    };
-  });
+  return data.map((model) => ({
+    id: model.id,
+    completes: model.has_completions,
+    scores: model.has_completions,
+    attends: model.n_heads > 0,
+    translates: model.purpose === "translates",
+    chats: model.has_chat_template,
+    languages: model.languages,
+  }));
 }
 
 /** Return sampling options as fields of a request. */
