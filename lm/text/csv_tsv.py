@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -41,13 +41,14 @@ def parse_rows(
         blocks: the text, cut anywhere.
         name: of the file, for messages.
         header: whether the first row has the column names; otherwise they are numbers, from 1.
-        on_malformed: called with rows of another number of fields [default: raise the error].
+        on_malformed: called with rows of another number of fields or with bad quoting, unless it is the first row
+            [default: raise the error]. Of a row with bad quoting only the first line is left out.
 
     Raises:
         InputError: a row has another number of fields than the first one, or bad quoting; the message names the line.
     """
     names: Sequence[str] | None = None
-    for number, fields in _parse_records(blocks, name=name, kind=kind):
+    for number, fields in _parse_records(blocks, name=name, kind=kind, on_malformed=on_malformed):
         if names is None:
             names = _make_unique(fields) if header else [str(index) for index in range(1, len(fields) + 1)]
             if header:
@@ -80,50 +81,70 @@ def _make_unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:
+def _parse_records(
+    blocks: Iterable[str], *, name: str, kind: Kind, on_malformed: MalformedRowCallback
+) -> Iterator[tuple[int, list[str]]]:
     """Yield rows as lists of fields, each with the number of its first line."""
-    numbered = _LineCounter(split_lines(blocks, name=name))
+    lines = _without_mark(split_lines(blocks, name=name))
     if kind == "tsv":
-        for line in numbered:
+        for number, line in enumerate(lines, 1):
             if line.strip():
-                yield numbered.count, [_unquote(part) for part in line.removesuffix("\r").split("\t")]
+                yield number, [_unquote(part) for part in line.removesuffix("\r").split("\t")]
         return
     csv.field_size_limit(_LONGEST_FIELD)
-    sample = list(itertools.islice(numbered, _SAMPLE_LINES))
-    delimiter = _detect_delimiter(sample)
-    numbered = _LineCounter(line + "\n" for part in (sample, numbered) for line in part)
-    reader = csv.reader(numbered, delimiter=delimiter, strict=True)
+    sample = list(itertools.islice(lines, _SAMPLE_LINES))
+    rereadable = _RereadableLines(itertools.chain(sample, lines))
+    reader = csv.reader(rereadable, delimiter=_detect_delimiter(sample), strict=True)
+    on_error: MalformedRowCallback = raise_malformed
     while True:
-        first = numbered.count + 1
+        first = rereadable.begin_row()
         try:
             fields = next(reader, None)
         except csv.Error as error:
+            problem = f"not a row of CSV ({error})"
             if "end of data" in str(error):
-                raise InputError(
-                    f"{name}: line {first}: a closing quote is missing: a field of this row extends to the end of the "
-                    "file. Add the quote; the row cannot be skipped"
-                ) from None
-            raise InputError(f"{name}: line {first}: not a row of CSV ({error})") from None
+                problem = "a closing quote is missing, so a field extends to the end of the file; add the quote"
+            on_error(first, InputError(f"{name}: line {first}: {problem}"))
+            rereadable.go_to_second_line()
+            continue
         if fields is None:
             return
         if fields and fields != [""]:
             yield first, fields
+            on_error = on_malformed
 
 
-class _LineCounter:
-    """Counts lines as they are read, and drops a byte order mark."""
+def _without_mark(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines without a byte order mark."""
+    for number, line in enumerate(lines):
+        yield line if number else line.removeprefix(BYTE_ORDER_MARK)
 
-    def __init__(self, source: Iterable[str]) -> None:
-        self._source = iter(source)
-        self.count = 0
+
+class _RereadableLines:
+    """Lines of rows; those of a row can be read again, without the first."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines, self._again = iter(lines), deque[str]()
+        self._row, self._count = list[str](), 0
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = next(self._source)
-        self.count += 1
-        return line.removeprefix(BYTE_ORDER_MARK) if self.count == 1 else line
+        line = self._again.popleft() if self._again else next(self._lines)
+        self._row.append(line)
+        self._count += 1
+        return line + "\n"
+
+    def begin_row(self) -> int:
+        """Return the number of the next line, from 1, where a row begins."""
+        self._row.clear()
+        return self._count + 1
+
+    def go_to_second_line(self) -> None:
+        """Go back to the second line of the row."""
+        self._again.extendleft(reversed(self._row[1:]))
+        self._count -= len(self._row) - 1
 
 
 def _unquote(field: str) -> str:

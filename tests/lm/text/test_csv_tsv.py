@@ -63,6 +63,23 @@ def test_a_malformed_row_is_named(text, kind, message):
         read(text, kind)
 
 
+@pytest.mark.parametrize("block", [1, 7, 1 << 18])
+def test_after_a_row_without_a_closing_quote_reading_continues_on_the_next_line(block):
+    text, skipped = 'text,label\na,b\n"c,d\ne,f\n"g\nh",i\nj,k\n"l,m\nn,o\n', []
+    blocks = [text[start : start + block] for start in range(0, len(text), block)]
+    skip = lambda number, _: skipped.append(number)  # noqa: E731
+    rows = list(parse_rows(blocks, name="a.csv", kind="csv", header=True, on_malformed=skip))
+    assert [(row.number, *row.values.values()) for row in rows] == [
+        (2, "a", "b"), (4, "e", "f"), (5, "g\nh", "i"), (7, "j", "k"), (9, "n", "o"),
+    ]  # fmt: skip
+    assert skipped == [3, 8]
+
+
+def test_a_header_without_a_closing_quote_is_not_skipped():
+    with pytest.raises(InputError, match="line 1: a closing quote is missing"):
+        list(parse_rows(['"text,label\na,b\n'], name="a.csv", kind="csv", header=True, on_malformed=lambda *_: None))
+
+
 class TestColumns:
     def test_the_usual_names_are_found(self, tmp_path):
         file = written(tmp_path, "id,Review,sentiment\n1,good,pos\n", "a.csv")
