@@ -93,7 +93,7 @@ def prepare(
     number = None if part is None else _parse_part(part, out)
     from cli.console.messages import print_notes
     from cli.corpus_report import train_or_load_tokenizer
-    from lm.corpus.text_corpus import scan_corpus
+    from lm.corpus.text_corpus import describe_ignored_labels, scan_corpus
     from lm.corpus.tokenized_conversations import holds_conversations
     from lm.text.text_files import find_text_files
 
@@ -105,7 +105,7 @@ def prepare(
     options.refuse_ineffective("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
-    print_notes([*files.notes, *surveyed.notes])
+    print_notes([*files.notes, *surveyed.notes, *describe_ignored_labels(surveyed)])
     tokenizer_config = TokenizerConfig(**options["tokenizer"])
     unknown = unknown if tokenizer_config.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)

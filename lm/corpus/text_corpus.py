@@ -26,7 +26,7 @@ from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
-from lm.text.rows import FIELD
+from lm.text.rows import FIELD, list_label_fields
 from lm.text.text_files import (
     FileRange,
     ProgressCallback,
@@ -172,6 +172,17 @@ def _describe_guessed_fields(summaries: Sequence[FileSummary]) -> str:
         if not file.supervised and file.holds_rows and file.data.field is None and file.text_field != FIELD:
             return f"{file.name}: the text is in column {file.text_field!r}"
     return ""
+
+
+def describe_ignored_labels(corpus: Corpus) -> list[Advice]:
+    """Return a note on the columns of labels in the first file that has some, if only texts are learned."""
+    for file in (summary.file for summary in corpus.files if summary.file.holds_rows and not summary.file.supervised):
+        labels = [] if file.holds_conversations else list_label_fields(file.field_names)
+        if ignored := [repr(name) for name in labels if name != file.text_field]:
+            columns = f"column{'s' * (len(ignored) > 1)} {', '.join(ignored)}"
+            text = f"{file.name}: only the text is learned; the labels in {columns} are learned in supervised training"
+            return [Advice(text, settings=["supervised", *["label_field"] * (len(ignored) > 1)])]
+    return []
 
 
 def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:

@@ -146,6 +146,11 @@ def find_pair_fields(
     )
 
 
+def list_label_fields(names: Iterable[str]) -> list[str]:
+    """Return the columns whose names are usual for labels."""
+    return [name for name in names if name.strip().lower() in _LABELS]
+
+
 def has_label_fields(names: Sequence[str]) -> bool:
     """Return whether the columns of text and label are clear."""
     try:

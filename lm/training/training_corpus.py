@@ -23,7 +23,7 @@ from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.corpus.shards import read_manifest
-from lm.corpus.text_corpus import Corpus, load_or_train_tokenizer, scan_corpus
+from lm.corpus.text_corpus import Corpus, describe_ignored_labels, load_or_train_tokenizer, scan_corpus
 from lm.corpus.tokenized_conversations import holds_conversations
 from lm.data.conversation_data import ConversationData
 from lm.data.example_data import ExampleData
@@ -230,7 +230,7 @@ class TextCorpus:
                         self._notes.append(Advice(_TOKENS_ADDED))
                     trained = trained.with_chat_template()
             prepared = prepare_corpus(surveyed, trained, progress=report, with_labels=config.model.is_masked)
-        notes = (*self._notes, *surveyed.notes)
+        notes = (*self._notes, *surveyed.notes, *describe_ignored_labels(surveyed))
         vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, trained)
         yield CorpusPrepared(

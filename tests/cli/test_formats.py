@@ -76,6 +76,22 @@ def test_tables_are_rows_of_text(place, capsys):
         assert "header" not in capsys.readouterr().err
 
 
+def test_labels_that_are_not_learned_are_named(place, capsys):
+    rows = [{"text": text, "label": label, "topic": "film"} for text, label in REVIEWS]
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, columns, flags in (
+        ("reviews.csv", "column 'sentiment'", "--supervised"),
+        ("rows.jsonl", "columns 'label', 'topic'", "--supervised, --label-field"),
+    ):
+        said = f"{name}: only the text is learned; the labels in {columns} are learned in supervised training ({flags})"
+        assert run(["train", name, "-o", f"run-{name}", "--kind", "byte", *SMALL]) == 0
+        assert capsys.readouterr().err.count(said) == 1
+        assert run(["prepare", name, "-o", f"text-{name}", "--kind", "byte"]) == 0
+        assert capsys.readouterr().err.count(said) == 1
+        assert run(["prepare", name, "--supervised", "-o", f"examples-{name}", "--kind", "byte"]) == 0
+        assert "the labels in" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("user", "assistant"), ("prompt", "response"), ("Question", "Answer"), ("message", "reply")]
 )
