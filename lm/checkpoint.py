@@ -71,7 +71,6 @@ def save_checkpoint(
     """Write `RUN/checkpoints/step-N` atomically; returns its folder.
 
     Args:
-        tokenizer: of the run, or of its targets.
         is_best: whether `best` points to this checkpoint from now on.
         source_tokenizer: of the sources, if they have their own.
         resumed_at: set for the first checkpoint after the run was resumed from an older one, at that step; later

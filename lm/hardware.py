@@ -53,7 +53,6 @@ class Hardware:
 
     Attributes:
         device: "cpu", "cuda" or "mps".
-        dtype: of the model's matmuls.
         optimizer_dtype: of Muon's matmuls.
     """
 

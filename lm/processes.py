@@ -55,7 +55,6 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
     Args:
         code: to run; the arguments are `sys.argv[2:]`.
-        arguments: of the code.
     """
     with_path = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); {code}"
     return [sys.executable, "-c", with_path, json.dumps(sys.path), *arguments]
@@ -85,7 +84,6 @@ def map_in_processes(
         work: a picklable function of a module, or a partial of one.
         items: read when a process is free.
         processes: number of processes; 1 for this process itself.
-        environment: variables to set in the processes.
 
     Raises:
         InputError: a process was killed.
@@ -106,7 +104,6 @@ def open_process_map(
 
     Args:
         prepare: called once in each process, returns the function; picklable.
-        environment: variables to set in them.
     """
     with WorkerPool(partial(_numbered_work, prepare), processes, environment=environment) as workers:
         yield partial(_map_ordered, workers)
@@ -164,7 +161,6 @@ class WorkerPool(Generic[Item, Result]):
 
         Args:
             prepare: called once in each process, returns the function that `imap_unordered` calls; picklable.
-            environment: variables to set in them.
         """
         self._prepare, self._number, self._environment = prepare, processes, environment or {}
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}

@@ -78,17 +78,12 @@ class TrainingState:
     """Progress of a run; saved as `state.json` of a checkpoint.
 
     Attributes:
-        step: optimizer steps taken.
         samples: windows, examples or pairs consumed; with the seed, the position in the data.
-        tokens: training tokens.
-        flops: FLOPs of training.
         training_seconds: without evaluations.
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
-        best_step: step of the best checkpoint.
         evaluation_due: whether the evaluation of this step was deferred, for instance by stopping.
-        finished: whether training has finished.
     """
 
     step: int = 0
@@ -170,8 +165,6 @@ class TrainingDataRecord:
     """The prepared data that a run was trained on.
 
     Attributes:
-        run: name of the run.
-        data: folder of the data.
         data_key: hash of everything that the data were made from.
     """
 

@@ -29,7 +29,6 @@ class TensorEntry:
     Attributes:
         dtype: as in the format: "F32", "BF16", …
         start: offset of its data in the file.
-        size: number of bytes.
     """
 
     path: Path

@@ -112,7 +112,6 @@ def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = N
     Bits/byte are measured on the validation split, or for an imported model on the stories of this package.
 
     Args:
-        path: the run, or one of its checkpoints.
         effort: how long to measure [default: `THOROUGH`].
 
     Raises:
@@ -148,9 +147,6 @@ def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = N
 
 def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurement | None:
     """Measure for a few seconds in which dtype a new run decodes fastest, and record it in its checkpoint.
-
-    Args:
-        run: just trained or imported.
 
     Returns:
         The measurement of the recorded dtype; None if it is float32, or if nothing was measured: on a GPU, without

@@ -60,7 +60,6 @@ def choose_timed_tokens(decoding_of: Callable[[int], Timer], *, max_tokens: int,
 
     Args:
         decoding_of: returns the timer of a number of tokens.
-        seconds: for several calls.
     """
     few = min(_FEW, max_tokens)
     token_seconds = decoding_of(few)() / few

@@ -38,7 +38,6 @@ class Timings:
 
     Attributes:
         rounds: number of trials.
-        seconds: median.
         baseline_seconds: median of Hugging Face, alternating with ours; None without it.
         ratio: speed-up over Hugging Face, the median over trials.
     """
@@ -109,7 +108,6 @@ def measure_speed(
         generating: hardware for generation [default: that of training].
         compare: measure Hugging Face's GPT-2 of the same shape too, alternating.
         rows: sequences per training step [default: the config's, extrapolated from as many as there is time for].
-        progress: called with what is measured next.
     """
     name = str(config.preset)
     progress(f"{name}, training")

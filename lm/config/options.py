@@ -23,11 +23,9 @@ class Option:
     """The description of one field of a config.
 
     Attributes:
-        name: the field's name, and its key in files.
         kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
         optional: whether None is allowed; of a field whose type says nothing of it, a config puts a value in its place.
-        flag: the command-line flag, with its dashes.
         aliases: other names of the flag, and with underscores of the key: that of an earlier version.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
         unit: the placeholder of the value in help, such as TOKENS.
@@ -103,11 +101,7 @@ def format_value(value: Any) -> str:  # noqa: ANN401
 
 
 def check_text(text: str, *, name: str, settings: Sequence[str] = ()) -> None:
-    """Raise UsageError if a text is not valid UTF-8, as command-line bytes may be (lone surrogates).
-
-    Args:
-        settings: those that it is a value of.
-    """
+    """Raise UsageError if a text is not valid UTF-8, as command-line bytes may be (lone surrogates)."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise UsageError(f"{name} is not valid UTF-8: {text!r}", settings=settings)
 

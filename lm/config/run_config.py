@@ -26,13 +26,10 @@ class RunPlan:
     """What was chosen for this machine and data: written before the first step, and only read afterwards.
 
     Attributes:
-        dtype: of the matmuls.
         optimizer_dtype: of Muon's matmuls.
-        processes: number of ranks.
         micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
             `training.micro_batch_size` applies.
         steps: number of optimizer steps; with `budget_seconds`, an estimate.
-        data: folder of the prepared data.
         data_key: hash of the inputs and settings that the data were prepared from.
         budget_seconds: to train, compared with `TrainingState.budget_seconds_used`; None without a budget, and once the
             decay has begun, when the number of steps is final.
@@ -79,7 +76,6 @@ class RunConfig:
         base_sha256: SHA-256 of the base model's weights file; for adapters.
         label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.labels`).
         parallel: how parallel text, sources and targets, becomes tokens; `distribution` is for parallel training.
-        plan: what was chosen for the machine and data.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -31,7 +31,6 @@ class DataFiles:
     Attributes:
         text: files, globs, folders, - for stdin, or a folder of prepared tokens.
         target: as many files of their translations, line by line.
-        pairs: files that hold both sides.
         validation_source: sources to hold out, instead of a fraction of the pairs.
         validation_target: their translations.
         heads: dependency heads of the words of the sources, a file for each of `source`, and then of `pairs`.
@@ -102,12 +101,9 @@ class RunSpec:
     Attributes:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
         out: folder of a new run; None for a new one under runs/.
-        preset: the name of the settings to start from.
         portable: whether the blocks are to be those that other tools run; not with `from_run`.
-        from_run: the run to start from the weights of.
         resume: the run to resume, one of its checkpoints, or a folder of runs, for its newest unfinished one.
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
-        processes: how many train together.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
 

@@ -56,7 +56,6 @@ class SplitRecord:
 
     Attributes:
         tokens: number of tokens, special tokens included.
-        bytes: UTF-8 bytes of the documents.
         shards: number of tokens per shard.
 
     Raises:
@@ -79,7 +78,6 @@ class PairSplit:
     """A split of sentence pairs, and what was filtered.
 
     Attributes:
-        longest: tokens of the longest sentence.
         blank: pairs removed because source or target is blank.
         too_long: pairs removed because source or target has too many tokens.
         ratio: pairs removed because of their length ratio.
@@ -229,7 +227,6 @@ class PairManifest(PreparedManifest):
         languages: of sources and targets, if known.
         validation: what was held out, as given by the user.
         max_length: maximum tokens of a source or target.
-        max_ratio: maximum length ratio.
         has_dependency_heads: whether the sources have dependency trees; `heads` in files of earlier versions.
     """
 
@@ -258,9 +255,7 @@ class PartitionManifest(PreparedManifest):
         number: of the partition, from 1.
         tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
         chunks: names of all chunks of the corpus, in order, assigned to partitions round-robin.
-        config: the data settings.
         name: the first few files of the corpus, for messages.
-        bytes: UTF-8 bytes of the corpus.
     """
 
     noun = "a partition's chunks"

@@ -41,7 +41,6 @@ class Overlap:
     """How much of a file is in a training split.
 
     Attributes:
-        fraction: of the file.
         usual: the fraction that text of the same source may reach, from what the held-out split has in common with
             the training split: twice that, and three standard errors for a short file.
     """
@@ -66,9 +65,7 @@ class _TokenSample:
     """The beginning of a file as one token sequence, with special tokens as in shards.
 
     Attributes:
-        parts: the tokens.
         edges: where each document begins.
-        length: number of tokens.
         is_framed: whether start and end tokens are around documents; not around conversations.
     """
 

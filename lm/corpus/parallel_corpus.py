@@ -22,11 +22,8 @@ class ParallelSummary:
 
     Attributes:
         records: names, sizes and checksums of its files.
-        pairs: number of pairs, including blank ones.
         hashes: of the first sources, for small corpora.
-        pair_hashes: of all pairs, if requested.
         seen: hashes of pairs that also occur in other texts.
-        changes: malformed rows that are left out.
     """
 
     text: ParallelText

@@ -111,9 +111,6 @@ def join_partitions(
 
     Args:
         folders: of the partitions, in any order.
-        folder: as of `prepare_corpus`.
-        force: as of `prepare_corpus`.
-        root: as of `prepare_corpus`.
 
     Raises:
         InputError: a partition is missing, damaged or of another corpus, or as of `prepare_corpus`.

@@ -100,7 +100,6 @@ class PreparationStages:
 
     Attributes:
         held_out: chooses the held-out documents.
-        write: tokenizes a chunk.
         join: merges all chunks, in order, into shards in an empty folder.
     """
 

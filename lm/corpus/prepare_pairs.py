@@ -171,9 +171,6 @@ def write_pair_splits(
 ) -> dict[str, PairSplit]:
     """Write the pairs of a corpus in the format of `lm.corpus.tokenized_pairs`; returns what each split holds.
 
-    Args:
-        folder: an existing folder.
-
     Raises:
         InputError: a character has no token, or the corpus has changed since it was scanned.
     """

@@ -166,7 +166,6 @@ class PreparedFolder(Generic[M]):
     """A folder of prepared data.
 
     Attributes:
-        reused: whether it existed already.
         chunks_reused: how many of its chunks existed already, after an interruption.
     """
 
@@ -263,12 +262,7 @@ def verify_checksums(
     advice: str = "prepare the corpus again",
     settings: Sequence[str] = (),
 ) -> None:
-    """Raise InputError if a file is missing or has another checksum; None (old folders) is accepted.
-
-    Args:
-        advice: what to do about it.
-        settings: those that do it.
-    """
+    """Raise InputError if a file is missing or has another checksum; None (old folders) is accepted."""
     if sha256 is None:
         return
     try:

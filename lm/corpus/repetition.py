@@ -66,7 +66,6 @@ def measure_repetition(
     document, if the training split has the same document.
 
     Args:
-        window: window length in tokens.
         folder: for a temporary file of hashes of very many documents [default: the system's].
     """
     rolling_hash = RollingHash(vocab_size, window)

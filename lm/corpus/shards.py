@@ -182,7 +182,6 @@ class WrittenShards:
     """The shards written for a corpus.
 
     Attributes:
-        splits: what each split holds.
         repetition: duplicated text, if measured.
         labels: number of labels (`lm.corpus.tokenized_examples`), if examples can have labels.
     """
@@ -228,12 +227,7 @@ _RECORD = "part.json"
 
 @dataclass(frozen=True)
 class ChunkSplit:
-    """What a chunk adds to a split.
-
-    Attributes:
-        documents: documents that begin in the chunk.
-        bytes: UTF-8 bytes of their text.
-    """
+    """What a chunk adds to a split."""
 
     documents: int
     bytes: int
@@ -241,12 +235,7 @@ class ChunkSplit:
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A tokenized chunk.
-
-    Attributes:
-        splits: what it adds to each split.
-        is_reused: whether it existed already.
-    """
+    """A tokenized chunk."""
 
     folder: Path
     splits: dict[SplitName, ChunkSplit]

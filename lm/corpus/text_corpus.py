@@ -100,7 +100,6 @@ class Corpus:
     Attributes:
         files: the corpus, without validation files.
         validation_files: the files of the validation split, if it has its own.
-        config: separator, fields and held-out split.
     """
 
     files: tuple[FileSummary, ...]

@@ -63,7 +63,6 @@ class StoredConversations:
     """The conversations of a split, memory-mapped.
 
     Attributes:
-        examples: their tokens and ends.
         is_reply: (tokens of the split,) 1 where the assistant writes.
         numbers: of the selected conversations; None for all.
     """

@@ -79,7 +79,6 @@ class StoredExamples:
     """The examples of a split, memory-mapped.
 
     Attributes:
-        tokens: of all examples.
         records: (examples,) of EXAMPLE_DTYPE.
         files: the file names that the records refer to.
         labels: (examples,) label of each, if labels were stored.

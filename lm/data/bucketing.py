@@ -26,7 +26,6 @@ def length_batches(
     Args:
         lengths: (items,) length of each item.
         tokens: maximum positions of a batch, including padding; a single item may exceed it.
-        rows: maximum items of a batch.
         ratio: maximum ratio of the longest to the shortest item of a batch.
         order: (items,) indices with similar lengths together [default: sorted by length].
 

@@ -165,7 +165,6 @@ def completion_length_error(learned: int, *, context: int) -> str | None:
 
     Args:
         learned: tokens of the completion, including the end token.
-        context: tokens that the model reads.
     """
     if learned <= context:
         return None

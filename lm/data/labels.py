@@ -49,9 +49,6 @@ class LabelledData(ExampleData):
     ) -> None:
         """Create batches of `rows` texts.
 
-        Args:
-            context: maximum tokens of a text.
-
         Raises:
             InputError: an example has none of these labels.
         """
@@ -172,7 +169,6 @@ class LabelCounts:
 
     Attributes:
         train: of the training split; 0 for a label that is only held out.
-        validation: of the held-out examples.
     """
 
     train: Mapping[str, int]

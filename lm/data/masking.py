@@ -75,9 +75,7 @@ class Masking:
 
     Attributes:
         fraction: probability that a token is selected.
-        mask_id: ID of the mask token.
         ordinary_ids: IDs of tokens that are not special; special tokens are neither selected nor used as replacements.
-        vocab_size: above every ID.
         words: for whole-word masking, or None.
     """
 

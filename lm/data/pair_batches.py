@@ -144,7 +144,6 @@ def bucket_pairs(
         sources: (pairs,) IDs.
         targets: (pairs,) IDs.
         tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
-        rows: maximum pairs of a batch.
     """
     order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
     ends = batch_ends(lengths[order], tokens=tokens, rows=rows)

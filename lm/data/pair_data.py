@@ -38,8 +38,6 @@ class _Position(NamedTuple):
     """Position of a run in its data.
 
     Attributes:
-        epoch: completed epochs.
-        pool: pool of this epoch.
         offset: consumed pairs of the pool.
     """
 
@@ -110,8 +108,6 @@ class PairData(TrainingData):
         Args:
             batch_tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
                 Decoder-only models get twice as many, so that batches have as many pairs.
-            rows: maximum pairs of a batch.
-            seed: of the order and of BPE dropout.
             context: maximum row length.
 
         Raises:
@@ -235,11 +231,7 @@ class PairData(TrainingData):
         return batches.permuted(hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY))
 
     def _encode_rows(self, samples: Integers, key: Indices | None) -> tuple[RaggedArray, RaggedArray]:
-        """Return source and target IDs of samples; those of the first direction come first in the numbering.
-
-        Args:
-            key: of the epoch, for BPE dropout.
-        """
+        """Return source and target IDs of samples; those of the first direction come first in the numbering."""
         direction_samples, pairs = np.divmod(samples, self.samples // len(self._directions))
         indices, parts = [], []
         for number, direction in enumerate(self._directions):

@@ -36,7 +36,6 @@ class LabelledPrompt(NamedTuple):
 
     Attributes:
         ids: (tokens,) of the text, without the start token.
-        label: index of its label.
     """
 
     ids: NDArray[np.int64]

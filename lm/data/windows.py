@@ -31,9 +31,6 @@ class WindowOrder:
     """Order of training windows.
 
     Each epoch visits disjoint windows once, in a new order and from a new offset.
-
-    Attributes:
-        windows: per epoch.
     """
 
     def __init__(self, *, tokens: int, context: int, seed: int) -> None:

@@ -106,16 +106,12 @@ class StopStringStream:
 
     The stop string that is complete first ends the text, of two that end together the longer one; so the text doesn't
     depend on the tokenisation.
-
-    Attributes:
-        stopped: whether a stop string was found.
     """
 
     def __init__(self, stream: DecodeStream, stops: Sequence[str] = (), *, first_text: str | None = None) -> None:
         """Create a stream.
 
         Args:
-            stops: stop strings, not empty.
             first_text: replaces the text of the first token.
         """
         self.stopped = False
@@ -159,7 +155,6 @@ class SampleSettings:
 
     Attributes:
         sampler: chooses the tokens; samples with the same sampler are sampled together.
-        stop_ids: tokens that end the sample.
         alternatives: how many of the most probable tokens to return with each token.
     """
 
@@ -209,7 +204,6 @@ def generate(
         samples: the samples: equally many of each prompt, one prompt after another.
         sampler: chooses the tokens; what a sample draws doesn't depend on the batch.
         sources: of models that translate: see `DecodeSession.add`.
-        stop_ids: tokens that end a sample.
         alternatives: how many of the most probable tokens to return with each token.
 
     Yields:

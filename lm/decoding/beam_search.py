@@ -109,9 +109,7 @@ def beam_search(
     Args:
         session: without rows.
         prompts: (sources, length) IDs to continue.
-        beam_size: hypotheses per source.
         max_tokens: of a continuation, at least 1; for all sources, or for each.
-        stop_ids: tokens that end a continuation.
         length_penalty: at least 0; see `Hypothesis.score`.
         n: number of results for each source, at most `beam_size`.
         refill: replace finished hypotheses in the beam, as fairseq and CTranslate2 do.
@@ -119,7 +117,6 @@ def beam_search(
         max_added_bias: the most that the filters add to a logit; the smaller, the earlier a search may end.
         first_tokens: (n,) allowed first tokens; None for all.
         sources: of models that translate: see `DecodeSession.add`.
-        coverage: a coverage penalty of the scores.
 
     Returns:
         For each source its `n` best hypotheses (or all, if fewer), best first.
@@ -201,7 +198,6 @@ class _BeamSearch:
         """Advance by a token: the best candidates finish hypotheses or extend them.
 
         Args:
-            following: the best next tokens of each.
             at_once: sources leave the batch as soon as they are done.
 
         Returns:
@@ -236,7 +232,6 @@ class _FinishedHypothesis(NamedTuple):
     """A finished hypothesis, cheap to create, as most are not among the best.
 
     Attributes:
-        score: see `Hypothesis`.
         cumulative_logprobs: up to each token.
     """
 
@@ -255,11 +250,8 @@ class _SourceState:
     """The state of one source.
 
     Attributes:
-        row: of the prompts.
         limit: the most tokens of a continuation.
-        n: requested hypotheses.
         max_finished: finished hypotheses that end the search; None if only the score does.
-        length_penalty: see `Hypothesis.score`.
         max_gain: the most that a token adds to a summed log-probability: 0 without filters.
         finished: hypotheses, best first.
     """
@@ -282,7 +274,6 @@ class _SourceState:
 
         Args:
             best: summed log-probability of the best of them.
-            length: their length in tokens.
         """
         if best == -math.inf or (self.max_finished is not None and len(self.finished) >= self.max_finished):
             return True
@@ -315,7 +306,6 @@ class _Beams:
     """The unfinished hypotheses of all sources in the batch, best first; on the CPU, as they are few.
 
     Attributes:
-        sources: those in the batch.
         total_logprobs: (sources, width) float64, summed log-probabilities; -inf where empty.
         tokens: (sources, width, length).
         cumulative_logprobs: (sources, width, length) float64, up to each token.

@@ -24,7 +24,6 @@ class Candidates:
     Attributes:
         total_logprobs: float64, summed log-probabilities; -inf if banned.
         parents: indices of the hypotheses that they extend.
-        tokens: the added tokens.
     """
 
     total_logprobs: Tensor

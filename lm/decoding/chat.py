@@ -39,7 +39,6 @@ def fit_into_context(
     Args:
         messages: a system prompt, if any, which stays; then turns, the last one without a reply.
         encode: returns the tokens of messages and of the generation prompt.
-        context: of the model.
         max_tokens: of the reply, which may take a quarter of the context at least.
         dropped: turns to leave out in any case.
 
@@ -71,7 +70,6 @@ class Chat:
     """A conversation with a model.
 
     Attributes:
-        messages: all messages so far.
         dropped: number of turns that the model no longer reads, the oldest ones.
         template: of the tokenizer, or a plain one for a model that learned no conversations.
     """

@@ -54,7 +54,6 @@ class Classifier:
     """Classifies texts with a masked model.
 
     Attributes:
-        model: in eval mode, with labels.
         batch_size: texts per batch; affects only speed.
     """
 
@@ -100,7 +99,6 @@ class CompletionClassifier:
     prefix of another. Probabilities are normalised over the labels.
 
     Attributes:
-        model: in eval mode.
         completions: of each label, with its delimiter.
         batch_size: pairs of text and label per batch; affects only speed.
     """

@@ -47,7 +47,6 @@ class Generator:
     """Continues prompts with one model.
 
     Attributes:
-        model: in eval mode.
         use_cache: use a KV cache; without it everything is recomputed for each token, which is the reference.
         batch_size: concurrent samples; affects speed and memory, not the samples.
         draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
@@ -163,7 +162,6 @@ class Generator:
 
         Args:
             max_tokens: at least 1.
-            rng: from `Sampler.rng`.
             healed: retokenisations of the prompt, of which one is chosen; without any, the IDs are continued.
             settings: in a batch of samples with different settings.
 
@@ -193,7 +191,6 @@ class Generator:
 
         Args:
             prompts: consumed as there is room: see `sort_by_length`.
-            n: samples of each.
             common_prefix: of many prompts, prefilled once; see `common_prefix`.
             alternatives: how many of the most probable tokens to return with each token.
 

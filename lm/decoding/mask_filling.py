@@ -49,7 +49,6 @@ class MaskFiller:
     """Fills masks with one model.
 
     Attributes:
-        model: in eval mode, without labels.
         batch_size: texts per batch; affects only speed.
     """
 

@@ -217,8 +217,6 @@ def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] =
 
     Args:
         config: its `logit_bias` is not read, as that needs a tokenizer.
-        biases: from `parse_logit_biases`.
-        end_ids: the end-of-text tokens.
     """
     if biases:
         yield lambda logits, history: add_biases(logits, history.tokens, biases)
@@ -240,12 +238,7 @@ def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator
 
 
 def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
-    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length.
-
-    Args:
-        config: see `penalties`.
-        biases: see `penalties`.
-    """
+    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length."""
     if config.repetition_penalty < 1 or config.frequency_penalty < 0:
         return math.inf
     bias_of_token: dict[int, float] = {}
@@ -400,7 +393,6 @@ class Sampler:
         Args:
             logits: (rows, vocabulary) float32.
             rngs: one per row; each is drawn from once, unless greedy.
-            history: the tokens so far.
 
         Returns:
             (rows,) token IDs, or NO_TOKEN_LEFT; and (rows,) log-probabilities in nats of the model itself: at
@@ -429,7 +421,6 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
 
     Args:
         probabilities: (rows, vocabulary), of any sum; NaN if every token is banned.
-        rngs: one per row.
 
     Returns:
         (rows,) token IDs, or NO_TOKEN_LEFT.

@@ -38,7 +38,6 @@ class StepOutput:
 
     Attributes:
         logits: (rows, logits_to_keep, vocabulary) float32, of an ensemble log-probabilities; None if not requested.
-        top_k: the best next tokens, if requested.
         attention: of each model, (rows, source length) attention weights, if requested.
     """
 

@@ -110,7 +110,6 @@ class AcceptanceStats:
     """Counts of draft tokens; accepted / proposed is the acceptance rate.
 
     Attributes:
-        proposed: draft tokens.
         accepted: of them, those that the model accepted.
     """
 
@@ -166,7 +165,6 @@ def generate_speculatively(
         session: without rows.
         prompt: (1, length) IDs; at least one.
         sampler: chooses the tokens; with a seed the sample is reproducible, but not the one without a draft.
-        stop_ids: tokens that end the sample.
         alternatives: how many of the most probable tokens to return with each token.
 
     Yields:

@@ -65,11 +65,7 @@ class TranslationModel:
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
     def encode(self, lines: Sequence[str], heads: Sequence[DependencyHeads | None]) -> list[Ids]:
-        """Encode each line, with tree positions if the model uses them.
-
-        Args:
-            lines: stripped.
-        """
+        """Encode each line, with tree positions if the model uses them."""
         encoded = self.source_tokenizer.encode_batch(lines)
         if self.model.config.syntax == "none":
             return encoded
@@ -106,7 +102,6 @@ class SourceLine:
 
     Attributes:
         number: index, from 0.
-        text: as given.
         sources: for each model the IDs, or IDs with tree positions (see `lm.corpus.tree_positions`).
         prefix: IDs that the translation starts with.
         left_out: IDs at its end that were truncated.
@@ -142,9 +137,7 @@ def build_source_line(
     """Frame a line for each model, and truncate it to the model's limit.
 
     Args:
-        number: of the line, from 0.
         sources: for each model the frame, and the IDs of the line, with tree positions if used.
-        prefix: IDs that the translation starts with.
     """
     encoded, left_out = [], 0
     for model, frame, ids in sources:

@@ -34,7 +34,6 @@ class FSDPStrategy(ParallelStrategy):
 
         Args:
             loss: with full weights.
-            size: world size.
             offload: whether the shards of GPUs are kept in CPU memory.
         """
         super().__init__(loss)

@@ -97,7 +97,6 @@ def _forward_pipe(argument: str, pipe: Path) -> str:
 
     Args:
         argument: of the command line; may be `--flag=path`.
-        pipe: path of the named pipe to create.
     """
     flag, equals, path = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     try:

@@ -43,7 +43,6 @@ class BackgroundCompiler:
         """Start the process.
 
         Args:
-            config: of the model that would be decoded.
             is_long_running: the command runs so long that the compiler may take time from it.
 
         Returns:

@@ -170,7 +170,6 @@ class StaticDecodeStep:
         """Compute the logits after one more token of each row; keys and values are written, but not counted.
 
         Args:
-            model: in eval mode.
             tokens: (rows,) IDs, on any device.
             positions: (rows,) their positions, on the CPU.
             cache: of the rows, on the device of the model.

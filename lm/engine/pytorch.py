@@ -25,8 +25,6 @@ class SequenceKVCache:
     which is computed once.
 
     Attributes:
-        lengths: see `KVCache`.
-        removes_rows_for_free: see `KVCache`.
         buffer_rows: the buffer row of each row.
         n_buffer_rows: all buffer rows, free ones included.
 
@@ -39,7 +37,6 @@ class SequenceKVCache:
         """Create a cache without rows, or with one for each source.
 
         Args:
-            model: in eval mode.
             is_enabled: else nothing is cached and everything is recomputed: the reference, and compressed attention,
                 whose keys cover several positions.
             source: the encoder output of the rows' sources.
@@ -262,7 +259,6 @@ class SharedPrefix:
     """The KV cache of tokens that several rows start with, computed in any number of parts.
 
     Attributes:
-        ids: the tokens so far.
         cache: their keys and values, or the recurrent state after them.
     """
 
@@ -376,7 +372,6 @@ def row_attention_inputs(
         positions: (rows,) of the first token of each row.
         n: tokens of each row.
         end: greater than all positions.
-        dtype: of the model.
         needs_key_positions: whether attention needs the positions of keys.
     """
     queries = positions[:, None] if n == 1 else positions[:, None] + torch.arange(n, device=positions.device)
@@ -399,7 +394,6 @@ class TorchEngine:
         """Create an empty cache, or, given sources, encode them and create a row for each.
 
         Args:
-            layout: of the cache.
             source: (sources, length) IDs, or (sources, length, 4) with dependency trees; of an encoder-decoder.
             lengths: (sources,) real IDs.
         """

@@ -123,7 +123,6 @@ class EnginePlan:
     """The engines of one model, and what each does.
 
     Attributes:
-        model: in eval mode.
         pytorch: runs what the other doesn't.
         accelerated: a faster engine, if one supports the model here.
         accelerated_up_to: of each operation, the most tokens per call for which the faster engine is used.

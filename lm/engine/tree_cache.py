@@ -27,7 +27,6 @@ class TreeKVCache:
     translates; or nothing, where an encoder has read the source.
 
     Attributes:
-        lengths: see `KVCache`.
         removes_rows_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
     """
 
@@ -188,8 +187,6 @@ class SlotTable:
     The rows of a group must be adjacent. If groups differ in size after `reorder`, they are repeated as needed.
 
     Attributes:
-        rows_per_group: rows of each group.
-        n_groups: number of groups.
         group_rows: (n_groups,) the cache row of each group.
 
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.

@@ -76,7 +76,6 @@ class AttentionMap:
     Attributes:
         kind: "self"; for translations "cross" (to the source) or "joint" (to the source and earlier target words).
         queries: the units that attend. In a translation, a unit attends while it is being predicted.
-        keys: the units attended to.
         weights: (layers, heads, queries, keys); rows sum to one.
         is_causal: whether weights right of the diagonal are masked.
     """
@@ -210,7 +209,6 @@ def compute_encoder_attention(
     """Compute the self-attention of a source; errors as of `compute_self_attention`.
 
     Args:
-        model: in eval mode.
         source: the encoder input, special tokens included.
         dependency_heads: dependency heads of its words, for a model that reads dependency trees.
     """
@@ -227,7 +225,6 @@ def compute_cross_attention(
     """Compute the attention of each target unit to the source while it is being predicted.
 
     Args:
-        model: in eval mode.
         source: the encoder input, special tokens included.
         target: the decoder output, end token included if there is one.
         start: the first decoder input.
@@ -247,7 +244,6 @@ def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, s
     """Compute the attention of each target unit, to the source and earlier target units, in a decoder-only model.
 
     Args:
-        model: in eval mode.
         source: the input, special tokens included.
         target: the output, end token included.
         start: the token between them.
@@ -293,10 +289,6 @@ def compute_translation_map(
     """Compute the attention of a translation: to its source and, without an encoder, to earlier target words.
 
     Args:
-        model: in eval mode.
-        tokenizer: of the target.
-        source_tokenizer: of the source.
-        source: the source sentence.
         tokens: IDs of its translation, with or without the end token.
         dependency_heads: dependency heads of the source, for a model that reads dependency trees.
         tags: special tokens before the source, such as the language tag.

@@ -26,7 +26,6 @@ class LabelScores:
     """Scores of one label.
 
     Attributes:
-        label: as text.
         precision: fraction of the texts predicted to have it that do; None if there are none.
         recall: fraction of the texts that have it that are predicted to; None if there are none.
         f1: harmonic mean of the two; 0 where one is 0 or None.

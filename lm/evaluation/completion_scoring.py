@@ -57,9 +57,6 @@ def score_completions(
     """Score examples in bounded memory, as in training (see `lm.data.example_data`).
 
     Args:
-        model: in eval mode.
-        batch_size: examples scored together.
-        name: of the file, for messages.
         parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:
@@ -145,8 +142,6 @@ class _EncodedExample:
     """An encoded example or conversation.
 
     Attributes:
-        texts: what is scored.
-        line: in the file.
         ids: (tokens,) all tokens.
         is_scored: (tokens,) which of them are scored.
         is_shortened: whether some were left out, to fit the context.

@@ -108,7 +108,6 @@ def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Ad
     Args:
         base: run or checkpoint whose weights the new run starts from.
         folder: prepared text or examples of the new run.
-        tokenizer: of both.
     """
     overlap = TrainingOverlap(tokenizer)
     with contextlib.suppress(InputError):

@@ -16,9 +16,6 @@ class DtypeCost:
     """The cost of one dtype.
 
     Attributes:
-        dtype: as for `--dtype`.
-        weight_bytes: in memory.
-        result: of all files.
         batches: tokens and seconds of each.
     """
 

@@ -27,7 +27,6 @@ class _NgramCounts:
 
     Attributes:
         contexts: number of the (n - 1)-gram that each continues.
-        times: count of each.
         first: training position where each first ends.
         train: number of the n-gram that ends at each training token, -1 near the start.
         held_out: the same for held-out tokens, -1 also if not in the training text.
@@ -56,7 +55,6 @@ def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, orde
     Args:
         train: (n,) IDs, n >= 1.
         held_out: (m,) IDs.
-        vocab_size: above every ID.
         order: of the largest model; each order takes some ten times the memory of the IDs.
 
     Returns:

@@ -40,7 +40,6 @@ class EncodedPairs:
     Attributes:
         sources: (pairs,) IDs, language tag and end token included; with tree positions if pairs have heads.
         targets: (pairs,) IDs, end token included.
-        start: the ID before a target.
     """
 
     sources: RaggedArray
@@ -112,7 +111,6 @@ def score_pairs(
     """Compute the surprisal of each target token of each pair.
 
     Args:
-        model: a translation model in eval mode.
         pairs: batched by length; the result does not depend on the batches.
         batch_tokens: padded tokens of a batch, of the longer of source and target, or of both.
         parallel_map: scores batches in other processes, with `score_batch`.
@@ -154,9 +152,7 @@ def score_pairs_streaming(
     """Score any number of pairs in bounded memory.
 
     Args:
-        model: in eval mode.
         pairs: from `ParallelText.pairs`.
-        name: of the files, for messages.
         parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:

@@ -37,10 +37,8 @@ class PerplexityResult(Totals):
     The metrics of several files are those of their summed totals (micro-average): each token has the same weight.
 
     Attributes:
-        tokens: scored tokens.
         unscored: first tokens of documents, if there is no start token to predict them from, and skipped tokens, if
             only every Nth is scored.
-        documents: documents read.
         words: whitespace-separated words of their text.
         bytes: UTF-8 bytes of the scored tokens.
         nats: surprisal of the scored tokens.
@@ -139,10 +137,7 @@ class MacroAverage:
     """Unweighted means over files with scored tokens.
 
     Attributes:
-        files: number of these files.
-        perplexity: mean perplexity.
         word_perplexity: mean word perplexity; None if a file has none.
-        bits_per_byte: mean bits per byte.
         standard_error: of the mean over files of mean nats per token: standard deviation over √files; None below two.
     """
 

@@ -128,7 +128,6 @@ class MaskedWindowSplitter:
         Args:
             context: window length in tokens, more than the special tokens.
             stride: tokens from one window to the next, at most `context`.
-            frame: the start and end tokens of a document.
         """
         self._context, self._stride, self._frame = context, stride, frame
         self._margin = (context - stride) // 2

@@ -18,7 +18,6 @@ class TokenScore:
     """A scored token.
 
     Attributes:
-        file: file name.
         document: document index in the file.
         index: token index in the document.
         offset: byte offset of its text in the document.
@@ -42,10 +41,8 @@ class TextSpan:
     """Text of one or more tokens that splits no grapheme.
 
     Attributes:
-        file: file index.
         document: document index in the file.
         text: never empty.
-        tokens: number of tokens.
         nats: sum of their surprisals; NaN if one is not scored.
     """
 

@@ -180,7 +180,6 @@ def matmul(weights, scales, bias, x, out, add, threads):
         bias: (outputs,) float32, or empty.
         x: (rows, inputs) float32.
         out: (rows, outputs) float32.
-        add: whether to add.
     """
     outputs = len(weights)
     quantised, units = _quantise_inputs(weights, x)
@@ -211,8 +210,6 @@ def matmul_activation(weights, scales, bias, x, out, activation, threads):
 
     Args:
         weights: as in `matmul`; for SWIGLU those of the gate, then those of the value.
-        scales: of `weights`.
-        bias: of `weights`.
         x: (rows, inputs).
         out: (rows, outputs).
         activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.

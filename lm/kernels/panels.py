@@ -38,8 +38,6 @@ def pack_panel(_context, weights, output, n_blocks, panel):
 
     Args:
         weights: (outputs, inputs) float32 or int8.
-        output: the first output of the panel.
-        n_blocks: number of `INPUT_BLOCK` blocks.
         panel: (inputs, `PANEL_OUTPUTS`) float32, or (pairs of inputs, 2 × `PANEL_OUTPUTS`) int16.
     """
 
@@ -75,8 +73,6 @@ def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_
         out: (rows, outputs) float32.
         output: the first output.
         row: the first row.
-        n_blocks: number of `INPUT_BLOCK` blocks.
-        add: whether to add to `out`.
     """
 
     def generate(context, builder, signature, arguments):

@@ -28,7 +28,6 @@ class Matrix:
     Attributes:
         element_type: of the elements.
         elements_per_word: elements per 32 bits.
-        is_integer: whether the elements are integers.
     """
 
     def __init__(self, context: Any, builder: ir.IRBuilder, kind: types.Array, value: ir.Value) -> None:

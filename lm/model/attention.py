@@ -61,7 +61,6 @@ class Attention(Module):
 
         Args:
             x: (batch, length, d_model).
-            inputs: as in `forward`.
 
         Returns:
             (batch, heads, queries, positions) float32.
@@ -226,7 +225,6 @@ def attend(
         key: (batch, kv_heads, keys, head), where kv_heads divides heads.
         value: like `key`.
         mask: which keys each query may attend to.
-        dropout: dropout rate of the attention weights.
         relative: embeddings to add to the values; those of the keys are in the mask's bias.
 
     Returns:

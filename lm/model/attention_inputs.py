@@ -108,7 +108,6 @@ class DistanceBias(Protocol):
         Args:
             query: (rows, heads, queries, head).
             distances: (rows or 1, queries, keys) position of each key minus that of each query.
-            layer: index of the layer.
 
         Returns:
             A bias of the scores, broadcastable to (rows, heads, queries, keys), and the embeddings to add to the

@@ -66,7 +66,6 @@ def linear_cross_entropy(
         bias: (vocabulary,), if the logits have one.
         target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`;
             searching them on a GPU would synchronise.
-        label_smoothing: see `cross_entropy`.
         softcap: see `Transformer.logits`; 0 for none.
 
     Returns:
@@ -99,7 +98,6 @@ def chunked_loss(
     Args:
         loss: computes logits from final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
-        output: the output layer.
         targets: (positions,) ids, IGNORE_INDEX where none.
         target_positions: see `linear_cross_entropy`.
     """
@@ -225,8 +223,6 @@ def estimate_loss_bytes(
 
     Args:
         positions: with a target.
-        vocab_size: logits per position.
-        d_model: width of the final states.
         bytes_per_value: of the matmul's dtype.
         on_cpu: whether it runs on a CPU, where chunks are smaller.
     """

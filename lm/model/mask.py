@@ -50,7 +50,6 @@ class Mask:
     Attributes:
         is_causal: a query attends to its own position and earlier ones.
         key_lengths: (batch,) the number of real keys in each row; the rest is padding.
-        pattern: a sparsity pattern.
         visible: booleans, True where a query attends to a key, broadcastable to (batch, 1, queries, keys).
         bias: added to the scores, broadcastable to (batch, heads, queries, keys).
     """

@@ -174,7 +174,6 @@ def rotary_table(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Ten
     """Compute the cosines and sines of rotary positions, as in `Rotation`.
 
     Args:
-        length: number of positions.
         frequencies: (rotary_dim/2,) float64, radians per position.
         scale: factor of cosines and sines.
 
@@ -475,7 +474,6 @@ class InputEmbedding(Module):
         """Embed (batch, length) IDs as (batch, length, d_model).
 
         Args:
-            tokens: the IDs.
             start: the position of the first one.
             n_branches: sequences packed into a row, each starting at `start`.
             positions: (batch, length) positions, if they are not consecutive.

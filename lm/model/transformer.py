@@ -68,7 +68,6 @@ class Block(Module):
 
         Args:
             x: (batch, length, d_model).
-            inputs: of self-attention.
             cross_inputs: of cross-attention, in a block that has it.
 
         Returns:
@@ -283,7 +282,6 @@ class Transformer(Module):
 
         Args:
             tokens: (batch, length) IDs, after those in the caches.
-            inputs: of self-attention.
             cross_inputs: of cross-attention, in an encoder-decoder.
 
         Returns:
@@ -356,7 +354,6 @@ class DecoderOnly(Transformer):
         """(batch, length) IDs, after those in the cache -> (batch, length, d_model) final states.
 
         Args:
-            tokens: the IDs.
             cache: extended in place.
             target_lengths: (batch,) real IDs, where padding follows them.
         """

@@ -44,7 +44,6 @@ class Muon(torch.optim.Optimizer):
             weight_decay: multiplied by the learning rate.
             momentum: decay of the gradient's moving average.
             dtype: of the orthogonalisation, which may be approximate.
-            orthogonalisation: see `orthogonalise`.
         """
         super().__init__(list(parameters), {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self._dtype, self._iteration = dtype, orthogonalisation

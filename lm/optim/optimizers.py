@@ -34,7 +34,6 @@ def build_optimizers(
 
     Args:
         dtype: of Muon's matmuls.
-        processes: world size.
         is_sharded: whether each rank has only a shard of the weights.
 
     Source: Loshchilov and Hutter 2019; weight decay groups: Radford et al. 2018, section 4.1.

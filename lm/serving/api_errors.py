@@ -13,11 +13,8 @@ class ApiError(Exception):
     """An error that a client receives.
 
     Attributes:
-        status: HTTP status.
-        message: what is wrong, and what to do.
         param: the field that is wrong, if it is one.
         code: for programs, such as "model_not_found".
-        headers: of the response.
     """
 
     def __init__(

@@ -303,7 +303,6 @@ class _EventStreamResponse(Response):
         """Create the response.
 
         Args:
-            events: yields encoded events.
             stream: closed at the end.
             deadline: of the event loop's clock.
         """

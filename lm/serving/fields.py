@@ -148,7 +148,6 @@ def check_fields(values: Mapping[str, Any], fields: Sequence[Field], *, of: str 
 
     Args:
         values: a request, or an object in it.
-        fields: that are known.
         of: field of the request that the object is in.
     """
     known = {field.name: field for field in fields}

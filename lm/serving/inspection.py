@@ -82,7 +82,6 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
     """Score tokens with the windows of `lm perplexity`: of the model's context, by half of it.
 
     Args:
-        model: in eval mode.
         ids: at least one.
         start_token: predicts the first token, if there is one.
         top: alternatives per token.
@@ -164,7 +163,6 @@ def next_tokens(model: ServedModel, generator: Generator, ids: Sequence[int], *,
     """Return the most probable next tokens, before and after the filters of the settings.
 
     Args:
-        generator: with the settings.
         ids: of the prompt, at least one; the last token is not retokenised.
     """
     decoder, sampler = model.decoder, generator.sampler

@@ -42,8 +42,6 @@ class ServedModel:
     """A model with its name and scheduler.
 
     Attributes:
-        name: for requests.
-        loaded: the model with its tokenizers.
         scheduler: the only user of the model.
         fingerprint: of the weights.
         loaded_at: seconds since 1970.
@@ -100,7 +98,6 @@ class ServedModel:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
         Args:
-            max_tokens: of the reply.
             truncates: whether the oldest turns may be left out; see `fit_into_context`.
 
         Raises:

@@ -47,11 +47,7 @@ class Completion:
     Events of sample i have row i; an ApiError ends the whole completion.
 
     Attributes:
-        generator: its settings and tokenizer.
-        sampler: of its settings.
-        ids: of the prompt.
         seed: of the samples.
-        prompt_tokens: tokens of the prompt.
         is_cancelled: whether no further event is wanted.
         is_done: whether all samples have ended.
         receive: called with the completion and each event, where the scheduler's events are delivered.
@@ -71,8 +67,6 @@ class Completion:
         """Encode a prompt.
 
         Args:
-            generator: with the settings.
-            prompt: a text, or IDs.
             sampler: of these settings; completions with the same one are sampled together.
             seed: sampling seed; None for a random one.
             repeat: equal prompts before it in the same request.
@@ -140,10 +134,8 @@ class Gauges:
     """What a scheduler counts.
 
     Attributes:
-        steps: decode steps.
         prompt_tokens: tokens of prompts whose completion started.
         shared_tokens: of those, tokens taken from the KV cache of an earlier prompt.
-        generated_tokens: sampled tokens.
     """
 
     steps: int = 0
@@ -185,11 +177,7 @@ def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 class Scheduler:
-    """Owns a model: decodes completions and computes jobs in a thread of its own, which sleeps while there are none.
-
-    Attributes:
-        gauges: counts so far.
-    """
+    """Owns a model: decodes completions and computes jobs in a thread of its own, which sleeps while there are none."""
 
     def __init__(
         self,
@@ -205,11 +193,9 @@ class Scheduler:
 
         Args:
             name: of the model, for the thread.
-            model: in eval mode.
             batch_size: samples decoded together.
             max_waiting: completions and jobs that may wait.
             prefill_chunk: prompt tokens computed between two decode steps.
-            deliver: receives events.
         """
         self.gauges = Gauges()
         self._model, self._batch_size, self._max_waiting, self._chunk = model, batch_size, max_waiting, prefill_chunk

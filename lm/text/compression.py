@@ -129,7 +129,6 @@ def decode_lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
 
     Args:
         parts: the bytes, cut anywhere; the last line need not be terminated.
-        name: of the file, for messages.
 
     Raises:
         InputError: a line is not valid UTF-8, or longer than 256 MiB.

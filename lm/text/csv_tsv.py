@@ -39,7 +39,6 @@ def parse_rows(
 
     Args:
         blocks: the text, cut anywhere.
-        name: of the file, for messages.
         header: whether the first row has the column names; otherwise they are numbers, from 1.
         on_malformed: called with rows of another number of fields or with bad quoting, unless it is the first row
             [default: raise the error]. Of a row with bad quoting only the first line is left out.

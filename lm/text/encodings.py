@@ -55,7 +55,6 @@ def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False, can_n
     """Raise UnreadableError if a text begins with the byte order mark of UTF-16 or UTF-32.
 
     Args:
-        beginning: the first bytes.
         compressed: whether the file has to be decompressed first.
         can_name_encoding: whether a setting selects another encoding.
     """
@@ -83,7 +82,6 @@ def decoding_error(
         error: raised by the decoder; encodings are guessed from its bytes.
         offset: of the first invalid byte in the text.
         compressed: whether the file has to be decompressed first.
-        encoding: the expected encoding.
         settings: those that select another encoding; empty where files must be UTF-8.
     """
     where = f"byte offset {offset}{' of the decompressed text' if compressed else ''}"

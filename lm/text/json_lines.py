@@ -25,7 +25,6 @@ def parse_rows(
 
     Args:
         blocks: the text, cut anywhere.
-        name: of the file, for messages.
         example: a valid line, for messages.
         on_malformed: called with lines that are no JSON object [default: raise the error].
 
@@ -50,7 +49,6 @@ def parse_array(
 
     Args:
         blocks: the text, cut anywhere.
-        name: of the file, for messages.
         example: a valid object, for messages.
         on_malformed: called with values that are no object [default: raise the error].
 
@@ -89,11 +87,7 @@ _NEAR_END = 16
 
 
 class _TextBuffer:
-    """A sliding window over a text; reads more as needed.
-
-    Attributes:
-        position: where parsing continues.
-    """
+    """A sliding window over a text; reads more as needed."""
 
     def __init__(self, blocks: Iterable[str]) -> None:
         self._blocks, self._text, self.position = iter(blocks), "", 0

@@ -22,7 +22,6 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
 
     Args:
         fields: the columns to read. If one is missing, rows list all columns, without values.
-        name: of the file, for messages.
         groups: the row groups to read [default: all].
 
     Raises:

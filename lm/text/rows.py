@@ -54,7 +54,6 @@ class Row(NamedTuple):
     Attributes:
         number: its row or line number, from 1.
         where: file and number, for messages.
-        values: by field name.
     """
 
     number: int
@@ -68,7 +67,6 @@ def find_text_field(names: Sequence[str], requested: str | None, *, file: str) -
     Args:
         names: of all columns, in order.
         requested: its name, or its number from 1; None for the one with a usual name, or the only one.
-        file: for messages.
 
     Raises:
         UsageError: there is no such column, or it isn't clear which one is meant.

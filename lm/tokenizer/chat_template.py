@@ -90,7 +90,6 @@ class EncodedConversation(NamedTuple):
     """The tokens of a conversation.
 
     Attributes:
-        ids: of all messages.
         is_reply: of each token, whether the assistant writes it, end-of-turn tokens included.
     """
 

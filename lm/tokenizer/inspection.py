@@ -16,12 +16,7 @@ _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 
 @dataclass(frozen=True)
 class CompressionStats:
-    """How a tokenizer compresses a text.
-
-    Attributes:
-        bytes: UTF-8 bytes of the text.
-        words: number of whitespace-separated words.
-    """
+    """How a tokenizer compresses a text."""
 
     bytes: int
     tokens: int

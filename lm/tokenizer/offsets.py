@@ -60,7 +60,6 @@ class TokenOffsets:
 
         Args:
             piece: a text that can be tokenized alone.
-            tokens: (tokens,) its IDs.
 
         Returns:
             (tokens,) non-decreasing offsets; the last is the size of the text.
@@ -82,7 +81,6 @@ class TokenOffsets:
 
         Args:
             piece: a text that can be tokenized alone.
-            tokens: (tokens,) its IDs.
         """
         data = piece.text.encode()
         parts = [self._bytes(index) for index in tokens.tolist()]

@@ -54,8 +54,6 @@ def choose_language_tag(
     """Return the tag of a target language; None if the model has a single direction.
 
     Args:
-        tokenizer: of the sources.
-        language: requested by the user.
         file_language: the language in a file name, used if none is requested. Ignored with a single direction.
         has_tags: whether the model was trained with the tags of its tokenizer; one trained in a single direction with
             the tokenizer of another run was not.

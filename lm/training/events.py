@@ -40,7 +40,6 @@ class DecayStarted:
     """The learning rate starts to decay, because of a budget or a plateau.
 
     Attributes:
-        step: steps taken so far.
         steps: number of steps, now final.
         on_plateau: whether the validation loss no longer falls.
         restored_step: on a plateau, the step with the best loss, from whose weights training continues.
@@ -57,9 +56,7 @@ class Replanned:
     """Steps under a budget take longer or shorter than measured before, so the plan was adapted.
 
     Attributes:
-        step: steps taken so far.
         steps: estimated number of steps.
-        seconds: duration of a step.
         measured: duration of a step as measured before the run.
     """
 
@@ -149,7 +146,6 @@ class StoppedEarly:
     """Training ended before its last step, and the run is saved.
 
     Attributes:
-        step: steps taken.
         patience_ran_out: whether too many evaluations in a row were no better than the best; else the caller stopped
             it.
         criterion: what makes an evaluation the best.

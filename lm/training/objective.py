@@ -92,7 +92,6 @@ def summed_loss_and_nll(
     Args:
         model: an `EncoderDecoder` for a batch with a source.
         states: `hidden_states_fn(model)`, or that compiled.
-        label_smoothing: see `cross_entropy`.
         r_drop: weight of the divergence of two passes of the batch; the surprisal is then their mean.
         source_loss: weight of the surprisal of `source_targets`.
 
@@ -174,8 +173,6 @@ def _r_drop_loss(
         hidden: (2 · rows, length, d_model), the second pass after the first.
         targets: (2 · rows, length), the same twice.
         positions: indices of the targets of one pass that count, in (rows · length).
-        label_smoothing: see `cross_entropy`.
-        r_drop: weight of the divergence.
     """
 
     def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:

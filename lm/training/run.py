@@ -58,7 +58,6 @@ class RunSetup:
     Attributes:
         config: with a plan.
         seconds_spent: seconds of a budget used before, besides those in `state`.
-        speed: measured speed, for a budget.
         adjustable_settings: training settings that may still be adapted to the measured speed.
         has_weights: whether it starts from the weights of another run.
         checkpoint: own checkpoint to resume from.
@@ -81,14 +80,12 @@ class Run:
     Attributes:
         config: settings and plan, as in `config.json`.
         resumed_at: step of the checkpoint it was resumed from; 0 for a new run.
-        saved_step: step of the last checkpoint.
         stale_checkpoints: checkpoints after the one resumed from; removed when this run saves its first.
         overfit_checkpoint: set if the run is extended from the weights of its best checkpoint instead of the last.
         lock: held during training.
         clock: of a run under a budget, else None.
         last_validation_loss: validation loss of the last evaluation, or None.
         log: metrics, timings and decisions; written by rank 0.
-        writer: of checkpoints.
     """
 
     def __init__(
@@ -298,9 +295,7 @@ class Run:
         The step count continues from the best checkpoint too, and with it the order of the data.
 
         Args:
-            steps: number of steps of the run, at most.
             fraction: of the peak, from which the learning rate decays.
-            reason: for the decisions log.
             from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit.
             on_plateau: whether the validation loss no longer falls.
         """

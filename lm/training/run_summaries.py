@@ -27,7 +27,6 @@ class RunSummary:
     Attributes:
         state: progress at the last checkpoint, or at the start.
         parameters: of the model, including the base of adapters; 0 before the first checkpoint.
-        trainable_parameters: number of them.
         base: checkpoint that its adapters belong to, if any.
         modified_at: time of the last write, in seconds since 1970.
         bits_per_byte: of the best checkpoint on the held-out split; None if not known.
@@ -144,10 +143,6 @@ def _count_base_parameters(checkpoint: Path, base: str | None) -> int:
 
 def has_improved(config: RunConfig, state: TrainingState) -> bool | None:
     """Whether training has improved the model since it started or was extended.
-
-    Args:
-        config: of the last checkpoint, with its plan.
-        state: of the last checkpoint.
 
     Returns:
         None if nothing was evaluated.

@@ -65,8 +65,6 @@ def plan_run(
 
     Args:
         config: of the run; vocabulary sizes and labels are taken from the corpus.
-        speed: measured speed, for a budget.
-        spent: seconds of a budget used before.
         max_steps: limit of the number of steps in a budget.
     """
     config = resolve.fit_to_corpus(config, corpus)
@@ -127,16 +125,12 @@ def start_planned_run(
 
     Args:
         folder: to be created; InputError if it holds a run or another process is creating one.
-        config: with a plan.
         weights: initial weights [default: random]; UsageError if they don't fit the model. They are evaluated before
             the first step, unless a part of the model starts at random.
         base: checkpoint of the base weights, for a run with adapters.
-        speed: measured speed, for a budget.
-        spent: seconds of a budget used before.
         reasons: of each setting, by name.
         adjustable_settings: training settings that may still be adapted to the measured speed.
         world: the ranks; those other than 0 call `join_run` at the same time.
-        clock: of a budget, in seconds.
     """
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
@@ -176,7 +170,6 @@ def resume_run(
     Later checkpoints than the given one, and their logs, are kept until this run has saved its first checkpoint.
 
     Args:
-        path: a run folder or one of its checkpoints.
         new_length: its steps, epochs or tokens replace the run's own; a budget is for the rest of the run. If the last
             checkpoint has overfit, an extended run continues from the weights of the best one; the step count
             continues.
@@ -184,7 +177,6 @@ def resume_run(
         changed: new values of settings in `CHANGEABLE_ON_RESUME`, by section.
         spent: seconds of the remaining budget used before.
         world: the ranks; those other than 0 call `join_run` at the same time.
-        clock: of a budget, in seconds.
 
     Raises:
         InputError: there is no such run, it or its data are damaged, or another process is training it.
@@ -268,12 +260,8 @@ def _build_run(
     """Build a run with its weights, which rank 0 broadcasts; collective.
 
     Args:
-        data: open training data, if they are.
         lock: of the run, if it is held already.
         weights: initial weights, or those of a checkpoint.
-        optimizer: optimizer state of a checkpoint.
-        base: base weights of adapters.
-        clock: of a budget, in seconds.
 
     Raises:
         UsageError: weights of another run don't fit.

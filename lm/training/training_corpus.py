@@ -50,7 +50,6 @@ class TrainingCorpus:
     """A prepared corpus with its tokenizers.
 
     Attributes:
-        folder: of the prepared data.
         tokenizer: of the text; of the targets, if sources have their own.
         source_tokenizer: of the sources, if they have their own.
         spare_tokens: embedding rows of the model beyond the vocabulary, as many published models have.

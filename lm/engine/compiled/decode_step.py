@@ -366,12 +366,10 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     """Compute a step: the next token of each row, or several of a row, causally masked.
 
     Args:
-        batch: the tokens.
         layers: (layers,) records of the addresses of `LAYER`.
         caches: (layers, 3): addresses of keys and values, each (rows, kv_heads, capacity, head) float32; and the
             capacity.
         cross_caches: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
-        model: the record of the addresses of `MODEL`.
         dtype_like: an empty array of the dtype of the matrices.
         logits: (number, vocabulary) float32, output; or (0, vocabulary), if only the top k are requested.
         top_k_arrays: output, see `lm.kernels.topk.top_k`.

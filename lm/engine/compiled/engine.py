@@ -40,7 +40,6 @@ class _PositionTables(NamedTuple):
     """Tables by position.
 
     Attributes:
-        length: number of positions.
         addresses: of `MODEL`, tables included.
         shape: of the model, tables included.
         kept_alive: the tables, whose addresses are used.

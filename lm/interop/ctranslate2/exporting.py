@@ -40,7 +40,6 @@ def export_ctranslate2(run: Path, folder: Path, *, number_type: ExportDtype = "f
     """Export a run's best checkpoint, or a checkpoint, for CTranslate2, atomically.
 
     Args:
-        folder: to be created.
         number_type: dtype of the matrices, as CTranslate2 names it.
 
     Returns:

@@ -50,7 +50,6 @@ def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") 
     """Export a run's best checkpoint, or a checkpoint, as a GGUF file, atomically.
 
     Args:
-        path: of the file, to be created.
         number_type: dtype of the matrices: float32, float16 or q8_0 (8 bits with a scale per 32 weights; float16 if 32
             does not divide the width). Vectors and learned positions are float32.
 

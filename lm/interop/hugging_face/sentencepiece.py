@@ -49,9 +49,6 @@ def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
 
     Language tokens such as `>>fra<<` are renamed to ours: `<2fra>`.
 
-    Args:
-        start: the decoder start ID.
-
     Raises:
         InputError: a file is missing, damaged, or of another kind.
     """

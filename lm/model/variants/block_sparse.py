@@ -87,11 +87,8 @@ class BlockSparseKernel:
     """Block-sparse attention of a sequence to itself, in time and memory linear in its length.
 
     Attributes:
-        pattern: the sparsity pattern.
         mask: causality and key lengths.
         distance_bias: computes biases of relative positions, if any.
-        layer: index of the layer.
-        dropout: dropout rate of the attention weights.
 
     Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
     """
@@ -387,7 +384,6 @@ def split_evenly(total: int, cost: int, *, max_cost: int, start: int = 0) -> lis
     Args:
         total: end of the last chunk.
         cost: per element.
-        max_cost: the greatest cost of a chunk.
         start: start of the first chunk.
     """
     n_chunks = max(1, -(-(total - start) * cost // max_cost))

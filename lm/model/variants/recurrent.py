@@ -31,7 +31,6 @@ class RecurrentCache:
 
     Attributes:
         length: positions decoded so far.
-        states: of each layer.
         cross_attention: keys and values of the encoder output, filled once.
     """
 

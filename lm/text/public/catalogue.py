@@ -36,7 +36,6 @@ class PublicCorpus:
         name: as the user types it.
         train: the files to train on, with `{folder}` for their folder.
         validation: a file or a fraction; None for the default.
-        files: the files to download.
         shipped: the files in the `corpora` package, if it ships with lm.
     """
 

@@ -34,9 +34,7 @@ def download(url: str, part: Path, *, progress: ProgressCallback | None = None) 
     """Download a file, or the rest of it if `part` holds its beginning.
 
     Args:
-        url: of the file; redirects are followed.
         part: the path to write to; it is kept if the download fails, so that another call resumes.
-        progress: called as bytes arrive.
 
     Raises:
         InputError: the file does not exist, the server cannot be reached, or the connection kept failing.

@@ -30,7 +30,6 @@ class FetchedFile:
     Attributes:
         check: what its download was verified against: a published checksum, a recorded one, or nothing (first
             download).
-        reused: whether it existed already.
     """
 
     path: Path

@@ -84,7 +84,6 @@ def choose_continued_training(
 
     Args:
         resolution: fitted to the corpus.
-        data: of the run, open.
         parent_loss: nats per token of the weights on the parent's held-out data, or None.
         initial_loss: the same on the new held-out data; None also if a part of the model starts at random.
         ngram_loss: the same of the best n-gram model of the new data, or None.
@@ -167,7 +166,6 @@ def find_overfit(state: TrainingState, last_loss: float | None) -> OverfitCheckp
 
     Args:
         state: of the last checkpoint.
-        last_loss: its validation loss, or None.
     """
     best_step, best_loss = state.best_step, state.best_loss
     if last_loss is None or best_loss is None or best_step is None or best_step >= state.step:
@@ -192,7 +190,6 @@ def extend_run(
 
     Args:
         new_length: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
-        data: of the run, open.
         spent: seconds of that budget used before.
         can_choose_dropout: whether dropout can be chosen, because the user has not set it.
     """

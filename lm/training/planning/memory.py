@@ -60,7 +60,6 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
 
     Args:
         config: of the run; its batch is divided over the ranks, and into micro-batches if it says so.
-        processes: world size.
     """
     with init_empty_weights():
         model = build_model(config.model)
@@ -99,7 +98,6 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
 
     Args:
         config: of the run; tokens are positions of its context, for encoder-decoders of both sides together.
-        processes: world size, with a GPU for each.
 
     Returns:
         At least one sequence; None on other devices, or for sources with dependency trees.

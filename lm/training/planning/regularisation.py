@@ -68,7 +68,6 @@ def choose_text_regularisation(
         epochs: passes over the text, multiplied by its `compute_novelty`.
         parameters_per_token: of the model, per token of the text.
         steps: of the optimizer, with one pass each.
-        learning_rate: peak.
 
     Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/lab/recipe.md.
     """
@@ -90,9 +89,6 @@ def choose_pair_regularisation(
     epochs: float, *, steps: float, can_drop_merges: bool = True
 ) -> dict[str, dict[str, Any]]:
     """Choose regularisation and warm-up of a translation model for a number of epochs, by section of RunConfig.
-
-    Args:
-        epochs: passes over the pairs.
 
     Source: BPE dropout, Provilkov et al. 2020; constants, docs/lab/recipe.md.
     """

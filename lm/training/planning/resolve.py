@@ -253,8 +253,6 @@ def choose_size(
     """Stage 2b: choose the largest model that sees enough tokens in the time.
 
     Args:
-        resolution: of stage 1.
-        seconds: left of the budget.
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
     """
@@ -326,7 +324,6 @@ def fit_to_speed(
     helps.
 
     Args:
-        resolution: fitted to the corpus.
         speed: with all processes.
         has_merges: whether BPE dropout is possible.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
@@ -444,7 +441,6 @@ def add_plan(
         config: fitted to the corpus.
         data_key: hash of everything that the data were made from.
         micro_batch_tokens: tokens that fit into GPU memory in one pass.
-        processes: world size.
         step_seconds: for a budget.
         spent: seconds of the budget used before.
         max_steps: limit of the number of steps in a budget.
