@@ -37,8 +37,9 @@ _EXPECTED_RANGE = (0.88, 1.02)
 """Range of the loss that training reached on four corpora, relative to the n-gram estimate (docs/lab/recipe.md)."""
 _SAMPLED_BATCHES = 20  # batches of pairs differ in shape
 _MIN_STEPS = 50
-_MUCH_STARTUP = 0.4  # fraction of a budget
-_MIN_TOKENS = 1_000_000  # with fewer, a model does not reach the expected loss
+_MUCH_STARTUP = 0.25  # fraction of a budget
+_EXPECTED_TOKENS = (1.5e6, 3e6)
+"""Training tokens that the range is for; with fewer the loss is higher, with more it may be lower."""
 _MIN_TARGETS = 200_000  # with fewer target tokens, a model does not translate
 _NOT_REPEATED = ("default", "other settings", "preset", "from_run")
 """Reasons of values that a command line need not repeat."""
@@ -69,7 +70,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     if model.is_encoder_decoder:
         layers = f"{model.n_encoder_layers} + {layers}"
     if training.budget is not None:
-        yield "time", training.budget, reasons["training.budget"]
+        yield "time", f"{training.budget}, {event.spent:.1f} s of it start-up", reasons["training.budget"]
     shape = f"{layers}, {model.d_model} wide, {format_count(parameters)} parameters"
     preset = reasons.get("preset", "given")
     preset_name = f"preset {config.preset}" if preset != "budget" else _IN_WORDS[preset]
@@ -117,8 +118,11 @@ def _reason_of(reasons: Mapping[str, str], *names: str) -> str:
 def _format_expected(forecast: BudgetForecast) -> str:
     """Format the expected bits/byte on held-out text."""
     least, most = (factor * estimate_bits_per_byte(forecast.ngram_bits) for factor in _EXPECTED_RANGE)
-    if forecast.tokens < _MIN_TOKENS:
+    few, many = _EXPECTED_TOKENS
+    if forecast.tokens < few:
         return f"at best {least:.2f} bits/byte, likely more"
+    if forecast.tokens > many:
+        return f"{most:.2f} bits/byte or less"
     return f"{least:.2f} to {most:.2f} bits/byte"
 
 
@@ -171,9 +175,7 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
     """Print the estimated time and memory, and an equivalent command."""
     config = event.config
     assert config.plan is not None
-    if config.training.budget is not None:
-        print_labelled("time", f"{config.training.budget}, {format_duration(event.spent)} of them gone")
-    else:
+    if config.training.budget is None:
         speed = step_timing.estimate_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
         print_labelled(
             "time",

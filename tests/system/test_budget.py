@@ -61,7 +61,7 @@ def test_nothing_has_to_be_said(place, steady, tmp_path, capsys):
     steady(flop_rate=1e11, tick=1.0)
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert re.search(r"^time +1m +size of the corpus$", said, re.M)
+    assert re.search(r"^time +1m, [\d.]+ s of it start-up +size of the corpus$", said, re.M)
     made = config(tmp_path / "run")
     assert made["training"]["budget"] == "1m"
     assert made["plan"]["decay_step"] is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import equivalent_command, plan_rows, warn_about_few_steps
+from cli.training.plan import equivalent_command, plan_rows, show_plan, warn_about_few_steps
 from cli.training.report import describe_run, report_labels
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
@@ -183,11 +183,26 @@ def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "at best 1.76 bits/byte, likely more")]
+    ("tokens", "text"),
+    [
+        (2e5, "at best 1.76 bits/byte, likely more"),
+        (2e6, "1.76 to 2.04 bits/byte"),
+        (2e7, "2.04 bits/byte or less"),
+    ],
 )
-def test_what_to_expect_stands_beside_the_baseline(tokens, text):
+def test_what_to_expect_of_the_tokens_stands_beside_the_baseline(tokens, text):
     forecast = BudgetForecast(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
     assert table(planned({}, {}, forecast=forecast))["expected"] == (text, "n-gram baseline: 2.00")
+
+
+@pytest.mark.parametrize(("budget", "warned"), [("10s", True), ("12s", False)])
+def test_the_plan_says_how_much_of_the_time_start_up_took_and_warns_from_a_quarter(budget, warned, capsys):
+    forecast = BudgetForecast(100, 0.1, 2.0, True, 1.0, (), 2e6, 0.0, 1.0, 10.0)
+    event = planned({"training.budget": "flag"}, {"training": {"budget": budget}}, forecast=forecast)
+    show_plan(event)
+    said = capsys.readouterr().err
+    assert table(event)["time"] == (f"{budget}, 3.0 s of it start-up", "flag")
+    assert ("start-up took 3.0 s of 10s, so 7.0 s are left for training: give 20s or more (--budget)" in said) == warned
 
 
 def test_the_command_has_what_was_chosen_and_no_default():
