@@ -69,7 +69,7 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
     else:
         parts = f"{format_count(train.tokens)} tokens to train on, {format_count(held_out.tokens)} held out"
-        parts += f", {train.bytes / train.tokens:.2f} bytes/token"
+        parts += f", {train.bytes_per_token:.2f} bytes/token"
     print_labelled(
         "corpus", f"{format_bytes(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}"
     )

@@ -72,6 +72,10 @@ class SplitRecord:
             if not isinstance(count, int) or not 0 <= count < 1 << 63:
                 raise TypeError(f"{options.format_value(count)} is not a count of documents, tokens or bytes")
 
+    @property
+    def bytes_per_token(self) -> float:
+        return self.bytes / max(1, self.tokens)
+
 
 @dataclass(frozen=True)
 class PairSplit:
@@ -92,6 +96,10 @@ class PairSplit:
     blank: int = 0
     too_long: int = 0
     ratio: int = 0
+
+    @property
+    def bytes_per_token(self) -> float:
+        return (self.source_bytes + self.target_bytes) / max(1, self.source_tokens + self.target_tokens)
 
 
 @dataclass(frozen=True)
@@ -289,16 +297,16 @@ MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
 
 
 def has_manifest(folder: Path) -> bool:
-    return _find_manifest(folder) is not None
+    return find_manifest(folder) is not None
 
 
-def _find_manifest(folder: Path) -> Path | None:
+def find_manifest(folder: Path) -> Path | None:
     return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)
 
 
 def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str, Any]]:
     """Read a manifest as plain values, upgraded to format 2."""
-    path = _find_manifest(folder)
+    path = find_manifest(folder)
     if path is None:
         raise InputError(f"{folder}: not a folder of {reader.noun} (it has no {MANIFEST})")
     try:

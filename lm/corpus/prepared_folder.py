@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lm import files, locks, processes
-from lm.corpus.manifest import MANIFEST, PreparedManifest, has_manifest
+from lm.corpus.manifest import MANIFEST, PreparedManifest, SourceRecord, find_manifest, has_manifest
 from lm.errors import InputError
 from lm.files import cache_root
+from lm.text.compression import detect_compression, read_blocks
 
 _SECONDS_TO_LOCK = 60
 """An unlocked folder of this age is abandoned; a newer one may be about to be locked."""
@@ -284,6 +285,32 @@ def verify_checksums(
         with contextlib.suppress(OSError, InputError):  # the cache cannot be written to: it is hashed again next time
             record.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(record, verified)
+
+
+def list_changed_sources(folder: Path) -> list[str]:
+    """Return the files that prepared data were made from and that differ now; not those that are gone.
+
+    Sizes are compared, and checksums of files that are newer than the manifest, up to 64 MiB each.
+    """
+    manifest, path = PreparedManifest.read(folder), find_manifest(folder)
+    made_at = 0 if path is None else path.stat().st_mtime_ns
+    records = (*manifest.sources, *manifest.validation_sources)
+    return [record.path for record in records if _has_changed(record, made_at=made_at)]
+
+
+def _has_changed(record: SourceRecord, *, made_at: int) -> bool:
+    """Return whether a source file has changed since a time, in nanoseconds; False if it is gone or unreadable."""
+    path = Path(record.path)
+    with contextlib.suppress(OSError, InputError):
+        compression, status = detect_compression(path, path.name), path.stat()
+        if compression is None and status.st_size != record.size:
+            return True
+        if status.st_mtime_ns > made_at and status.st_size <= _HASHED_EACH_TIME:
+            digest = hashlib.sha256()
+            for block in read_blocks(path, compression, _HASHED_EACH_TIME, name=path.name):
+                digest.update(block)
+            return digest.hexdigest() != record.sha256
+    return False
 
 
 def _file_state(path: Path) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,9 @@ from lm.checkpoint import load_tokenizers, prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
 from lm.config.run_config import RunConfig
+from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.data.training_data import TrainingData
-from lm.errors import UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import trainable_weights
 from lm.model.transformer import build_model, init_empty_weights
@@ -23,9 +25,13 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
 from lm.training.run import Run
+from lm.training.training_corpus import TrainingCorpus
 
 _EVALUATED_TOKENS = 8192
 """Enough to measure a loss to about 0.03 nats."""
+_POOR_FIT, _MIN_BYTES_PER_TOKEN = 0.6, 1.25
+"""Bytes/token of a new text below which a tokenizer fits it badly: relative to the text that the run was trained on, or
+absolute if that is not known."""
 
 
 def check_compatible(model: ModelConfig, path: Path) -> None:
@@ -100,6 +106,28 @@ def add_token_rows(
         rows[first : tokenizer.vocab_size] = value[:first].float().mean(dim=0).to(value.dtype)
         resized[name] = rows
     return resized
+
+
+def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> Advice | None:
+    """Return a warning if the subword tokenizer of a run takes many more tokens for a new corpus than for its own."""
+    plan = load_config(find_checkpoint(path)).plan
+    here, there = _bytes_per_token(corpus.folder), None if plan is None else _bytes_per_token(Path(plan.data))
+    least = _MIN_BYTES_PER_TOKEN if there is None else _POOR_FIT * there
+    if corpus.tokenizer.kind in ("char", "byte") or here is None or here >= least:
+        return None
+    compared = "" if there is None else f", and {there:.2f} on the text of {path}"
+    text = f"{here:.2f} bytes/token on this text{compared}: the tokenizer fits it badly, so learning is slow and the "
+    text += "context short; to train a tokenizer for this text, start without these weights"
+    return Advice(text, settings=("from_run",))
+
+
+def _bytes_per_token(folder: Path) -> float | None:
+    """Return the bytes/token of the training split of prepared data; None if they are gone."""
+    with contextlib.suppress(InputError):
+        manifest = PreparedManifest.read(folder)
+        if isinstance(manifest, Manifest | PairManifest):
+            return manifest.splits["train"].bytes_per_token
+    return None
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:

@@ -22,6 +22,7 @@ from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, parse_duration
+from lm.corpus.prepared_folder import list_changed_sources
 from lm.corpus.shards import open_split
 from lm.corpus.text_corpus import read_beginnings
 from lm.data.training_data import TrainingData
@@ -29,7 +30,7 @@ from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError, list_some
 from lm.evaluation.contamination import describe_seen_held_out
 from lm.evaluation.ngram_baseline import compute_ngram_losses
 from lm.files import check_folder
@@ -53,6 +54,7 @@ from lm.training.initial_weights import (
     check_compatible,
     check_tokenizers,
     count_spare_tokens,
+    describe_poor_fit,
     measure_initial_loss,
 )
 from lm.training.loop import train
@@ -83,6 +85,7 @@ RUNS = Path("runs")
 _EMPTY_CORPUS_RATE = 1.0
 _ADJUSTABLE = frozenset({"evaluate_every", "weight_decay"})
 _MEASURE_SECONDS, _MEASURE_FRACTION = 1.5, 0.01
+_MAX_NAMED = 3
 _PREPARE_SECONDS_PER_BYTE = 1e-6  # seconds per byte of text
 
 
@@ -306,6 +309,8 @@ class Trainer:
         )
         if run.config.training.compile:
             check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
+        if not self.spec.data:
+            yield from _check_sources(run)
         other_length = written if written != _length_settings(run.config) else {}
         yield Started(run, is_resumed=True, lost=find_missing_last(run.folder), other_length=other_length)
         return run
@@ -349,8 +354,7 @@ class Trainer:
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
             data, speed = _open_data(prepared.folder, chosen.config, corpus), None
             if from_run is not None and weights is not None:
-                if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
-                    yield events.TrainingWarning(0, seen)
+                yield from _check_parent(from_run, prepared)
                 ngram_losses, _ = _measure_ngram_baselines(chosen.config, prepared, data)
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
@@ -515,6 +519,21 @@ def _check_merges(corpus: TrainingCorpus, spec: RunSpec, chosen: Resolution) -> 
         corpus.check_merges()
     elif chosen.fixed["parallel"].get("bpe_dropout") and not corpus.has_merges:
         yield events.TrainingWarning(0, "no BPE dropout: a tokenizer has no merges to leave out")
+
+
+def _check_parent(path: Path, corpus: TrainingCorpus) -> Iterator[events.TrainingWarning]:
+    """Warn if a new corpus does not suit the run that training starts from."""
+    for problem in (describe_poor_fit(path, corpus), describe_seen_held_out(path, corpus.folder, corpus.tokenizer)):
+        if problem is not None:
+            yield events.TrainingWarning(0, problem)
+
+
+def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
+    """Warn if files have changed since the tokens of a resumed run were prepared."""
+    if changed := list_changed_sources(Path(run.plan.data)):
+        text = "changed since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
+        advice = Advice(f"{list_some(changed, limit=_MAX_NAMED)}: {text}", settings=(f"from_run={run.folder}",))
+        yield events.TrainingWarning(run.state.step, advice)
 
 
 def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import itertools
 import json
+import re
 import shutil
 
 import pytest
@@ -53,6 +55,28 @@ def test_what_was_chosen_is_told_with_the_losses_that_it_was_chosen_by(base, cap
     assert "step      0  validation loss" in err
     assert summary["improved"] is True
     assert "no improvement" not in err
+
+
+def test_a_tokenizer_that_fits_the_new_text_badly_is_warned_about(base, capsys):
+    (base / "near.txt").write_text("the owl and the moon sing to the fox. " * 60)
+    (base / "far.txt").write_text("лиса и сова поют под луной. " * 60)
+    flags = [*SMALL[2:], "--steps", "2", "--evaluate-every", "0"]
+    told(capsys, "one.txt", "-o", "words", "--vocab-size", "300", *flags)
+
+    def warning(text: str, parent: str) -> str:
+        _, err = told(capsys, text, "--from", parent, "-o", f"{text}-{parent}-{next(numbers)}", "--steps", "1")
+        return "".join(line for line in err.splitlines() if "fits it badly" in line)
+
+    numbers = itertools.count()
+    assert re.fullmatch(
+        r"warning 1\.0\d bytes/token on this text, and \d\.\d\d on the text of words: the tokenizer fits it badly, .*"
+        r"start without these weights \(--from\)",
+        warning("far.txt", "words"),
+    )
+    assert warning("near.txt", "words") == warning("far.txt", "base") == ""  # base has bytes, one a token in any text
+    shutil.rmtree(load_config(base / "words").plan.data)
+    assert warning("far.txt", "words").startswith("warning 1.0")
+    assert warning("near.txt", "words") == ""
 
 
 def test_a_run_that_does_not_improve_says_so(base, capsys):

@@ -51,6 +51,22 @@ def test_a_run_whose_tokens_are_gone_takes_its_corpus_again_and_no_other(place, 
     assert f"text.txt: not the corpus that this run was started on; that was {text}" in capsys.readouterr().err
 
 
+def test_files_that_changed_after_they_were_prepared_are_named(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = ["longer.txt", "edited.txt", "touched.txt", "gone.txt"]
+    for name in names:
+        Path(name).write_text((place / "text.txt").read_text() + name)
+    assert run(["train", *names, "-o", "run", "--steps", "2", *SMALL]) == 0
+    Path("longer.txt").write_text(Path("longer.txt").read_text() + "more")
+    Path("edited.txt").write_text(Path("edited.txt").read_text()[::-1])
+    Path("touched.txt").touch()
+    Path("gone.txt").unlink()
+    capsys.readouterr()
+    assert run(["train", "--resume", "run", "--steps", "4"]) == 0
+    warning = "changed since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
+    assert capsys.readouterr().err.count(f"warning longer.txt, edited.txt: {warning} (--from run)\n") == 1
+
+
 def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0
