@@ -366,6 +366,8 @@ class Trainer:
                 yield continued
             if chosen.config.training.budget is not None:
                 chosen, speed, data = self._fit_to_speed(chosen, prepared, data)
+            elif from_run is None:
+                chosen = resolve.fit_to_steps(chosen, data)
             planned = plan_run(
                 chosen.config,
                 prepared,

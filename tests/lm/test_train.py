@@ -73,6 +73,21 @@ def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
     assert tensors(ours / "tuned") != tensors(ours / "adapted")
 
 
+def test_a_short_run_that_is_killed_loses_a_quarter_at_most(tmp_path):
+    settings = {name: value for name, value in SMALL.items() if name != "evaluate_every"}
+    spec = lm.run_spec("text.txt", out=tmp_path / "run", steps=20, **settings)
+
+    def train_until(step: int) -> None:
+        with Trainer(spec) as trainer:
+            for event in trainer:
+                if isinstance(event, lm.Step) and event.step == step:
+                    raise SystemExit
+
+    with pytest.raises(SystemExit):
+        train_until(14)
+    assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 10
+
+
 def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp_path):
     command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
     for number, leave_at in enumerate((lm.Step, lm.Evaluation, lm.Saved)):

@@ -22,7 +22,8 @@ def place(tmp_path_factory) -> Path:
     words = ["one", "two", "three", "four", "five", "six"]
     text = "\n".join(" ".join(chance.choices(words, k=9)) for _ in range(400))
     (folder / "text.txt").write_text(text)
-    assert run(["train", str(folder / "text.txt"), "-o", str(folder / "run"), "--steps", "30", *SMALL]) == 0
+    command = ["train", str(folder / "text.txt"), "-o", str(folder / "run"), "--steps", "30", "--evaluate-every", "0"]
+    assert run([*command, *SMALL]) == 0
     return folder
 
 

@@ -7,7 +7,7 @@ Each stage is a pure function of the previous one and of what has been measured 
    size of the corpus and the training speed of this machine.
 3. `fit_to_corpus`: vocabulary sizes and labels, from the prepared corpus.
 4. `fit_to_speed`, under a budget: evaluation interval, and regularisation unless a published preset sets it, from the
-   time of a step and the statistics of the data.
+   time of a step and the statistics of the data. Otherwise `fit_to_steps`: evaluation interval.
 5. `add_plan`: steps, dtypes and memory, from the hardware.
 
 A value that the user has set is never changed.
@@ -63,7 +63,7 @@ _MAX_STEPS = 1 << 53
 """Largest number of steps that float64 counts exactly."""
 _PROBE_SIZES = {False: (4, 4096), True: (3, 2048)}
 """Depth and batch tokens of the model whose speed is measured, for text (False) and pairs (True)."""
-_MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 20, 4
+_MIN_EVALUATIONS, _MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 4, 20, 4
 _MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _MIN_SENTENCES = 100
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
@@ -420,6 +420,18 @@ def choose_evaluations(
     # the last interval is half as long
     chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
     return chosen, seconds
+
+
+def fit_to_steps(resolution: Resolution, data: TrainingData) -> Resolution:
+    """Stage 4 without a budget: choose an interval of evaluations and checkpoints that suits few steps.
+
+    Pairs are excepted, because their evaluations translate, which may take longer than the steps.
+    """
+    training = resolution.config.training
+    interval = math.ceil(compute_steps(training, data, step_seconds=1.0) / _MIN_EVALUATIONS)
+    if data.holds_pairs or interval >= training.evaluate_every:
+        return resolution
+    return resolution.choose("number of steps", {"training": {"evaluate_every": interval}})
 
 
 def add_plan(

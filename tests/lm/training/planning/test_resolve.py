@@ -21,6 +21,7 @@ from lm.training.planning.resolve import (
     choose_time,
     compute_steps,
     fit_to_speed,
+    fit_to_steps,
     resolve_spec,
     should_choose_size,
     should_choose_time,
@@ -38,6 +39,16 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
     assert compute_steps(run.config.training, run.data, step_seconds=1.0) == steps
+
+
+@pytest.mark.parametrize(
+    ("given", "interval"),
+    [({"steps": 50}, 13), ({"steps": 5000}, 100), ({"steps": 50, "evaluate_every": 40}, 40),
+     ({"steps": 50, "evaluate_every": 0}, 0)],
+)  # fmt: skip
+def test_a_short_run_is_evaluated_four_times_unless_an_interval_is_given(make_run, given, interval):
+    chosen = fit_to_steps(resolve_spec(run_spec("text.txt", **given)), make_run().data)
+    assert chosen.config.training.evaluate_every == interval
 
 
 @pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
