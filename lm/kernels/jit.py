@@ -15,6 +15,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.runtime import rtsys
 
 from lm.kernels import code_cache
 
@@ -79,6 +80,11 @@ class _Files(IndexDataCacheFile):
 class _Implementation(CompileResultCacheImpl):
     _locator_classes = [_Locator]  # noqa: RUF012 (numba's)
 
+    def reduce(self, data: Any) -> Any:  # noqa: ANN401
+        """Return what is saved: no environments without constants, as loading them imports their modules."""
+        *others, environments = super().reduce(data)
+        return *others, tuple(environment for environment in environments if environment.consts)
+
 
 class _Cache(FunctionCache):
     _impl_class = _Implementation
@@ -86,6 +92,11 @@ class _Cache(FunctionCache):
     def __init__(self, function: Function) -> None:
         super().__init__(function)
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401
+        """Load a compiled function, without the modules that only compiling needs, which took as long again."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:  # noqa: ANN401
         """Save a compiled function; failing to write is an error only while `lm compile` runs."""

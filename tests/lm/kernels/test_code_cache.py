@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lm.engine.compiled.build import compile_decode_step
@@ -162,3 +163,24 @@ def test_whether_code_is_ready_is_known_without_the_compiler(tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert told.stdout.strip() == "False"
+
+
+def test_loaded_code_computes_the_same_without_what_compiling_needs(tmp_path):
+    """Numba's implementations of NumPy and of strings take longer to import than the code takes to load."""
+    code = """
+import sys
+import numpy as np
+from lm.kernels.topk import top_k
+logits = np.float32([[1, 4, 2, 3]])
+top = np.empty((1, 2), np.float32), np.empty((1, 2), np.int64), np.empty((1, 2), np.float32)
+top_k(logits, logits, *top)
+print(top[1][0], top[2][0].round(4), "numba.np.arrayobj" in sys.modules, "numba.cpython.unicode" in sys.modules)
+"""
+    environment = {**os.environ, "LM_CACHE": str(tmp_path)}
+    compiled, loaded = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    logprobs = np.log(np.exp([4, 3]) / np.exp([1, 4, 2, 3]).sum()).round(4).astype(np.float32)
+    assert compiled.strip() == f"[1 3] {logprobs} True True"
+    assert loaded.strip() == f"[1 3] {logprobs} False False"
