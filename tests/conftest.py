@@ -6,11 +6,12 @@ Which arithmetic is fastest on a machine at the moment is ignored too, save wher
 """
 
 import gc
+import itertools
 import os
 import signal
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -75,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and _is_numerical(item.module):
             item.add_marker("numerical")
+    for cases in _cases_by_test(items):
+        for case in set(cases) - _covering(cases):
+            case.add_marker("slow")
     if most := config.getoption("--cases"):
         _keep_cases(items, most)
 
@@ -84,13 +88,52 @@ def _is_numerical(module: ModuleType) -> bool:
     return any(getattr(value, "__module__", "") == "tests.tolerances" for value in vars(module).values())
 
 
-def _keep_cases(items: list[pytest.Item], most: int) -> None:
-    """Keep cases of each test that are evenly spread over its parameters."""
+def _cases_by_test(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
     cases = defaultdict(list)
     for item in items:
         cases[item.nodeid.partition("[")[0]].append(item)
-    kept = {id(of[place * len(of) // most]) for of in cases.values() for place in range(most)}
-    items[:] = [item for item in items if id(item) in kept]
+    return cases.values()
+
+
+def _covering(cases: list[pytest.Item]) -> set[pytest.Item]:
+    """Of a grid of parameters, select cases in which each value occurs, or of three axes and more each pair of values.
+
+    The others are slow.
+    """
+    combinations = {case: _combinations(case) for case in cases if case.get_closest_marker("slow") is None}
+    missing, used, chosen = set().union(*combinations.values()), Counter[Hashable](), set()
+
+    def gain(case: pytest.Item) -> tuple[int, int]:
+        return len(combinations[case] & missing), -sum(used[each] for each in combinations[case])
+
+    while missing:
+        best = max(combinations, key=gain)
+        missing -= combinations[best]
+        used.update(combinations[best])
+        chosen.add(best)
+    return chosen | {case for case, values in combinations.items() if not values}
+
+
+def _combinations(case: pytest.Item) -> set[Hashable]:
+    """Return the values of a case by axis, or the pairs of them; nothing where there is no grid."""
+    if not isinstance(case, pytest.Function) or not hasattr(case, "callspec"):
+        return set()
+    axes = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    axes = [tuple(name.strip() for name in axis.split(",")) if isinstance(axis, str) else tuple(axis) for axis in axes]
+    values = case.callspec.params
+    axes += [(name,) for name in values.keys() - set(itertools.chain(*axes))]  # of fixtures
+    found = sorted((axis, tuple(id(values[name]) for name in axis)) for axis in axes)
+    return set(found if len(found) == 2 else itertools.combinations(found, 2))
+
+
+def _keep_cases(items: list[pytest.Item], most: int) -> None:
+    """Keep cases of each test that are evenly spread over its parameters, of the slow ones as many."""
+    kept = set()
+    for cases in _cases_by_test(items):
+        for is_slow in (False, True):
+            of = [case for case in cases if (case.get_closest_marker("slow") is not None) == is_slow]
+            kept |= {of[place * len(of) // most] for place in range(most) if of}
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,6 +105,14 @@ def lm(*arguments: object, stdin: str = "", env: Mapping[str, str] | None = None
         return CompletedProcess([*arguments], code, out.read(), err.read())
 
 
+def run_each(*commands: str) -> None:
+    """Run several `lm …` in one process, for `Forked`, and print their exit codes."""
+    from cli.main import run
+
+    for command in commands:
+        print(run(command.split()))
+
+
 def _open(given: Stream, *, writes: bool = False) -> tuple[IO[str] | None, Connection | None]:
     """Return our end if a stream is a pipe, and the end of the process in a form that can be sent to it."""
     if given is None:

@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lm import files
 from lm.kernels import code_cache
 from tests.conftest import FOLDERS
@@ -28,6 +30,7 @@ def test_neither_do_commands_that_tests_start():
     assert asked.stdout.split() == [str(Path.home()), str(files.cache_root())]
 
 
+@pytest.mark.slow
 def test_a_filled_cache_of_the_user_changes_nothing(tmp_path):
     """As after `lm compile`: the mark says that all was compiled."""
     mark = "from lm.kernels import code_cache; code_cache.write_file_list(); print(code_cache.is_compiled())"

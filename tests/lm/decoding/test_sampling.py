@@ -107,9 +107,9 @@ FILTERS = [temperature, top_k, top_p, min_p, typical, repetition_penalty, no_rep
 
 
 @pytest.mark.parametrize("make", FILTERS, ids=lambda make: make.__name__)
-def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
+def test_a_filter_agrees_with_hugging_face_on_random_cases(make):
     changed = 0
-    for number in range(1000):
+    for number in range(300):
         chance, logits, tokens = random_case(number)
         ours, theirs = make(chance, logits.shape[1])
         before, expected = logits.clone(), theirs(tokens, logits.clone())
@@ -117,7 +117,7 @@ def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
         assert logits.equal(before)
         assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
         changed += not found.equal(before)
-    assert changed > 300
+    assert changed > 60
 
 
 def test_min_tokens_agrees_with_hugging_face_and_counts_each_row_without_its_padding():
@@ -160,7 +160,7 @@ def test_all_filters_one_after_the_other_agree_with_hugging_face():
 
 
 def test_penalties_of_counts_are_those_of_a_loop_over_the_generated_tokens():
-    for number in range(1000):
+    for number in range(300):
         chance, logits, tokens = random_case(number)
         presence, frequency = chance.uniform(-2, 2), chance.uniform(-2, 2)
         expected = logits.tolist()

@@ -127,6 +127,7 @@ def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():
         lock.release()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
 def test_a_killed_command_leaves_no_process():
     code = (

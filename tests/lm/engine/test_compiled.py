@@ -34,6 +34,7 @@ from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.lm.machine_code import kept_code
+from tests.slow_cases import slow_after
 from tests.tolerances import approx, assert_close, rounding_error
 
 pytest.importorskip("numba")
@@ -90,7 +91,7 @@ def widened(model: DecoderOnly) -> DecoderOnly:
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
-@pytest.mark.parametrize("seed", range(14))  # twice as many as there are kinds of positions
+@pytest.mark.parametrize("seed", slow_after(7, range(14)))  # as many as there are kinds of positions, and twice
 def test_logits_equal_those_of_recomputation(seed, is_int8):
     """Beyond the context too, with rows that are left out, repeated, and taken back.
 
@@ -116,7 +117,7 @@ def test_logits_equal_those_of_recomputation(seed, is_int8):
     assert model in selection._compiled
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(3, range(8)))
 def test_rows_that_come_and_go_are_as_without_a_cache(seed):
     model = built(drawn(seed))
     of, steps, again = random.Random(seed), SessionDriver(model), SessionDriver(model, cached=False)
@@ -411,6 +412,7 @@ print(numba.threading_layer(), len(found), same, model in selection._compiled)
 """
 
 
+@pytest.mark.slow
 def test_threads_may_generate_concurrently_with_numbas_own_pool():
     """Which aborts where two threads use it at once; there is no other where OpenMP can't be loaded."""
     environment = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue", "NUMBA_NUM_THREADS": "2"}
@@ -449,6 +451,7 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="drops a capability of Linux")
 def test_a_cache_that_cannot_be_written_to_is_read(tmp_path):
     """And nothing is written elsewhere: numba would compile again, and put that into the package."""

@@ -49,5 +49,6 @@ def test_initialisation_works_again_afterwards():
     assert torch.nn.init.constant_(torch.nn.Linear(2, 3).weight, 2.0).sum() == 12
 
 
+@pytest.mark.slow
 def test_a_model_is_built_without_loading_a_compiler():
     assert subprocess.run([sys.executable, "-c", BUILD], check=False, timeout=900).returncode == 0

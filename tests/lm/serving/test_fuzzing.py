@@ -242,8 +242,8 @@ def check(server, count: int, seed: int) -> Counter[int]:
 
 
 def test_changed_requests_are_answered_or_refused(server):
-    seen = check(server, 300, seed=1)
-    assert min(seen[200], seen[400]) > 30
+    seen = check(server, 80, seed=1)
+    assert min(seen[200], seen[400]) > 8
 
 
 @pytest.mark.slow

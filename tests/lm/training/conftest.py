@@ -1,7 +1,9 @@
 """A small corpus of bytes, tokenized once, and runs on it."""
 
+import copy
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,13 @@ def time(monkeypatch) -> FakeTime:
     fake = FakeTime()
     monkeypatch.setattr(clock.time, "monotonic", fake.monotonic)
     return fake
+
+
+def copy_run(run: Run, folder: Path) -> Run:
+    """Return a run that has ended, in a folder of its own."""
+    copied = copy.copy(run)
+    copied.folder = Path(shutil.copytree(run.folder, folder))
+    return copied
 
 
 def loss_of(run: Run) -> tuple[float, int]:
@@ -96,7 +105,7 @@ def make_run(tmp_path, shards, byte_tokenizer):
 
 def new_run(folder: Path, shards: Path, tokenizer: Tokenizer, *, model: dict | None = None, **training: object) -> Run:
     """Start a small run on some shards."""
-    shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
+    shape = {"context_length": 16, "d_model": 32, "n_layers": 1, "n_heads": 2, "dropout": 0.1, **(model or {})}
     settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
     config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings))
     return start_run(folder, config, TrainingCorpus(shards, tokenizer))

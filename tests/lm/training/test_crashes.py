@@ -251,6 +251,9 @@ def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Bran
     return disk.found, Branch.of(root / "run")
 
 
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+"""Which operations are interrupted: a sample of them, and all."""
+
 QUICK = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", BETTER)]
 ALL = [
     *QUICK, ("first_saves", BETTER), ("later_saves", BETTER), ("branching", WORSE),
@@ -259,10 +262,11 @@ ALL = [
 
 
 @pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE), ("extending", WORSE)])
-def test_nothing_is_lost_wherever_training_is_killed(name, settings, tmp_path, request):
+@EVERY
+def test_nothing_is_lost_wherever_training_is_killed(name, settings, every, tmp_path, request):
     case = request.getfixturevalue(name)(settings)
     states, end = states_of(case, tmp_path / "copies", each=False)
-    for state in states:
+    for state in states[::every]:
         case.check(state, end)
 
 
@@ -382,13 +386,14 @@ def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
 
 
 @pytest.mark.parametrize("name", params("branch"))
-def test_a_killed_process_leaves_what_the_tests_above_take_for_it(name, one_save, tmp_path):
+@EVERY
+def test_a_killed_process_leaves_what_the_tests_above_take_for_it(name, every, one_save, tmp_path):
     one_save = one_save(name)
     (tmp_path / "copies").mkdir()
     disk = States(shutil.copytree(one_save.root, tmp_path / "whole"), tmp_path / "copies")
     with disk.watching():
         one_save.act(tmp_path / "whole")
-    for number in range(len(disk.operations)):
+    for number in range(0, len(disk.operations), every):
         root = shutil.copytree(one_save.root, tmp_path / "killed" / str(number))
         pid = killed(one_save, root, number)
         left = copy_tree(root, tmp_path / "left" / str(number), pid=pid)
@@ -413,12 +418,13 @@ def killed(case: Case, root: Path, number: int) -> int:
 
 @pytest.mark.parametrize("stays", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", params("after its evaluation", "branch"))
-def test_a_save_that_fails_is_told_of_and_loses_nothing(name, one_save, stays, tmp_path):
+@EVERY
+def test_a_save_that_fails_is_told_of_and_loses_nothing(name, every, one_save, stays, tmp_path):
     """The next save is then as it would have been."""
     one_save = one_save(name)
     one_save.act(shutil.copytree(one_save.root, tmp_path / "whole"))
     end = Branch.of(tmp_path / "whole" / "run")
-    for number in count():
+    for number in count(0, every):
         root = shutil.copytree(one_save.root, tmp_path / str(number))
         if not fails(one_save, root, number, stays=stays, end=end):
             break

@@ -33,7 +33,7 @@ from tests.tolerances import approx
 @pytest.mark.parametrize("fields", [{}, {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0}])
 def test_equals_a_plain_loop(make_run, fields):
     """AdamW, warm-up, clipping and the mean loss, written out with torch alone."""
-    run = make_run(model={"dropout": 0.0, **fields}, steps=8, micro_batch_size=2, clip=0.5)
+    run = make_run(model={"dropout": 0.0, "n_layers": 2, **fields}, steps=8, micro_batch_size=2, clip=0.5)
     config = run.config.training
     model = build_model(run.config.model, seed=config.seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
@@ -326,7 +326,7 @@ def balance(model, inputs):
 
 def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targets(make_run):
     """Six rows in parts of four and two: gradients of a plain loop, in which each part counts for its rows."""
-    shape = {"dropout": 0.0, "experts": 4}
+    shape = {"dropout": 0.0, "n_layers": 2, "experts": 4}
     run = make_run(model=shape, steps=1, micro_batch_size=4, expert_balance=0.5, clip=0.0)
     model = build_model(run.config.model, seed=0).double()
     batch = run.data.batch(0)
@@ -348,7 +348,7 @@ def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
 
 
 def test_an_evaluation_tells_the_use_of_each_expert(make_run):
-    run = make_run(model={"experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
+    run = make_run(model={"n_layers": 2, "experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
     evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
     noted = [json.loads(line).get("validation_expert_use") for line in metrics_lines(run) if "validation_loss" in line]
     assert noted == [event.expert_use for event in evaluations]
@@ -365,7 +365,7 @@ def test_an_evaluation_tells_the_use_of_each_expert(make_run):
 )
 def test_activations_that_are_computed_again_change_nothing(model, make_run):
     runs = [
-        make_run(str(again), model={"dropout": 0.2, **model}, steps=4, checkpoint_activations=again)
+        make_run(str(again), model={"dropout": 0.2, "n_layers": 2, **model}, steps=4, checkpoint_activations=again)
         for again in (False, True)
     ]
     kept, again = ([event for event in train(run) if isinstance(event, Step)] for run in runs)

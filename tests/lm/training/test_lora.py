@@ -21,23 +21,29 @@ from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
 from lm.optim.averaging import average_checkpoints
 from lm.training.loop import train
+from lm.training.run import Run
 from lm.training.run_summaries import summarise_run
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_masked
-from tests.lm.training.conftest import loss_of, metrics_lines, stop_after, sums
+from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.tolerances import approx, assert_close
 
 CPU = select_inference_hardware(HardwareConfig())
 
 
-@pytest.fixture
-def base(make_run):
-    """A run to adapt, after some steps."""
-    run = make_run("base", learning_rate=5e-3)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, shards, byte_tokenizer) -> Run:
+    run = new_run(tmp_path_factory.mktemp("runs") / "base", shards, byte_tokenizer, learning_rate=5e-3)
     list(train(run))
     return run
+
+
+@pytest.fixture
+def base(trained, tmp_path) -> Run:
+    """A run to adapt, after some steps."""
+    return copy_run(trained, tmp_path / "base")
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tests.lm.interop.hugging_face.models import VOCABULARY, ids, random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 from tests.lm.model.hugging_face import randomise
 from tests.lm.tokenizers_elsewhere import bert_like
+from tests.slow_cases import slow_after
 from tests.tolerances import approx, assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -72,15 +73,8 @@ def exported(tmp_path, config):
 
 
 @pytest.mark.parametrize("labels", LOADERS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(4, range(16)))
 def test_logits_are_those_of_the_run(seed, labels, tmp_path):
-    compare(*exported(tmp_path, random_config(seed, labels)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("labels", LOADERS)
-@pytest.mark.parametrize("seed", range(4, 16))
-def test_logits_are_those_of_the_run_in_many_shapes(seed, labels, tmp_path):
     compare(*exported(tmp_path, random_config(seed, labels)))
 
 

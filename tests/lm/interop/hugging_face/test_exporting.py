@@ -14,6 +14,7 @@ from lm.interop.hugging_face.exporting import export_hugging_face
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
+from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -58,16 +59,9 @@ def compare_cached_and_padded(ours, theirs, tokens):
         assert_close(second.logits[row], alone[0, -4:], model=ours)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", slow_after(2, range(14)))
 @pytest.mark.parametrize("family", FIELDS)
 def test_logits_are_those_of_the_run(family, seed, tmp_path):
-    compare(tmp_path, family, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 14))
-@pytest.mark.parametrize("family", FIELDS)
-def test_logits_are_those_of_the_run_in_many_shapes(family, seed, tmp_path):
     compare(tmp_path, family, seed)
 
 

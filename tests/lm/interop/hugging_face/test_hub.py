@@ -7,6 +7,7 @@ import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -14,7 +15,7 @@ from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.hub import HubName, parse_hub_name
 from tests.cli.small_runs import make_tokenizer
-from tests.forked import lm
+from tests.forked import Forked, lm, run_each
 from tests.lm.interop.hugging_face.models import random_config, random_run
 
 pytest.importorskip("huggingface_hub")
@@ -110,7 +111,7 @@ def hub(model, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def command(*arguments, stdin="", **environment):
+    def environment(**given):
         set_here = {
             "HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}",
             "HF_HOME": str(tmp_path / "hf"),
@@ -119,9 +120,12 @@ def hub(model, tmp_path):
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return lm(*arguments, stdin=stdin, env={**kept, **set_here, **environment})
+        return {**kept, **set_here, **given}
 
-    command.asked, command.folder = handler.asked, tmp_path
+    def command(*arguments, stdin="", **given):
+        return lm(*arguments, stdin=stdin, env=environment(**given))
+
+    command.asked, command.folder, command.environment = handler.asked, tmp_path, environment
     yield command
     server.shutdown()
     server.server_close()
@@ -170,27 +174,28 @@ def test_a_revision_is_imported_into_a_folder(hub):
     assert f"org--tiny-{'2' * 12}" in cached.stderr + cached.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("org/gated", "needs an agreement: accept it at http://127.0.0.1"),
-        ("org/private", "no such model, or a private one"),
-        ("org/missing", "no such model, or a private one"),
-        ("org/tiny@v9", "the model has no revision 'v9'"),
-        ("org/broken", "answers with HTTP 500"),
-        ("org/other", "model_type 'mamba' is not one of gpt2, gpt_neox, "),
-        ("org/name/more", "not the name of a model"),
-        ("org/tiny@", "not the name of a model"),
-    ],
-)
-def test_a_failure_is_one_line(hub, name, message):
-    failed = hub("chat", f"hf:{name}")
-    assert failed.returncode in (1, 2)
-    (line,) = [line for line in failed.stderr.splitlines() if line.strip()]
-    assert line.startswith("lm: ")
-    assert message in line
-    if "mamba" in message:
-        assert not any("safetensors" in path for path in hub.asked if "/resolve/" in path)
+FAILURES = {
+    "org/gated": "needs an agreement: accept it at http://127.0.0.1",
+    "org/private": "no such model, or a private one",
+    "org/missing": "no such model, or a private one",
+    "org/tiny@v9": "the model has no revision 'v9'",
+    "org/broken": "answers with HTTP 500",
+    "org/other": "model_type 'mamba' is not one of gpt2, gpt_neox, ",
+    "org/name/more": "not the name of a model",
+    "org/tiny@": "not the name of a model",
+}
+
+
+def test_a_failure_is_one_line(hub):
+    commands = [f"chat hf:{name}" for name in FAILURES]
+    with Forked(run_each, *commands, stdout=PIPE, stderr=PIPE, env=hub.environment()) as process:
+        codes, lines = process.stdout.read().split(), process.stderr.read().splitlines()
+    assert len(codes) == len(FAILURES)
+    assert set(codes) <= {"1", "2"}
+    for line, message in zip(filter(str.strip, lines), FAILURES.values(), strict=True):
+        assert line.startswith("lm: ")
+        assert message in line
+    assert not any("safetensors" in path for path in hub.asked if "/resolve/" in path)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, ids, random_config, random_run
+from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -45,7 +46,9 @@ def tensors(folder: Path) -> dict[str, tuple[torch.dtype, bytes]]:
     return found
 
 
-def compare(tmp_path: Path, family: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", slow_after(1, range(1, 14)))
+@pytest.mark.parametrize("family", FIELDS)
+def test_there_and_back_no_number_changes(family, seed, tmp_path):
     folder = saved(tmp_path, family, seed, shard="20KB")
     assert (folder / "model.safetensors.index.json").is_file()
     imported = import_model(folder, tmp_path / "run")
@@ -60,23 +63,11 @@ def compare(tmp_path: Path, family: str, seed: int) -> None:
     assert tensors(tmp_path / "again") == tensors(folder)
 
 
-@pytest.mark.parametrize("family", FIELDS)
-def test_there_and_back_no_number_changes(family, tmp_path):
-    compare(tmp_path, family, 1)
-
-
 def test_an_imported_model_reads_line_ends_as_they_are(tmp_path):
     """As its own system does: perplexities stay comparable."""
     import_model(saved(tmp_path, "gpt2", 1), tmp_path / "run")
     (tmp_path / "text.txt").write_bytes(text := b"a line\r\nand another\r\n")
     assert lm.load(tmp_path / "run").perplexity(tmp_path / "text.txt").bytes == len(text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 14))
-@pytest.mark.parametrize("family", FIELDS)
-def test_there_and_back_no_number_changes_in_many_shapes(family, seed, tmp_path):
-    compare(tmp_path, family, seed)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -25,6 +25,7 @@ from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import random_run
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 from tests.lm.tokenizers_elsewhere import unigram_like
+from tests.slow_cases import slow_after
 from tests.tolerances import approx, assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
@@ -69,15 +70,8 @@ def exported(tmp_path, config):
     return load_model(run, HARDWARE), theirs.eval()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(3, range(16)))
 def test_logits_are_those_of_the_run(seed, tmp_path):
-    loaded, theirs = exported(tmp_path, random_config(seed))
-    compare(loaded.model, theirs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 16))
-def test_logits_are_those_of_the_run_in_many_shapes(seed, tmp_path):
     loaded, theirs = exported(tmp_path, random_config(seed))
     compare(loaded.model, theirs)
 

@@ -1,10 +1,8 @@
 """Training from another run's weights, or beyond a run's end, leaves no worse model behind, and says if it helped."""
 
-import copy
 import dataclasses
 import json
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,7 @@ from lm.training.run_summaries import has_improved
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
-from tests.lm.training.conftest import loss_of, metrics_lines, new_run, stop_after, sums
+from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
@@ -314,9 +312,7 @@ def make_overfitted(trained_too_long, tmp_path):
     """Copy that run, to be extended."""
 
     def make(name: str = "run") -> Run:
-        run = copy.copy(trained_too_long)
-        run.folder = Path(shutil.copytree(trained_too_long.folder, tmp_path / name))
-        return run
+        return copy_run(trained_too_long, tmp_path / name)
 
     return make
 
