@@ -412,8 +412,8 @@ class Sampler:
 
 def _argmax(logits: Tensor) -> Tensor:
     """The best token of each row, or NO_TOKEN_LEFT."""
-    best = logits.argmax(-1)
-    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NO_TOKEN_LEFT)
+    highest, best = logits.max(-1)
+    return best.masked_fill_(highest == -torch.inf, NO_TOKEN_LEFT)
 
 
 def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
@@ -437,9 +437,10 @@ def log_normaliser(logits: Tensor) -> Tensor:
     """Return the log-sum-exp of each row: (rows, vocabulary) -> (rows,), NaN if not finite.
 
     A log-probability computed with it is NaN exactly if a logit of the row is NaN or +inf, or all are -inf.
+    `Tensor.logsumexp` computes the same bits, in twice the time for some thousand logits, as it allows for infinities.
     """
-    total = logits.logsumexp(-1)
-    return total.where(total.isfinite(), torch.nan)
+    highest = logits.amax(-1, keepdim=True)
+    return (logits - highest).exp_().sum(-1).log_() + highest.squeeze(-1)
 
 
 def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:

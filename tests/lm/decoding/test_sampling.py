@@ -34,6 +34,7 @@ from lm.decoding.sampling import (
     keep_top_k,
     keep_top_p,
     keep_typical,
+    log_normaliser,
     parse_logit_biases,
     penalise_counts,
     penalise_repetition,
@@ -451,3 +452,14 @@ def test_the_greatest_biases_leave_numbers(settings):
     tokens, logprobs = sampler.sample(logits, [sampler.rng(0)], before)
     assert tokens.tolist() == [2]
     assert logprobs.isfinite().all()
+
+
+@pytest.mark.parametrize("vocabulary", [1, 7, 4096])
+def test_log_normaliser_has_the_bits_of_logsumexp_and_is_nan_if_not_finite(vocabulary):
+    logits = 10 * torch.randn(9, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    logits[:, 1:][:, ::3] = -torch.inf
+    assert torch.equal(log_normaliser(logits), logits.logsumexp(-1))
+    for row, value in enumerate((torch.nan, torch.inf)):
+        logits[row, -1] = value
+    logits[2] = -torch.inf
+    assert log_normaliser(logits).isnan().tolist() == [True] * 3 + [False] * 6
