@@ -86,7 +86,7 @@ class Forked:
 
 def start(*arguments: object, **options) -> Forked:
     """Start `lm …`."""
-    return Forked(_lm, *arguments, **options)
+    return Forked(run_main, *arguments, **options)
 
 
 def lm(*arguments: object, stdin: str = "", env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
@@ -147,7 +147,8 @@ def _run(
     function(*arguments)
 
 
-def _lm(*arguments: str) -> None:
+def run_main(*arguments: str) -> None:
+    """Run `lm …` in this process, which ends with it."""
     sys.argv = ["lm", *arguments]
     from cli.__main__ import main
 

@@ -18,7 +18,7 @@ from lm.hardware import select_inference_hardware
 from lm.processes import map_in_processes
 from tests.cli.small_runs import make_run
 from tests.documented_help import helps
-from tests.forked import Forked, start
+from tests.forked import Forked, run_main, start
 
 
 def test_the_version_says_with_which_torch_and_on_what(capsys):
@@ -51,15 +51,20 @@ def test_worker_processes_start_though_stderr_is_closed():
 
 def test_pipes_are_utf_8_whatever_the_system_uses(tmp_path):
     """Stdin, stdout and stderr; a session of `--interactive` reads its lines in another way than other commands."""
-    make_run(tmp_path / "run")
+    command = "generate", make_run(tmp_path / "run"), "--max-tokens", "1"
     for arguments, given in ((["日本 café"], ""), (["--interactive"], "/日本 café\n")):
-        done = subprocess.run(
-            [sys.executable, "-m", "cli", "generate", str(tmp_path / "run"), *arguments, "--max-tokens", "1"],
-            env={**os.environ, "PYTHONIOENCODING": "cp1252"}, input=given.encode(), capture_output=True, check=False,
-            timeout=900,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "日本" in (done.stderr if given else done.stdout).decode()
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), PIPE)
+        with Forked(run_with_pipes_in_cp1252, *command, *arguments, **pipes) as process:
+            with process.stdin:
+                process.stdin.write(given)
+            assert "日本" in (process.stderr if given else process.stdout).read()
+            assert process.wait() == 0
+
+
+def run_with_pipes_in_cp1252(*arguments: str) -> None:
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="cp1252")
+    run_main(*arguments)
 
 
 def test_help_imports_nothing_heavy():
@@ -121,7 +126,10 @@ def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("module", ["torch", "numpy", "numpy._core._multiarray_umath"])
+@pytest.mark.parametrize(
+    "module",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "numpy")), "numpy._core._multiarray_umath"],
+)
 def test_ctrl_c_ends_the_command_whatever_torch_is_importing(module, tmp_path):
     """Exceptions in the import of numpy are dropped by torch, which imports it from C."""
     run_folder = make_run(tmp_path / "run")

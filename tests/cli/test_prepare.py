@@ -1,8 +1,8 @@
 """What a corpus repeats is told where it matters, and its tokenizer is trained or found."""
 
 import gzip
+import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -65,9 +65,9 @@ def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
 
 
-def test_stdin_is_a_corpus():
-    command = [sys.executable, "-m", "cli.main", "prepare", "-", "--kind", "char", "-o", "out", "--validation", "0"]
-    subprocess.run(command, input=b"abcabc", check=True, capture_output=True)
+def test_stdin_is_a_corpus(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcabc")))
+    assert run(["prepare", "-", "--kind", "char", "-o", "out", "--validation", "0"]) == 0
     assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
 
 

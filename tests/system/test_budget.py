@@ -7,13 +7,15 @@ import random
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 
 import pytest
 
 from cli.main import run
 from cli.training import running
 from lm.config.presets import build_run_config
-from lm.training.trainer import Trainer
+from lm.config.run_config import RunConfig
+from lm.training.trainer import Planned, Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.forked import Forked
 from tests.lm.training.steady import steady as options
@@ -30,6 +32,19 @@ def steady(monkeypatch):
 
     machine()
     return machine
+
+
+@pytest.fixture
+def plan(steady, monkeypatch):
+    """Plan a run with `--dry-run`; return its configuration, and what chose each setting."""
+    planned: list[Planned] = []
+    monkeypatch.setattr(running, "show_dry_run", lambda event, spec: planned.append(event))
+
+    def plan(*arguments: object) -> tuple[RunConfig, Mapping[str, str]]:
+        assert run(["train", *map(str, arguments), "--dry-run"]) == 0
+        return planned[-1].config, planned[-1].reasons
+
+    return plan
 
 
 def config(folder):
@@ -72,57 +87,53 @@ def test_nothing_has_to_be_said(place, steady, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "section", "name", "value"),
+    ("flags", "name", "value"),
     [
-        (["--depth", "3"], "model", "n_layers", 3),
-        (["--preset", "tiny", "--batch-size", "2"], "model", "n_layers", 4),
-        (["--vocab-size", "280"], "model", "vocab_size", 280),
-        (["--dropout", "0.25"], "model", "dropout", 0.25),
-        (["--learning-rate", "0.003"], "training", "learning_rate", 0.003),
+        ("--depth 3", "model.n_layers", 3),
+        ("--preset tiny --batch-size 2", "model.n_layers", 4),
+        ("--vocab-size 280", "model.vocab_size", 280),
+        ("--dropout 0.25", "model.dropout", 0.25),
+        ("--learning-rate 0.003", "training.learning_rate", 0.003),
+        ("--batch-size 4", "training.batch_tokens", None),
+        ("--dropout 0.0", "training.r_drop", 0),  # without dropout two passes are the same
     ],
 )
-def test_what_is_given_replaces_that_choice_alone(place, steady, tmp_path, capsys, flags, section, name, value):
+def test_what_is_given_replaces_that_choice_alone(place, plan, flags, name, value):
     """The others are still chosen: the length, evaluations, and regularisation by the epochs."""
-    assert run(["train", str(place / "text.txt"), "--budget", "1s", *flags, "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")
-    assert made[section][name] == value
-    lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    by = {name: line["by"] for line in lines if line["step"] == 0 for name in line["chosen"]}
+    made, by = plan(place / "text.txt", "--budget", "1s", *flags.split())
+    section, field = name.split(".")
+    assert getattr(getattr(made, section), field) == value
     assert by["training.weight_decay"] == "epochs in the budget"
-    if name != "dropout":
+    if "--dropout" not in flags:
         assert by["model.dropout"] == "epochs in the budget"
-    if "--preset" not in flags:
+    if "--batch-size" not in flags:
         assert by["training.batch_tokens"] == "budget"
     if "--vocab-size" not in flags and "--preset" not in flags:
         assert by["tokenizer.vocab_size"] == "budget"
 
 
 @pytest.mark.parametrize(
-    ("made", "merges", "flags"),
+    ("made", "flags", "merges"),
     [
-        (of_characters, "characters", []),
-        (of_characters, "words", ["--vocab-size", "300"]),
-        (of_characters, "words", ["--kind", "byte"]),
-        (of_characters, "words", ["--merges", "words"]),
-        (of_words, "words", []),
-        (of_words, "characters", ["--merges", "characters"]),
+        (of_characters, "", "characters"),
+        (of_characters, "--vocab-size 300", "words"),
+        (of_characters, "--kind byte", "words"),
+        (of_characters, "--merges words", "words"),
+        (of_words, "", "words"),
+        (of_words, "--merges characters", "characters"),
     ],
 )
-def test_n_gram_baselines_choose_between_words_and_characters(steady, tmp_path, capsys, made, merges, flags):
+def test_n_gram_baselines_choose_between_words_and_characters(plan, tmp_path, capsys, made, flags, merges):
     """Unless something of the tokenizer is given."""
     (tmp_path / "text.txt").write_text(made(8_000), encoding="utf-8")
-    command = ["train", str(tmp_path / "text.txt"), "--budget", "1s", "--depth", "1", *flags]
-    assert run([*command, "-o", str(tmp_path / "run")]) == 0
-    table = dict(re.findall(r"^(\S+)  +(\S.*)$", capsys.readouterr().err, re.M))
-    chosen = config(tmp_path / "run")["tokenizer"]
-    assert chosen["merges"] == merges
-    lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    by = next((line["by"] for line in lines if "tokenizer.merges" in line["chosen"]), None)
+    chosen, reasons = plan(tmp_path / "text.txt", "--budget", "1s", "--depth", "1", *flags.split())
+    assert chosen.tokenizer.merges == merges
     is_measured = made is of_characters and not flags
-    assert (by or "").startswith("n-gram baselines: characters ") is is_measured
+    assert reasons.get("tokenizer.merges", "").startswith("n-gram baselines: characters ") is is_measured
     if is_measured:
+        table = dict(re.findall(r"^(\S+)  +(\S.*)$", capsys.readouterr().err, re.M))
         assert re.fullmatch(r"[\d,]+ characters and bytes +n-gram baselines: .* bits/byte", table["vocabulary"])
-        assert chosen["vocab_size"] == config(tmp_path / "run")["model"]["vocab_size"]
+        assert chosen.tokenizer.vocab_size == chosen.model.vocab_size
 
 
 @pytest.mark.parametrize("flags", [["--budget", "1s"], ["--preset", "tiny", *SMALL, "--steps", "7"]])
@@ -175,44 +186,29 @@ def test_the_command_of_a_dry_run_continues_another_run_too(place, tmp_path, cap
     assert config(tmp_path / "explicit")["model"] == config(place / "run")["model"]
 
 
-def test_with_a_preset_only_the_length_follows_the_clock(place, steady, tmp_path):
-    command = ["train", str(place / "text.txt"), "--preset", "nanogpt-cpu", *SMALL, "--budget", "2s"]
-    assert run([*command, "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")
-    assert (made["preset"], made["model"]["d_model"], made["training"]["schedule"]) == ("nanogpt-cpu", 32, "wsd")
+def test_with_a_preset_only_the_length_follows_the_clock(place, plan):
+    made, _ = plan(place / "text.txt", "--preset", "nanogpt-cpu", *SMALL, "--budget", "2s")
+    assert (made.preset, made.model.d_model, made.training.schedule) == ("nanogpt-cpu", 32, "wsd")
 
 
 def test_the_text_for_a_budget_may_come_from_a_pipe(place, steady, tmp_path, monkeypatch):
     """It is looked at for the size of the model, and read again."""
     text = (place / "text.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run(["train", "-", "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
+    assert run(["train", "-", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
 
 
-def test_what_is_given_wins_over_what_a_budget_chooses(place, steady, tmp_path):
-    flags = ["--n-layers", "1", "--vocab-size", "300", "--batch-size", "4", "--dropout", "0.0"]
-    assert run(["train", str(place / "text.txt"), "--budget", "2s", *flags, "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")
-    assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.0)
-    assert made["training"]["r_drop"] == 0  # without dropout two passes are the same
-    assert (made["tokenizer"]["vocab_size"], made["training"]["batch_size"]) == (300, 4)
-    assert made["training"]["batch_tokens"] is None
-
-
-def test_so_does_what_a_file_says(place, steady, tmp_path):
+def test_a_file_of_settings_replaces_choices_too(place, plan, tmp_path):
     (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
-    command = ["train", str(place / "text.txt"), "--budget", "2s", "--config", str(tmp_path / "settings.toml")]
-    assert run([*command, "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")
-    assert made["preset"].startswith("depth-")
-    assert (made["training"]["evaluate_every"], made["training"]["weight_decay"]) == (3, 0.05)
+    made, _ = plan(place / "text.txt", "--budget", "2s", "--config", tmp_path / "settings.toml")
+    assert made.preset.startswith("depth-")
+    assert (made.training.evaluate_every, made.training.weight_decay) == (3, 0.05)
 
 
-def test_a_depth_is_a_preset(place, tmp_path):
-    command = ["train", str(place / "text.txt"), "--depth", "1", "--steps", "2", "--vocab-size", "300"]
-    assert run([*command, "-o", str(tmp_path / "run")]) == 0
-    assert config(tmp_path / "run")["preset"] == "depth-1"
-    assert run(["info", "depth-3", "--json"]) == 0
+def test_a_depth_is_a_preset(place, pairs, plan):
+    for corpus, name in (([place / "text.txt"], "depth"), (pairs, "translation-depth")):
+        assert plan(*corpus, "--depth", 1, "--steps", 2, "--vocab-size", 300)[0].preset == f"{name}-1"
+        assert run(["info", f"{name}-3", "--json"]) == 0
 
 
 @pytest.fixture
@@ -240,11 +236,10 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
 
 
-def test_a_time_makes_decoder_only_for_both_sides_too(pairs, tmp_path, capsys):
-    assert run(["train", *pairs, "--decoder-only", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")["model"]
-    depth = int(config(tmp_path / "run")["preset"].removeprefix("translation-depth-"))
-    assert (made["decoder_only"], made["n_layers"], made["n_encoder_layers"]) == (True, 2 * depth, 0)
+def test_a_time_makes_decoder_only_for_both_sides_too(pairs, plan, capsys):
+    made, _ = plan(*pairs, "--decoder-only", "--budget", "1s")
+    depth = int(made.preset.removeprefix("translation-depth-"))
+    assert (made.model.decoder_only, made.model.n_layers, made.model.n_encoder_layers) == (True, 2 * depth, 0)
     assert re.search(rf"^model +{2 * depth} layers, ", capsys.readouterr().err, re.M)
 
 
@@ -258,38 +253,27 @@ def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, s
     assert "1s was enough for" in said[said.index("the learning rate decays") :]
 
 
-def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_path, capsys):
+def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, plan):
     flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
-    assert run(["train", *pairs, *flags, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
-    assert "on each side" not in capsys.readouterr().err
-    made, preset = config(tmp_path / "run"), build_run_config("translation-tiny")
-    assert (made["preset"], made["training"]["schedule"]) == ("translation-tiny", "wsd")
-    assert (made["training"]["warmup_steps"], made["parallel"]["bpe_dropout"]) == (preset.training.warmup_steps, 0.0)
+    made, preset = plan(*pairs, *flags, "--budget", "1s")[0], build_run_config("translation-tiny")
+    assert (made.preset, made.training.schedule) == ("translation-tiny", "wsd")
+    assert (made.training.warmup_steps, made.parallel.bpe_dropout) == (preset.training.warmup_steps, 0.0)
 
 
-def test_what_is_given_wins_over_what_a_budget_chooses_for_pairs(pairs, tmp_path):
+def test_what_is_given_wins_over_what_a_budget_chooses_for_pairs(pairs, plan):
     flags = ["--n-layers", "1", "--n-encoder-layers", "1", "--d-model", "32", "--vocab-size", "300",
              "--batch-size", "20", "--dropout", "0.03", "--bpe-dropout", "0.2", "--warmup-steps", "7",
              "--separate-vocabularies"]  # fmt: skip
-    assert run(["train", *pairs, "--budget", "1s", *flags, "-o", str(tmp_path / "run")]) == 0
-    made = config(tmp_path / "run")
-    assert made["preset"].startswith("translation-depth-")
-    assert (made["model"]["d_model"], made["model"]["dropout"], made["tokenizer"]["vocab_size"]) == (32, 0.03, 300)
-    assert (made["training"]["batch_size"], made["training"]["batch_tokens"]) == (20, None)
-    assert (made["parallel"]["bpe_dropout"], made["training"]["warmup_steps"]) == (0.2, 7)
-    assert made["model"]["source_vocab_size"] is not None
+    made, _ = plan(*pairs, "--budget", "1s", *flags)
+    assert made.preset.startswith("translation-depth-")
+    assert (made.model.d_model, made.model.dropout, made.tokenizer.vocab_size) == (32, 0.03, 300)
+    assert (made.training.batch_size, made.training.batch_tokens) == (20, None)
+    assert (made.parallel.bpe_dropout, made.training.warmup_steps) == (0.2, 7)
+    assert made.model.source_vocab_size is not None
 
 
-def test_bytes_have_no_merges_to_leave_out(pairs, tmp_path):
-    assert run(["train", *pairs, "--kind", "byte", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
-    assert config(tmp_path / "run")["parallel"]["bpe_dropout"] == 0
-
-
-def test_a_depth_is_a_preset_for_pairs_too(pairs, tmp_path):
-    command = ["train", *pairs, "--depth", "1", "--steps", "2", "--vocab-size", "300"]
-    assert run([*command, "-o", str(tmp_path / "run")]) == 0
-    assert config(tmp_path / "run")["preset"] == "translation-depth-1"
-    assert run(["info", "translation-depth-3", "--json"]) == 0
+def test_bytes_have_no_merges_to_leave_out(pairs, plan):
+    assert plan(*pairs, "--kind", "byte", "--budget", "1s")[0].parallel.bpe_dropout == 0
 
 
 def test_a_text_that_takes_longer_to_prepare_than_there_is_time_is_refused_before(steady, tmp_path, capsys):

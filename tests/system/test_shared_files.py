@@ -1,7 +1,4 @@
-"""Files that several processes share out: the same results as those of one, in the same order.
-
-A quick case of this is in tests/cli/generation/test_generate.py.
-"""
+"""Files that several processes share out: the same results as those of one, in the same order."""
 
 import json
 import os
@@ -16,6 +13,8 @@ from cli.main import run
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import make_translation_run, pairs
 from tests.waiting import SECONDS, wait_until
+
+pytestmark = pytest.mark.slow  # two more processes for each command
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +62,10 @@ def same(capsys):
     return check
 
 
-@pytest.mark.slow
 def test_perplexity_of_text(runs, files, same):
     same("perplexity", runs["text"], files["text"], files["more"], "--json", "--batch-size", 2)
 
 
-@pytest.mark.slow
 def test_perplexity_of_whatever_can_be_measured(runs, files, same):
     same("perplexity", runs["text"], files["text"], "--per-token", "--batch-size", 3, "--stride", 5)
     same("perplexity", runs["text"], files["text"], "--versus", runs["other"], "--batch-size", 2)
@@ -77,14 +74,12 @@ def test_perplexity_of_whatever_can_be_measured(runs, files, same):
     same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
 
 
-@pytest.mark.slow
 def test_translations(runs, files, same):
     same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
     same("translate", runs["translation"], files["source"], "--read-ahead", 7, "--n-best", 2)
     same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
 
 
-@pytest.mark.slow
 def test_an_error_in_a_worker_is_a_line(runs, files, tmp_path, capsys):
     assert run(["perplexity", str(tmp_path / "none"), files["text"], "--processes", "2"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
@@ -92,7 +87,6 @@ def test_an_error_in_a_worker_is_a_line(runs, files, tmp_path, capsys):
     assert capsys.readouterr().err == f"lm: {tmp_path / 'none'}: no such run\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all(runs, files, sent, code):
     command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]

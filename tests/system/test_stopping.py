@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lm.run_folder import find_checkpoint, load_state
-from tests.forked import start
+from tests.forked import Forked, run_main, start
 from tests.system.conftest import SMALL
 from tests.waiting import SECONDS, logged, wait_for_steps, wait_until
 
@@ -67,27 +67,23 @@ def test_a_terminal_that_is_closed_stops_training_saved(arguments, tmp_path):
     import pty
 
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", _ON_TERMINAL, str(theirs), *LM, *arguments, *MANY]
-    with subprocess.Popen(command, pass_fds=[theirs], start_new_session=True) as process:
-        try:
-            os.close(theirs)
-            _read_until_step(ours, tmp_path / "run")
-            os.close(ours)
-            assert process.wait(SECONDS) == 129
-        finally:
-            process.kill()
+    with Forked(run_on_terminal, *arguments, *MANY, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        _read_until_step(ours, tmp_path / "run")
+        os.close(ours)
+        assert process.wait() == 129
     assert saved_step(tmp_path / "run") == logged(tmp_path / "run")
 
 
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-terminal = int(sys.argv[1])
-fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-for stream in range(3):
-    os.dup2(terminal, stream)
-os.close(terminal)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
+def run_on_terminal(*arguments: str) -> None:
+    """Run `lm …` as the leader of a session whose terminal is stdin."""
+    import fcntl
+    import termios
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    run_main(*arguments)
 
 
 def _read_until_step(terminal: int, folder: Path) -> None:

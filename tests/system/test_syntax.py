@@ -79,7 +79,9 @@ def right(folder: Path, translations: str) -> int:
     return sum(one == other for one, other in zip(translations.splitlines(), expected, strict=True))
 
 
-@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
+@pytest.mark.parametrize(
+    "syntax", [pytest.param("depth", marks=pytest.mark.slow), pytest.param("distance", marks=pytest.mark.slow), "both"]
+)
 def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, succeed):
     learned = parsed if syntax == "both" else train(folder, syntax)
     for beam in (1, 4):

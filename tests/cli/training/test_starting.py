@@ -102,12 +102,6 @@ def test_a_second_run_reuses_the_tokens(place, capsys):
     assert "made before" in capsys.readouterr().err
 
 
-def test_prepared_tokens_are_a_corpus(place):
-    assert run(["prepare", str(place / "text.txt"), "-o", str(place / "tokens"), "--kind", "char"]) == 0
-    shape = SMALL[:-2]
-    assert run(["train", str(place / "tokens"), "-o", str(place / "prepared"), "--steps", "2", *shape]) == 0
-
-
 def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, capsys, tmp_path):
     tokens, first, shape = str(tmp_path / "tokens"), tmp_path / "first", SMALL[:-2]
     assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "char"]) == 0
