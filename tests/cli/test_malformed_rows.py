@@ -78,7 +78,6 @@ def test_malformed_records_of_an_array_are_left_out(tmp_path, capsys):
 
 
 def train_classifier(folder: Path) -> Path:
-    """Train a classifier of examples."""
     rows = [json.dumps({"text": word, "label": ("even", "odd")[n % 2]}) for n, word in enumerate(WORDS)]
     (folder / "labels.jsonl").write_text("".join(f"{row}\n" for row in rows))
     labelled = [str(folder / "labels.jsonl"), "--supervised", "--objective", "masked"]

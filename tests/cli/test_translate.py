@@ -33,7 +33,6 @@ SOURCES = lines(12, seed=5)
 
 @pytest.fixture(scope="module")
 def copying(tmp_path_factory):
-    """A run that copies."""
     folder, model = tmp_path_factory.mktemp("copying"), copier()
     save_checkpoint(
         folder, config=RunConfig(model=model.model.config), tokenizer=model.tokenizer,

@@ -19,15 +19,10 @@ def model(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("int8") / "run")
 
 
-def told(capsys, *arguments: object) -> str:
-    assert run([str(argument) for argument in arguments]) == 0
-    return capsys.readouterr().out
-
-
-def test_perplexity_is_nearly_that_of_float32(model, tmp_path, capsys):
+def test_perplexity_is_nearly_that_of_float32(model, tmp_path, succeed):
     (tmp_path / "text.txt").write_text(TEXT)
     of_32, of_8 = (
-        json.loads(told(capsys, "perplexity", model, tmp_path / "text.txt", "--dtype", dtype, "--json"))["total"]
+        json.loads(succeed("perplexity", model, tmp_path / "text.txt", "--dtype", dtype, "--json"))["total"]
         for dtype in ("float32", "int8")
     )
     assert of_8["tokens"] == of_32["tokens"]
@@ -35,9 +30,9 @@ def test_perplexity_is_nearly_that_of_float32(model, tmp_path, capsys):
     assert of_8["nats"] == pytest.approx(of_32["nats"], rel=0.01)
 
 
-def test_it_writes_and_is_looked_at(model, capsys):
-    assert told(capsys, "generate", model, "The owl", "--dtype", "int8", "--max-tokens", "9", "--seed", "1")
-    assert told(capsys, "attention", model, "The owl", "--dtype", "int8")
+def test_it_writes_and_is_looked_at(model, succeed):
+    assert succeed("generate", model, "The owl", "--dtype", "int8", "--max-tokens", "9", "--seed", "1")
+    assert succeed("attention", model, "The owl", "--dtype", "int8")
 
 
 def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
@@ -56,7 +51,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, monkeypatch):
+def test_what_is_measured_to_be_fastest_is_remembered(place, succeed, capsys, monkeypatch):
     compared = place / "run"
     monkeypatch.setattr(dtypes, "select_fastest_dtype", lambda figures: (figures and figures[-1].dtype) or "float32")
     capsys.readouterr()
@@ -68,7 +63,6 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
     assert chosen == native_dtypes("cpu")[-1]
     assert last == f"{compared}: --dtype auto is {chosen} from now on"
     told_auto, told_chosen = (
-        told(capsys, "generate", compared, "one", "--dtype", dtype, "--seed", "1", "--json")
-        for dtype in ("auto", chosen)
+        succeed("generate", compared, "one", "--dtype", dtype, "--seed", "1", "--json") for dtype in ("auto", chosen)
     )
     assert told_auto == told_chosen

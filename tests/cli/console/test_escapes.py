@@ -55,7 +55,6 @@ def test_json_is_one_line_to_every_reader_and_commands_no_terminal():
 
 @pytest.fixture
 def escaping(tmp_path):
-    """A run that can write bytes."""
     return make_run(tmp_path / "run", kind="byte")
 
 

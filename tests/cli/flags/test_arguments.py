@@ -58,13 +58,16 @@ def test_a_tokenizer_of_a_file_a_folder_or_a_run(tmp_path):
         assert load_tokenizer(path).sha256 == expected
 
 
-def test_a_decoder_of_a_run_and_no_translation_model(tmp_path, translation_run):
+def test_a_decoder_of_a_run_and_no_translation_model(tmp_path):
     model, loaded = load_decoder(make_run(tmp_path / "novel"), HardwareConfig(threads=1), instead="use lm translate")
     assert model is loaded.model
     with pytest.raises(UsageError, match="is an encoder-decoder, which translates: use lm translate"):
-        load_decoder(translation_run, HardwareConfig(threads=1), instead="use lm translate")
+        load_decoder(
+            make_run(tmp_path / "en-de", n_encoder_layers=1), HardwareConfig(threads=1), instead="use lm translate"
+        )
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_after_torch_is_imported_and_torch_is_not_searched():
     code = (
         "import gc, sys; from cli.flags.loading import import_torch;"

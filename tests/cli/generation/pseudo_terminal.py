@@ -5,10 +5,10 @@ import pty
 import re
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from tests.forked import start
 
 
 class Terminal:
@@ -16,10 +16,8 @@ class Terminal:
 
     def __init__(self, *arguments):
         self.ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli", *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, env={**os.environ, "TERM": "dumb"},
-        )  # fmt: skip
+        environment = {**os.environ, "TERM": "dumb"}
+        self.process = start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         self.seen = ""
 
