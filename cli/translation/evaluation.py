@@ -35,8 +35,15 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts, guess_language, split_text_lines
-from lm.text.text_files import TextFiles, describe_skipped_rows, describe_utf8_files, find_text_files
+from lm.text.parallel_text import (
+    ParallelText,
+    SentencePair,
+    describe_reading,
+    find_parallel_texts,
+    guess_language,
+    split_text_lines,
+)
+from lm.text.text_files import TextFiles, describe_skipped_rows, find_text_files
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 
@@ -159,7 +166,7 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
-    print_notes(note for text in texts for note in (*text.notes, *describe_utf8_files(text.files)))
+    print_notes(describe_reading(texts))
     pairs = [pair for text in texts for pair in text.pairs()]
     print_notes(describe_skipped_rows(text.source for text in texts))
     trees = None if heads is None else [pair.heads or () for pair in pairs]

@@ -12,8 +12,8 @@ from lm.corpus.manifest import SourceRecord, SplitName
 from lm.corpus.text_corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.errors import Advice, InputError, UsageError
 from lm.text.normalization import TextChanges
-from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
-from lm.text.text_files import BlockCallback, describe_utf8_files
+from lm.text.parallel_text import ParallelText, SentencePair, describe_reading, find_parallel_texts
+from lm.text.text_files import BlockCallback
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ class ParallelCorpus:
         summaries = (*self.texts, *self.validation_texts)
         malformed = [summary for summary in summaries if summary.changes.malformed]
         return [
-            *(note for summary in summaries for note in summary.text.notes),
-            *describe_utf8_files(file for summary in summaries for file in summary.text.files),
+            *describe_reading(summary.text for summary in summaries),
             *(summary.text.source.describe_malformed(summary.changes) for summary in malformed),
         ]
 

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from lm import processes
 from lm.config.data import DataConfig
 from lm.corpus import repetition
-from lm.corpus.manifest import MANIFEST, SPLITS, DataKind, Manifest, Repetition, SourceRecord, SplitName, SplitRecord
+from lm.corpus.manifest import MANIFEST, SPLITS, DataKind, Manifest, SourceRecord, SplitName, SplitRecord
 from lm.corpus.prepared_folder import (
     Preparation,
     PreparedFolder,
@@ -39,6 +39,7 @@ from lm.corpus.shards import (
     WrittenShards,
     array_file_name,
     load_chunk,
+    merged_splits,
     read_in_blocks,
     read_manifest,
     token_dtype,
@@ -52,11 +53,10 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
-    count_text_bytes,
-    encode_groups_unchecked,
     hash_text,
     split_at,
     split_into_chunks,
+    write_splits,
 )
 from lm.corpus.tokenized_conversations import (
     HELD_OUT_FILE,
@@ -419,24 +419,15 @@ def write_text_chunk(
     follows each document but the last; if it is, the start token of the next document ends the previous one. The end
     token of a split is added when chunks are merged.
     """
-    with contextlib.ExitStack() as stack:
-        writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
-        for writer in writers.values():
-            stack.callback(writer.discard)
-        items = (
-            item for chunk_input in chunk.inputs for item in read_split_pieces(chunk_input, chunk.separator, tokenizer)
-        )
-        for group, tokens in encode_groups_unchecked(items, partial(_encode_pieces, tokenizer)):
-            for item, ids in zip(group, tokens, strict=True):
-                writers[item.split].add(item.piece, ids)
-            if done:
-                done(sum(map(count_text_bytes, group)))
-        return {split: writer.close() for split, writer in writers.items()}
 
+    def encode(group: Sequence[SplitPiece]) -> list[Ids]:
+        tokens = tokenizer.encode_batch([item.piece.context + item.piece.text for item in group])
+        return [ids[item.piece.context_tokens :] for item, ids in zip(group, tokens, strict=True)]
 
-def _encode_pieces(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Ids]:
-    tokens = tokenizer.encode_batch([item.piece.context + item.piece.text for item in group])
-    return [ids[item.piece.context_tokens :] for item, ids in zip(group, tokens, strict=True)]
+    items = (
+        item for chunk_input in chunk.inputs for item in read_split_pieces(chunk_input, chunk.separator, tokenizer)
+    )
+    return write_splits(items, encode, partial(_TextChunkWriter, folder, tokenizer), done)
 
 
 class _DocumentFrame:
@@ -461,7 +452,7 @@ class _DocumentFrame:
 class _TextChunkWriter:
     """Writes what a chunk adds to one split."""
 
-    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, split: SplitName) -> None:
         dtype, path = token_dtype(tokenizer.vocab_size), folder / array_file_name(split, _TOKENS)
         self._tokens = ArrayWriter(path, dtype=dtype, lasting=False)
         self._edges = ArrayWriter(folder / array_file_name(split, _EDGES), dtype="int64", lasting=False)
@@ -469,7 +460,8 @@ class _TextChunkWriter:
         self._begins = array("q")
         self._bytes = 0
 
-    def add(self, piece: TextPiece, ids: Ids) -> None:
+    def add(self, item: SplitPiece, ids: Ids) -> None:
+        piece = item.piece
         if piece.starts_document:
             if self._begins:
                 self._tokens.append(self._frame.between)
@@ -485,37 +477,39 @@ class _TextChunkWriter:
         return ChunkSplit(len(self._begins), self._bytes)
 
     def discard(self) -> None:
-        """Close open files after a failure."""
         for writer in (self._tokens, self._edges):
             writer.discard()
 
 
 def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    with contextlib.ExitStack() as stack:
-        joined = {split: _SplitMerger(folder, split, tokenizer) for split in SPLITS}
-        for split in joined.values():
-            stack.callback(split.remove)
-        for chunk in chunks:
-            for split in joined.values():
-                split.add(chunk)
-        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
-        return WrittenShards(splits, _measure_repetition(folder, joined, splits, tokenizer))
+    with merged_splits(chunks, partial(_SplitMerger, folder, tokenizer)) as splits:
+        train, held_out = (
+            TokenizedDocuments(
+                TokenShards(folder, split, splits[split], mapped=False),
+                np.load(folder / array_file_name(split, _EDGES), mmap_mode="r"),
+            )
+            for split in SPLITS
+        )
+        window = repetition.count_window_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
+        repeated = repetition.measure_repetition(
+            train, held_out, vocab_size=tokenizer.vocab_size, window=window, folder=folder
+        )
+        return WrittenShards(splits, repeated)
 
 
 class _SplitMerger:
     """Merges one split of all chunks.
 
-    Attributes:
-        edges: a file of where each document begins and, when closed, where the last one ends. A start token belongs to
-            its document if there is a separate end token; else the next start token, which ends it, does.
+    A temporary file has where each document begins and, when closed, where the last one ends. A start token belongs to
+    its document if there is a separate end token; else the next start token, which ends it, does.
     """
 
-    def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, split: SplitName) -> None:
         self._split: SplitName = split
         self._shards = ShardWriter(folder, split, dtype=token_dtype(tokenizer.vocab_size))
         self._frame = _DocumentFrame(tokenizer)
-        self.edges = folder / array_file_name(split, _EDGES)
-        self._begins = ArrayWriter(self.edges, dtype="int64", lasting=False)
+        self._edges = folder / array_file_name(split, _EDGES)
+        self._begins = ArrayWriter(self._edges, dtype="int64", lasting=False)
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
@@ -542,20 +536,7 @@ class _SplitMerger:
         self._shards.append(ids)
         self._tokens += len(ids)
 
-    def remove(self) -> None:
+    def discard(self) -> None:
         self._shards.discard()
         self._begins.discard()
-        self.edges.unlink(missing_ok=True)
-
-
-def _measure_repetition(
-    folder: Path, joined: Mapping[SplitName, _SplitMerger], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
-) -> Repetition:
-    train, held_out = (
-        TokenizedDocuments(
-            TokenShards(folder, split, splits[split], mapped=False), np.load(joined[split].edges, mmap_mode="r")
-        )
-        for split in SPLITS
-    )
-    window = repetition.count_window_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
-    return repetition.measure_repetition(train, held_out, vocab_size=tokenizer.vocab_size, window=window, folder=folder)
+        self._edges.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from lm import files
 from lm.config import options
-from lm.corpus.manifest import Manifest, Repetition, SplitName, SplitRecord
+from lm.corpus.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
 from lm.errors import InputError, UsageError
 
 
@@ -279,3 +279,29 @@ def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> 
 def read_in_blocks(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
     for start in range(0, len(array), block):
         yield array[start : start + block]
+
+
+class SplitMerger(Protocol):
+    """Merges one split of all chunks."""
+
+    def add(self, chunk: StoredChunk) -> None: ...
+
+    def close(self) -> SplitRecord: ...
+
+    def discard(self) -> None: ...
+
+
+@contextlib.contextmanager
+def merged_splits(
+    chunks: Iterable[StoredChunk], create: Callable[[SplitName], SplitMerger]
+) -> Iterator[dict[str, SplitRecord]]:
+    """Merge all chunks, in order, with a merger for each split; yields what the splits hold."""
+    with contextlib.ExitStack() as stack:
+        mergers = {}
+        for split in SPLITS:
+            mergers[split] = create(split)
+            stack.callback(mergers[split].discard)
+        for chunk in chunks:
+            for merger in mergers.values():
+                merger.add(chunk)
+        yield {split: merger.close() for split, merger in mergers.items()}

@@ -9,6 +9,7 @@ processes, so neither do the tokens.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -21,11 +22,12 @@ from typing import Protocol, TypeVar
 from lm import processes
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.corpus.manifest import SPLITS, SplitName
+from lm.corpus.shards import ChunkSplit
 from lm.errors import Advice, InputError, UsageError
 from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
-from lm.text.encodings import UnreadableError
 from lm.text.rows import FIELD, list_label_fields
 from lm.text.text_files import (
     FileRange,
@@ -34,6 +36,7 @@ from lm.text.text_files import (
     are_conversations,
     drop_unreadable,
     find_text_files,
+    try_to_read,
 )
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
@@ -209,7 +212,8 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
 def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
     used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
-    results = list(processes.map_in_processes(partial(_try_scan_file, separator=separator), files, processes=used))
+    scan = partial(try_to_read, read=partial(documents.scan_file, separator=separator))
+    results = list(processes.map_in_processes(scan, files, processes=used))
     surveys = tuple(replace(result, file=file) for file, result in drop_unreadable(files, results))
     if files and not any(results.bytes for results in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
@@ -278,22 +282,16 @@ class Chunk:
             [
                 chunk_input.identity,
                 chunk_input.number,
-                *_settings(chunk_input.held_out),
-                _bounds(chunk_input.file_range),
+                chunk_input.held_out.bound,
+                chunk_input.held_out.boundary,
+                str(chunk_input.held_out.fraction),
+                chunk_input.file_range and [chunk_input.file_range.start, chunk_input.file_range.stop],
             ]
             for chunk_input in self.inputs
         ]
         supervised = [chunk_input.file.supervised and _EXAMPLES_KEY_VERSION for chunk_input in self.inputs[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
-
-
-def _settings(held_out: HeldOutRule) -> tuple[int, int | None, str]:
-    return held_out.bound, held_out.boundary, str(held_out.fraction)
-
-
-def _bounds(file_range: FileRange | None) -> list[int] | None:
-    return None if file_range is None else [file_range.start, file_range.stop]
 
 
 def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
@@ -350,15 +348,6 @@ def _split_file(
 def chunk_name(chunk: Chunk, tokenizer: str) -> str:
     """Return the folder name of a chunk, given the checksum of the tokenizer."""
     return chunk.key(tokenizer)[:_KEY_DIGITS]
-
-
-def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | UnreadableError:
-    try:
-        return documents.scan_file(file, separator)
-    except UnreadableError as error:
-        return error
-    except OSError as error:
-        return UnreadableError(f"{file.name}: {error.strerror}")
 
 
 def read_training_texts(corpus: Corpus) -> Iterator[str]:
@@ -433,7 +422,10 @@ class ScannedCorpus(Protocol):
 
 
 class Encodable(Protocol):
-    """A piece of a document, an example or a sentence pair."""
+    """A piece of a document, an example, a conversation or a sentence pair."""
+
+    @property
+    def split(self) -> SplitName: ...
 
     @property
     def texts(self) -> Sequence[str]:
@@ -478,14 +470,10 @@ def encode_groups(
 
 def encode_groups_unchecked(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
     """Encode as `encode_groups`, without comparing the amount of text."""
-    groups = group_by_size(items, _count_characters, limit=GROUP_CHARACTERS)
+    groups = group_by_size(items, lambda item: sum(map(len, item.texts)), limit=GROUP_CHARACTERS)
     yield from map_on_threads(
         partial(_encode_group, encode=encode), groups, threads=_PREFETCHED_GROUPS, max_pending=_PREFETCHED_GROUPS
     )
-
-
-def _count_characters(item: Encodable) -> int:
-    return sum(map(len, item.texts))
 
 
 def count_text_bytes(item: Encodable) -> int:
@@ -503,3 +491,37 @@ def _encode_group(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[l
             except InputError as error:
                 raise error.at(item.location) from None
         raise
+
+
+E_contra = TypeVar("E_contra", bound=Encodable, contravariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class SplitWriter(Protocol[E_contra, R_contra]):
+    """Writes what a chunk adds to one split."""
+
+    def add(self, item: E_contra, encoded: R_contra, /) -> None: ...
+
+    def close(self) -> ChunkSplit: ...
+
+    def discard(self) -> None: ...
+
+
+def write_splits(
+    items: Iterable[E],
+    encode: Callable[[Sequence[E]], Sequence[R]],
+    create: Callable[[SplitName], SplitWriter[E, R]],
+    done: BytesCallback | None,
+) -> dict[SplitName, ChunkSplit]:
+    """Encode the items of a chunk in groups, and write them with a writer for each split."""
+    with contextlib.ExitStack() as stack:
+        writers: dict[SplitName, SplitWriter[E, R]] = {}
+        for split in SPLITS:
+            writers[split] = create(split)
+            stack.callback(writers[split].discard)
+        for group, encoded in encode_groups_unchecked(items, encode):
+            for item, tokens in zip(group, encoded, strict=True):
+                writers[item.split].add(item, tokens)
+            if done:
+                done(sum(map(count_text_bytes, group)))
+        return {split: writer.close() for split, writer in writers.items()}

@@ -11,9 +11,9 @@ Conversations are held out by a hash of their messages.
 from __future__ import annotations
 
 import contextlib
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,25 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
-from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
+from lm.corpus.manifest import SplitName, SplitRecord
 from lm.corpus.shards import (
     ArrayWriter,
     ChunkSplit,
     StoredChunk,
     WrittenShards,
     array_file_name,
+    merged_splits,
     read_in_blocks,
     token_dtype,
 )
-from lm.corpus.text_corpus import (
-    BytesCallback,
-    Chunk,
-    Corpus,
-    count_text_bytes,
-    encode_groups_unchecked,
-    hash_text,
-)
+from lm.corpus.text_corpus import BytesCallback, Chunk, Corpus, write_splits
 from lm.corpus.tokenized_examples import (
-    EXAMPLE_DTYPE,
     RowMerger,
+    RowWriter,
+    SplitRow,
     StoredExamples,
     assign_splits,
     count_row_copies,
-    index_file_name,
     open_examples,
 )
 from lm.errors import InputError
@@ -55,7 +49,7 @@ from lm.tokenizer.chat_template import EncodedConversation
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_FILE = "validation.jsonl"
-_TOKENS, _REPLIES = "tokens", "replies"
+_REPLIES = "replies"
 
 
 @dataclass(frozen=True)
@@ -111,71 +105,34 @@ def open_conversations(folder: Path | str, split: SplitName) -> StoredConversati
     raise InputError(f"{path}: missing or damaged; prepare the conversations again")
 
 
-@dataclass(frozen=True, slots=True)
-class _SplitConversation:
-    """A conversation with its split and file."""
-
-    split: SplitName
-    file: int
-    file_name: str
-    conversation: Conversation
-
-    @property
-    def texts(self) -> tuple[str]:
-        return (self.conversation.text,)
-
-    @property
-    def location(self) -> str:
-        return f"{self.file_name}: line {self.conversation.line}"
-
-
 def holds_conversations(corpus: Corpus) -> bool:
     """Return whether a corpus holds conversations to learn from; InputError if only some of its files do."""
     return are_conversations([summary.file for summary in (*corpus.files, *corpus.validation_files)])
 
 
-def _read_split_conversations(chunk: Chunk) -> Iterator[_SplitConversation]:
-    for split, chunk_input, conversation in assign_splits(chunk, TextFile.conversations, _hash_conversation):
-        yield _SplitConversation(split, chunk_input.number, chunk_input.file.name, conversation)
+class _ConversationWriter(RowWriter):
+    """Writes the conversations of a chunk in one split, and the text of held-out ones."""
 
-
-def _hash_conversation(conversation: Conversation) -> int:
-    return hash_text(conversation.to_json())
-
-
-class _ConversationWriter:
-    """Writes the conversations of a chunk in one split."""
-
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
-        self._tokens = ArrayWriter(folder / array_file_name(split, _TOKENS), dtype=dtype, lasting=False)
+    def __init__(self, folder: Path, dtype: str, split: SplitName) -> None:
+        super().__init__(folder, split, dtype=dtype)
         self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8", lasting=False)
-        self._index = folder / index_file_name(split)
-        self._texts = (folder / f"{split}.jsonl").open("w", encoding="utf-8") if split == "validation" else None
-        self._records = io.BytesIO()
-        self._conversations = self._bytes = 0
+        self._texts = (folder / HELD_OUT_FILE).open("w", encoding="utf-8") if split == "validation" else None
 
-    def add(self, item: _SplitConversation, encoded: EncodedConversation) -> None:
-        conversation = item.conversation
-        self._tokens.append(np.array(encoded.ids))
+    def add(self, item: SplitRow[Conversation], encoded: EncodedConversation) -> None:
+        learned_bytes = sum(len(reply.encode()) for reply in item.row.replies)
+        self.append(item, np.array(encoded.ids), learned=sum(encoded.is_reply), learned_bytes=learned_bytes)
         self._replies.append(np.array(encoded.is_reply, dtype=np.uint8))
-        size = sum(len(reply.encode()) for reply in conversation.replies)
-        record = (len(self._tokens), sum(encoded.is_reply), size, item.file, conversation.line)
-        self._records.write(np.array([record], dtype=EXAMPLE_DTYPE).tobytes())
         if self._texts is not None:
-            self._texts.write(conversation.to_json() + "\n")
-        self._conversations += 1
-        self._bytes += count_text_bytes(item)
+            self._texts.write(item.row.to_json() + "\n")
 
     def close(self) -> ChunkSplit:
-        self._tokens.close()
         self._replies.close()
         if self._texts is not None:
             self._texts.close()
-        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE_DTYPE))
-        return ChunkSplit(self._conversations, self._bytes)
+        return super().close()
 
     def discard(self) -> None:
-        self._tokens.discard()
+        super().discard()
         self._replies.discard()
         if self._texts is not None:
             self._texts.close()
@@ -189,39 +146,38 @@ def write_conversation_chunk(
     Raises:
         InputError: the template refuses a conversation; the message names file and line.
     """
-    template, dtype = tokenizer.chat_template, token_dtype(tokenizer.vocab_size)
+    template = tokenizer.chat_template
     if template is None:
         raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
 
-    def encode(group: Sequence[_SplitConversation]) -> list[EncodedConversation]:
-        return [template.encode_replies(tokenizer, item.conversation.messages) for item in group]
+    def encode(group: Sequence[SplitRow[Conversation]]) -> list[EncodedConversation]:
+        return [template.encode_replies(tokenizer, item.row.messages) for item in group]
 
-    with contextlib.ExitStack() as stack:
-        writers = {split: _ConversationWriter(folder, split, dtype=dtype) for split in SPLITS}
-        for writer in writers.values():
-            stack.callback(writer.discard)
-        for group, encoded in encode_groups_unchecked(_read_split_conversations(chunk), encode):
-            for item, conversation in zip(group, encoded, strict=True):
-                writers[item.split].add(item, conversation)
-            if done:
-                done(sum(map(count_text_bytes, group)))
-        return {split: writer.close() for split, writer in writers.items()}
+    items = assign_splits(chunk, TextFile.conversations, Conversation.to_json)
+    create = partial(_ConversationWriter, folder, token_dtype(tokenizer.vocab_size))
+    return write_splits(items, encode, create, done)
 
 
 class _ConversationMerger(RowMerger):
-    """Merges the conversations of all chunks in one split."""
+    """Merges the conversations of all chunks in one split, and the text of held-out ones."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
+    def __init__(self, folder: Path, dtype: str, split: SplitName) -> None:
         super().__init__(folder, split, dtype=dtype)
         self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8")
+        self._texts: list[str] = []
+        self._text_file = folder / HELD_OUT_FILE
 
     def add(self, chunk: StoredChunk) -> None:
         super().add(chunk)
         for marks in read_in_blocks(chunk.array(self._split, _REPLIES)):
             self._replies.append(marks)
+        if self._split == "validation":
+            self._texts.append((chunk.folder / HELD_OUT_FILE).read_text(encoding="utf-8"))
 
     def close(self) -> SplitRecord:
         self._replies.close()
+        if self._split == "validation":
+            files.replace_text(self._text_file, "".join(self._texts))
         return super().close()
 
     def discard(self) -> None:
@@ -230,16 +186,5 @@ class _ConversationMerger(RowMerger):
 
 
 def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    held_out = []
-    with contextlib.ExitStack() as stack:
-        dtype = token_dtype(tokenizer.vocab_size)
-        joined = {split: _ConversationMerger(folder, split, dtype=dtype) for split in SPLITS}
-        for split in joined.values():
-            stack.callback(split.discard)
-        for chunk in chunks:
-            for split in joined.values():
-                split.add(chunk)
-            held_out.append((chunk.folder / HELD_OUT_FILE).read_text(encoding="utf-8"))
-        files.replace_text(folder / HELD_OUT_FILE, "".join(held_out))
-        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
+    with merged_splits(chunks, partial(_ConversationMerger, folder, token_dtype(tokenizer.vocab_size))) as splits:
         return WrittenShards(splits, count_row_copies(folder, splits, tokenizer))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from lm.corpus.shards import (
     TokenShards,
     WrittenShards,
     array_file_name,
+    merged_splits,
     read_in_blocks,
     token_dtype,
 )
@@ -48,16 +49,15 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     compute_hash_bound,
     count_text_bytes,
-    encode_groups_unchecked,
     hash_text,
+    write_splits,
 )
 from lm.errors import InputError
+from lm.text.conversations import Conversation
 from lm.text.examples import Example
 from lm.text.text_files import TextFile
-from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
+from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
-
-R = TypeVar("R")
 
 EXAMPLE_DTYPE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
 """An example: where its tokens end, counted over the split; how many of the last of them are learned; UTF-8 bytes of
@@ -161,39 +161,52 @@ class _LabelNumbering:
         return list(self.numbers)
 
 
-class ExampleWriter:
-    """Writes the examples of a chunk in one split: tokens, and records with ends relative to the chunk."""
+class RowWriter:
+    """Writes the tokens and the index of a chunk in one split; a subclass adds what else it stores."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: SpecialTokenFrame) -> None:
-        """Write into an existing folder; `frame` holds the special tokens around each example."""
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
         self._tokens = ArrayWriter(folder / array_file_name(split, _TOKENS), dtype=dtype, lasting=False)
         self._index = folder / index_file_name(split)
-        self._frame = frame
         self._records = io.BytesIO()
-        self._labels, self._numbers = _LabelNumbering(), array("i")
-        self._label_files = folder / array_file_name(split, _LABELS), folder / _label_file_name(split)
-        self._examples = self._bytes = 0
+        self._rows = self._bytes = 0
 
-    def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
-        """Append an example, given the tokens of prompt and completion."""
-        self._tokens.append(self._frame.wrap(prompt, completion))
-        size = len(example.completion.encode())
-        record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
+    def append(self, item: SplitRow[Any], ids: npt.NDArray[Any], *, learned: int, learned_bytes: int) -> None:
+        """Append a row, given how many of its tokens are learned, and the UTF-8 bytes of their text."""
+        self._tokens.append(ids)
+        record = (len(self._tokens), learned, learned_bytes, item.file, item.row.line)
         self._records.write(np.array([record], dtype=EXAMPLE_DTYPE).tobytes())
-        self._numbers.append(self._labels.number(example.label))
-        self._examples += 1
-        self._bytes += len(example.prompt.encode()) + size
+        self._rows += 1
+        self._bytes += count_text_bytes(item)
 
     def close(self) -> ChunkSplit:
         self._tokens.close()
         np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE_DTYPE))
-        np.save(self._label_files[0], np.array(self._numbers, dtype="<i4"))
-        texts = None if self._labels.too_many else self._labels.texts
-        self._label_files[1].write_text(json.dumps(texts), encoding="utf-8")
-        return ChunkSplit(self._examples, self._bytes)
+        return ChunkSplit(self._rows, self._bytes)
 
     def discard(self) -> None:
         self._tokens.discard()
+
+
+class _ExampleWriter(RowWriter):
+    """Writes the examples of a chunk in one split, with their labels."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, split: SplitName) -> None:
+        super().__init__(folder, split, dtype=token_dtype(tokenizer.vocab_size))
+        self._frame = build_example_frame(tokenizer)
+        self._labels, self._numbers = _LabelNumbering(), array("i")
+        self._label_files = folder / array_file_name(split, _LABELS), folder / _label_file_name(split)
+
+    def add(self, item: SplitRow[Example], tokens: tuple[Ids, Ids]) -> None:
+        prompt, completion = tokens
+        learned, learned_bytes = len(completion) + len(self._frame.after), len(item.row.completion.encode())
+        self.append(item, self._frame.wrap(prompt, completion), learned=learned, learned_bytes=learned_bytes)
+        self._numbers.append(self._labels.number(item.row.label))
+
+    def close(self) -> ChunkSplit:
+        np.save(self._label_files[0], np.array(self._numbers, dtype="<i4"))
+        texts = None if self._labels.too_many else self._labels.texts
+        self._label_files[1].write_text(json.dumps(texts), encoding="utf-8")
+        return super().close()
 
 
 def _label_file_name(split: SplitName) -> str:
@@ -272,10 +285,10 @@ class RowMerger:
         self._index.discard()
 
 
-class ExampleMerger(RowMerger):
+class _ExampleMerger(RowMerger):
     """Merges the examples of all chunks in one split."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: LabelCollector) -> None:
+    def __init__(self, folder: Path, dtype: str, labels: LabelCollector, split: SplitName) -> None:
         """Write into an existing folder; `labels` collects the labels of all splits."""
         super().__init__(folder, split, dtype=dtype)
         self._labels = labels
@@ -285,22 +298,25 @@ class ExampleMerger(RowMerger):
         self._labels.add(chunk, self._split)
 
 
+R = TypeVar("R", Example, Conversation)
+
+
 @dataclass(frozen=True, slots=True)
-class SplitExample:
-    """An example with its split and file."""
+class SplitRow(Generic[R]):
+    """An example or a conversation with its split and file."""
 
     split: SplitName
     file: int
     file_name: str
-    example: Example
+    row: R
 
     @property
-    def texts(self) -> tuple[str, str]:
-        return self.example.prompt, self.example.completion
+    def texts(self) -> Sequence[str]:
+        return self.row.texts
 
     @property
     def location(self) -> str:
-        return f"{self.file_name}: line {self.example.line}"
+        return f"{self.file_name}: line {self.row.line}"
 
 
 def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
@@ -314,28 +330,20 @@ def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
 
 
 def assign_splits(
-    chunk: Chunk, read: Callable[[TextFile], Iterable[R]], hash_row: Callable[[R], int]
-) -> Iterator[tuple[SplitName, ChunkInput, R]]:
-    """Yield the rows of a chunk with their splits and inputs; rows whose hash is below a bound are held out."""
+    chunk: Chunk, read: Callable[[TextFile], Iterable[R]], describe: Callable[[R], str]
+) -> Iterator[SplitRow[R]]:
+    """Yield the rows of a chunk with their splits; rows are held out if the hash of their description is below a bound."""
     rows: Iterable[tuple[ChunkInput, R]]
     rows = ((chunk_input, row) for chunk_input in chunk.inputs for row in read(chunk_input.file))
     fraction, bound = chunk.inputs[0].held_out.fraction, 0
     if fraction is not None:
         rows = few = list(rows)
-        hashes = [hash_row(row) for chunk_input, row in few if chunk_input.held_out.fraction is not None]
+        hashes = [hash_text(describe(row)) for chunk_input, row in few if chunk_input.held_out.fraction is not None]
         bound = compute_hash_bound(fraction, hashes)
     for chunk_input, row in rows:
         below = chunk_input.held_out.bound if chunk_input.held_out.fraction is None else bound
-        yield "validation" if hash_row(row) < below else "train", chunk_input, row
-
-
-def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
-    for split, chunk_input, example in assign_splits(chunk, TextFile.examples, _hash_example):
-        yield SplitExample(split, chunk_input.number, chunk_input.file.name, example)
-
-
-def _hash_example(example: Example) -> int:
-    return hash_text(f"{example.prompt}\0{example.completion}")
+        split: SplitName = "validation" if hash_text(describe(row)) < below else "train"
+        yield SplitRow(split, chunk_input.number, chunk_input.file.name, row)
 
 
 def write_example_chunk(
@@ -345,35 +353,20 @@ def write_example_chunk(
 
     Prompt and completion are tokenized separately, so that training sees the boundary that generation sees.
     """
-    frame, dtype = build_example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
-    with contextlib.ExitStack() as stack:
-        writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
-        for writer in writers.values():
-            stack.callback(writer.discard)
-        for group, tokens in encode_groups_unchecked(read_split_examples(chunk), partial(_encode_examples, tokenizer)):
-            for item, prompt, completion in zip(group, *tokens, strict=True):
-                writers[item.split].add(item.example, prompt, completion, file=item.file)
-            if done:
-                done(sum(map(count_text_bytes, group)))
-        return {split: writer.close() for split, writer in writers.items()}
 
+    def encode(group: Sequence[SplitRow[Example]]) -> list[tuple[Ids, Ids]]:
+        prompts, completions = zip(*(item.texts for item in group), strict=True)
+        return list(zip(tokenizer.encode_batch(prompts), tokenizer.encode_batch(completions), strict=True))
 
-def _encode_examples(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
-    prompts = tokenizer.encode_batch([item.example.prompt for item in group])
-    return prompts, tokenizer.encode_batch([item.example.completion for item in group])
+    items = assign_splits(chunk, TextFile.examples, lambda example: "\0".join(example.texts))
+    return write_splits(items, encode, partial(_ExampleWriter, folder, tokenizer), done)
 
 
 def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    with contextlib.ExitStack() as stack:
-        dtype, labels = token_dtype(tokenizer.vocab_size), LabelCollector()
-        joined = {split: ExampleMerger(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
-        for split in joined.values():
-            stack.callback(split.discard)
-        for chunk in chunks:
-            for split in joined.values():
-                split.add(chunk)
+    labels = LabelCollector()
+    create = partial(_ExampleMerger, folder, token_dtype(tokenizer.vocab_size), labels)
+    with merged_splits(chunks, create) as splits:
         labels.write(folder, SPLITS)
-        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
         return WrittenShards(splits, count_row_copies(folder, splits, tokenizer), labels=labels.count)
 
 

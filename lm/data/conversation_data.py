@@ -49,10 +49,6 @@ class ConversationData(RowData[StoredConversations]):
     def describe_batch_size(self) -> str:
         return f"{self._rows} conversations"
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """Return the number of learned tokens per epoch, and what they are."""
-        return self.tokens, "tokens of the assistant in each"
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn about conversations longer than the context."""
         problems = []

@@ -112,10 +112,6 @@ class ExampleData(RowData[StoredExamples]):
     def describe_batch_size(self) -> str:
         return f"{self._rows} examples"
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """Return the number of learned tokens per epoch, and what they are."""
-        return self.tokens, "tokens of completions in each"
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn about examples longer than the context."""
         if not self.n_truncated:

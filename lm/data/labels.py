@@ -75,10 +75,6 @@ class LabelledData(ExampleData):
     def _check(self, examples: StoredExamples) -> None:
         """Labels are not read, so none is too long."""
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """Return the number of tokens per epoch, and what they are."""
-        return self.tokens, "tokens of text in each"
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn about truncated texts, and about nearly as many labels as examples."""
         warnings: list[Advice] = []

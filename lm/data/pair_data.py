@@ -173,10 +173,6 @@ class PairData(TrainingData):
             return f"{self.batch(0).rows} pairs"
         return f"up to {self._batch_tokens:,} {self._layout.unit}"
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """Return the number of target tokens per epoch, and what they are."""
-        return self.tokens, "tokens of targets in each"
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn if there are too few pairs for the size of the model."""
         return warn_model_too_large(self.tokens, parameters)

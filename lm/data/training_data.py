@@ -93,10 +93,6 @@ class TrainingData(ABC):
     def describe_batch_size(self) -> str:
         """Describe the batch size."""
 
-    @abstractmethod
-    def epoch_size(self, parameters: int) -> tuple[float, str]:
-        """Return the size of an epoch for a model with `parameters` parameters: a number, and its unit."""
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Return warnings about data and run together, with advice."""
         return []

@@ -119,10 +119,6 @@ class WindowData(TrainingData):
     def describe_batch_size(self) -> str:
         return f"{self._rows} x {self._context} tokens"
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:
-        """Return tokens per parameter, and their unit."""
-        return self.tokens / parameters, "tokens of text a parameter"
-
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:
         """Warn if the text is too small or too large for the model, or seen too often."""
         often = warn_too_many_epochs(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)

@@ -78,24 +78,27 @@ Filter = Callable[[Tensor, History], Tensor]
 """(rows, vocabulary) logits and the history -> logits of the same shape."""
 
 
-def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
-    """Add biases to the logits of tokens that complete a sequence; a sequence of one token is always complete.
+def add_biases(biases: Biases) -> Filter:
+    """Return the filter that adds biases to the logits of tokens that complete a sequence.
 
     Args:
-        logits: (rows, vocabulary).
-        tokens: (rows, length) IDs so far.
-        biases: non-empty sequences of IDs, and what is added.
+        biases: non-empty sequences of IDs, and what is added; a sequence of one token is always complete.
     """
-    biased = logits.clone()
-    of_token = {last: bias for (*before, last), bias in biases.items() if not before}
-    if of_token:  # in one operation: there may be hundreds
-        biased[:, list(of_token)] += biased.new_tensor(list(of_token.values()))
-    for (*before, last), bias in biases.items():
-        if 0 < len(before) <= tokens.shape[1]:
-            end = tokens[:, tokens.shape[1] - len(before) :]
-            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
-            biased[:, last] += torch.where(completes, bias, 0.0)
-    return biased
+    of_tokens = {last: bias for (*before, last), bias in biases.items() if not before}
+    of_sequences = [(before, last, bias) for (*before, last), bias in biases.items() if before]
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        biased, tokens = logits.clone(), history.tokens
+        if of_tokens:  # in one operation: there may be hundreds
+            biased[:, list(of_tokens)] += biased.new_tensor(list(of_tokens.values()))
+        for before, last, bias in of_sequences:
+            if len(before) <= tokens.shape[1]:
+                end = tokens[:, tokens.shape[1] - len(before) :]
+                completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
+                biased[:, last] += torch.where(completes, bias, 0.0)
+        return biased
+
+    return apply
 
 
 def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
@@ -219,7 +222,7 @@ def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] =
         config: its `logit_bias` is not read, as that needs a tokenizer.
     """
     if biases:
-        yield lambda logits, history: add_biases(logits, history.tokens, biases)
+        yield add_biases(biases)
     if config.repetition_penalty != 1:
         yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
     if config.presence_penalty or config.frequency_penalty:

@@ -72,6 +72,10 @@ class Conversation:
         return "\n".join(message.content for message in self.messages)
 
     @property
+    def texts(self) -> tuple[str]:
+        return (self.text,)
+
+    @property
     def replies(self) -> list[str]:
         return [message.content for message in self.messages if message.role == "assistant"]
 

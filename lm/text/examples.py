@@ -45,6 +45,10 @@ class Example:
     line: int
 
     @property
+    def texts(self) -> tuple[str, str]:
+        return self.prompt, self.completion
+
+    @property
     def label(self) -> str:
         return parse_label(self.completion)
 

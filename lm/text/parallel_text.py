@@ -28,7 +28,14 @@ from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import DependencyHeads, attach_heads
 from lm.text.normalization import TextChanges
 from lm.text.rows import list_fields, read_text
-from lm.text.text_files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
+from lm.text.text_files import (
+    SUFFIXES,
+    BlockCallback,
+    TextFile,
+    describe_utf8_files,
+    find_text_files,
+    refuse_stdin_twice,
+)
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
@@ -261,6 +268,13 @@ def _note_header(
         return ()
     problem = f"the first row ({names[0]!r} and {names[1]!r}) is read as a pair, but looks like a header"
     return (Advice(f"{file.name}: {problem}; if it is one, say so", settings=[*settings, "header"]),)
+
+
+def describe_reading(texts: Iterable[ParallelText]) -> list[Advice]:
+    """Return notes on headers, and on files that are read as UTF-8 although another encoding is given."""
+    texts = list(texts)
+    notes = [note for text in texts for note in text.notes]
+    return [*notes, *describe_utf8_files(file for text in texts for file in text.files)]
 
 
 def split_text_lines(blocks: Iterator[str], name: str) -> Iterator[str]:

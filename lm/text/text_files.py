@@ -20,7 +20,7 @@ import shlex
 import sys
 import tempfile
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -484,18 +484,20 @@ def are_conversations(files: Sequence[TextFile]) -> bool:
 
 def select_readable(files: Sequence[TextFile]) -> TextFiles:
     """Read every file once and return those that are readable; errors as of `drop_unreadable`."""
-    return TextFiles(file for file, _ in drop_unreadable(files, [_find_read_error(file) for file in files]))
+    results = [
+        try_to_read(file, lambda file: None if file.is_parquet else deque(file.text(), maxlen=0)) for file in files
+    ]
+    return TextFiles(file for file, _ in drop_unreadable(files, results))
 
 
-def _find_read_error(file: TextFile) -> UnreadableError | None:
+def try_to_read(file: TextFile, read: Callable[[TextFile], F]) -> F | UnreadableError:
+    """Return what `read` returns, or the error if the file is unreadable."""
     try:
-        for _ in () if file.is_parquet else file.text():
-            pass
+        return read(file)
     except UnreadableError as error:
         return error
     except OSError as error:
         return UnreadableError(f"{file.name}: {error.strerror}")
-    return None
 
 
 def drop_unreadable(files: Sequence[TextFile], results: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:

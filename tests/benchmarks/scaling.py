@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.text_corpus import load_or_train_tokenizer, scan_corpus
+from lm.distributed.launcher import launch
 from lm.distributed.process_group import init_distributed
 from lm.distributed.strategy import DDPStrategy
 from lm.distributed.world import World
@@ -114,23 +114,12 @@ def held_in_a_step(run: Run, events: Iterator[Event]) -> int:
     return sum(getattr(t, "_local_tensor", t).nbytes for t in lasting) + max(itertools.accumulate(changes))
 
 
-def run_in_processes(size: int, arguments: list[str]) -> None:
-    """Run a module of Python in so many processes, as a launcher would."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    environments = [os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
-    processes = [subprocess.Popen([sys.executable, "-m", *arguments], env=each) for each in environments]
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        raise SystemExit(f"{' '.join(arguments)}: exit codes {codes}")
-
-
 def measured(size: int, shape: str, threads: int, *, shard: bool = False, micro: int = 0, steps: int = 3) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         numbers = map(str, (threads, int(shard), micro, steps))
         arguments = ["tests.benchmarks.scaling", "one", folder, shape, *numbers]
-        run_in_processes(size, arguments)
+        if code := launch(["-m", *arguments], processes=size, start_time=time.monotonic()).code:
+            raise SystemExit(f"{' '.join(arguments)}: exit code {code}")
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(size)]
 
 

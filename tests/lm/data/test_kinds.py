@@ -83,14 +83,11 @@ def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders):
 def test_what_each_kind_says_of_its_size(folders, stored):
     text, examples = (open_data(folders[name], RunConfig(GPT, training=TRAINING)) for name in folders)
     assert text.describe_batch_size() == "3 x 8 tokens"
-    assert text.epoch_size(10) == (text.tokens / 10, "tokens of text a parameter")
     assert examples.describe_batch_size() == "3 examples"
-    assert examples.epoch_size(10) == (6, "tokens of completions in each")
     for size, words in ((None, "3 pairs"), (1200, "up to 1,200 tokens a side")):
         config = TrainingConfig(batch_size=3, batch_tokens=size)
         pairs = open_data(stored.folder, RunConfig(TRANSLATOR, training=config))
         assert pairs.describe_batch_size() == words
-        assert pairs.epoch_size(10) == (pairs.tokens, "tokens of targets in each")
 
 
 def test_what_each_kind_warns_of(folders, stored):
