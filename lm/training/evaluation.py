@@ -304,37 +304,27 @@ def _yield_samples(run: Run) -> Iterator[Sample | TrainingWarning]:
 
 def _sample_prompts(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
     """Return (prompt, output, error) of each prompt."""
-    watched: list[tuple[str, str, str | None]] = []
+    samples: list[tuple[str, str, str | None]] = []
     for prompt in prompts:
         try:
-            watched.append((prompt, _sample_prompt(run, prompt), None))
+            samples.append((prompt, _sample(run, prompt), None))
         except Exception as error:  # a failed sample must not stop training
-            watched.append((prompt, "", str(error) or type(error).__name__))
-    return watched
+            samples.append((prompt, "", str(error) or type(error).__name__))
+    return samples
 
 
-def _sample_prompt(run: Run, prompt: str) -> str:
+def _sample(run: Run, prompt: str) -> str:
+    """Return the prompt with its blanks filled, its label, its translation, or a continuation."""
     if isinstance(run.model, EncoderOnly):
-        return _fill_or_classify(run, prompt)
+        if run.config.model.labels:
+            (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
+            return classified.label
+        (filled,) = MaskFiller(run.model, run.tokenizer).fill([prompt])
+        return filled.filled
     if run.config.model.translates:
         (translation,) = _translate_locally(run, [ReferenceTranslation(prompt, "", run.data.tag)])
         return translation
-    return _sample_continuation(run, prompt)
-
-
-def _fill_or_classify(run: Run, prompt: str) -> str:
-    """Return the prompt with its blanks filled, or its label."""
-    assert isinstance(run.model, EncoderOnly)
-    if run.config.model.labels:
-        (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
-        return classified.label
-    (filled,) = MaskFiller(run.model, run.tokenizer).fill([prompt])
-    return filled.filled
-
-
-def _sample_continuation(run: Run, prompt: str) -> str:
-    """Sample a continuation with the seed of the run."""
     assert isinstance(run.model, DecoderOnly)
     config = SamplingConfig(seed=run.config.training.seed, max_tokens=_SAMPLE_TOKENS, token_healing=False)
-    (sample,) = Generator(run.model, run.tokenizer, config).samples(prompt)
-    return sample.text
+    (continuation,) = Generator(run.model, run.tokenizer, config).samples(prompt)
+    return continuation.text

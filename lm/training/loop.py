@@ -15,7 +15,6 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.run_config import RunConfig
 from lm.config.training import Criterion
 from lm.data.batch import Batch, micro_batch_rows
-from lm.distributed.strategy import ParallelStrategy
 from lm.errors import OutOfMemoryError, TrainingError
 from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
@@ -75,7 +74,9 @@ def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         stopping, is_last = bool(run.world.all_reduce_max(stop())), run.is_complete
         if changed := run.update_schedule():
             yield changed
-        evaluation_due = is_last or _is_evaluation_due(run)
+        training = run.config.training
+        is_affordable = run.clock is None or run.clock.can_evaluate()
+        evaluation_due = is_last or (_is_due(training.evaluate_every, step.step) and is_affordable)
         run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
         evaluated = evaluation_due and (is_last or not stopping)
         if evaluated:
@@ -84,9 +85,9 @@ def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
                 yield (changed := run.decay_on_plateau())
         is_best = run.state.best_step == run.state.step
         is_ending = stopping or run.state.finished
-        saved = (
-            is_ending or is_best or isinstance(changed, DecayStarted) or _is_checkpoint_due(run, evaluated=evaluated)
-        )
+        interval = training.checkpoint_every
+        is_due = evaluated if interval is None else _is_due(interval, step.step)
+        saved = is_ending or is_best or isinstance(changed, DecayStarted) or is_due
         if saved:
             yield from run.save(is_best=is_best)
         yield from run.writer.wait() if is_ending else run.writer.poll()
@@ -133,18 +134,6 @@ def _is_due(interval: int, step: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
-def _is_evaluation_due(run: Run) -> bool:
-    """Whether an evaluation is due and, under a budget, affordable."""
-    is_due = _is_due(run.config.training.evaluate_every, run.state.step)
-    return is_due and (run.clock is None or run.clock.can_evaluate())
-
-
-def _is_checkpoint_due(run: Run, *, evaluated: bool) -> bool:
-    """Whether to save: with each evaluation, or every `checkpoint_every` steps."""
-    interval = run.config.training.checkpoint_every
-    return evaluated if interval is None else _is_due(interval, run.state.step)
-
-
 def _is_out_of_patience(run: Run) -> bool:
     """Whether `patience` evaluations in a row were no better than the best.
 
@@ -173,12 +162,21 @@ def _train_step(run: Run) -> Step:
     rate = run.learning_rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
-    _set_seed(_step_seed(config.seed, state.step, run.world.rank), device=run.hardware.device)
-    batch = _next_batch(run)
+    seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + run.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
+    # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
+    (torch.default_generator if run.hardware.device == "cpu" else torch).manual_seed(seed)
+    fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
+    if run.prefetcher is None:
+        batch = run.data.batch(state.samples, fraction=fraction)
+    else:
+        batch = run.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
     tokens, learned = batch.tokens, count_learned_tokens(batch, source_loss=config.source_loss)
     with converting_compile_errors() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
         total = _accumulate_gradients(run, batch)
-    total, norm = run.world.all_reduce(total), _clip_gradients(run.strategy, config.clip)
+    total, norm = run.world.all_reduce(total), run.strategy.gradient_norm()
+    # clipping to a greater norm would read all gradients to scale them by 1; on a GPU comparing norms would sync
+    if config.clip > 0 and (norm.is_cuda or config.clip < float(norm) < math.inf):
+        run.strategy.clip_gradients(config.clip, norm)
     total_nats, total_nll, norm = stack_totals(total, norm).tolist()  # the only GPU sync of a step
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
@@ -217,14 +215,6 @@ def _converting_memory_errors(run: Run, batch: Batch) -> Iterator[None]:
         ) from error
 
 
-def _next_batch(run: Run) -> Batch:
-    config, state = run.config.training, run.state
-    fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
-    if run.prefetcher is None:
-        return run.data.batch(state.samples, fraction=fraction)
-    return run.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
-
-
 def _accumulate_gradients(run: Run, batch: Batch) -> Tensor:
     """Accumulate the gradients of the mean loss of a batch over micro-batches; returns (2,) sums in nats.
 
@@ -244,15 +234,6 @@ def _accumulate_gradients(run: Run, batch: Batch) -> Tensor:
 def stack_totals(total: Tensor, norm: Tensor) -> Tensor:
     """Concatenate sums of nats and the gradient norm, which offloading leaves on the CPU, so that a GPU syncs once."""
     return torch.cat((total, norm.to(total.device)[None]))
-
-
-def _clip_gradients(strategy: ParallelStrategy, max_norm: float) -> Tensor:
-    """Clip the gradients to norm `max_norm` (0: no clipping); returns the norm before."""
-    norm = strategy.gradient_norm()
-    # torch would scale by 1 too, which reads all gradients; on a GPU comparing would sync
-    if max_norm > 0 and (norm.is_cuda or max_norm < float(norm) < math.inf):
-        strategy.clip_gradients(max_norm, norm)
-    return norm
 
 
 def batch_flops(config: RunConfig, batch: Batch) -> float:
@@ -283,16 +264,3 @@ def _evaluate_or_save(run: Run) -> Iterator[Evaluation | Sample | TrainingWarnin
         if run.world.size == 1:  # saving is collective
             run.save(is_best=run.state.best_step == run.state.step)
         raise
-
-
-def _set_seed(seed: int, *, device: str) -> None:
-    """Set torch's seed; on a CPU without `torch.manual_seed`, which takes 0.5 ms for the devices that are not used."""
-    if device == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    """Derive the seed of a step and rank; those of neighbouring seeds differ."""
-    return (seed * 0x9E3779B1 + step * 0x85EBCA77 + rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63

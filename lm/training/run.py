@@ -354,13 +354,6 @@ class Run:
         if self.world.is_main:
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
-    def record_budget_used(self) -> None:
-        """Record in the state how much of a budget is used, until the number of steps is final."""
-        if self.clock is not None and self.plan.budget_seconds is not None:
-            self.state = dataclasses.replace(
-                self.state, budget_seconds_used=self.plan.budget_seconds - self.clock.seconds_left
-            )
-
     def save(self, *, is_best: bool) -> list[Saved]:
         """Copy the current state; the writer saves it as a checkpoint and removes old checkpoints.
 
@@ -377,7 +370,9 @@ class Run:
         if self.clock is not None:
             (self.clock.checkpoint_seconds,) = self.world.all_reduce_sum(self.writer.seconds)
         weights, optimizer = self._snapshot()
-        self.record_budget_used()
+        if self.clock is not None and self.plan.budget_seconds is not None:
+            budget_seconds_used = self.plan.budget_seconds - self.clock.seconds_left
+            self.state = dataclasses.replace(self.state, budget_seconds_used=budget_seconds_used)
         config, state = self.config, self.state
 
         def write() -> Saved:

@@ -194,7 +194,10 @@ def resume_run(
         plan, state = _require_plan(config, last), _drop_missing_best(folder, run_folder.load_state(last))
         if state.best_step is not None and last == run_folder.find_checkpoint(folder, which="last"):
             checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
-        plan = _relocate_data(plan, data, run=folder)
+        started_on = Path(plan.data)
+        if data is not None:
+            plan = dataclasses.replace(plan, data=str(data.resolve()))
+        _check_data(folder, plan, started_on=started_on)
         training_data = open_data(Path(plan.data), config)
         source, by, overfit = last, "resume", None
         if new_length is not None:
@@ -218,7 +221,9 @@ def resume_run(
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=new_length is not None)
-        config = dataclasses.replace(config, plan=_fit_plan_to_world(world, plan))
+        if world.size != plan.processes:  # the threads are divided again
+            plan = dataclasses.replace(plan, processes=world.size, threads=MAX_THREADS)
+        config = dataclasses.replace(config, plan=plan)
         other_branch = run_folder.checkpoints_after(folder, state.step)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(last))
         setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
@@ -294,13 +299,6 @@ def _require_plan(config: RunConfig, checkpoint: Path) -> RunPlan:
     return config.plan
 
 
-def _relocate_data(plan: RunPlan, data: Path | None, *, run: Path) -> RunPlan:
-    """Return the plan with the new place of the data; InputError unless they are the same data."""
-    moved = plan if data is None else dataclasses.replace(plan, data=str(data.resolve()))
-    _check_data(run, moved, started_on=Path(plan.data))
-    return moved
-
-
 def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
     """Raise InputError unless the data are those that the run was started on."""
     again, settings = "name its corpus again", (f"resume={run}",)
@@ -329,13 +327,6 @@ def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longe
     if state.finished and not is_longer:
         ended = f"ended after {state.step} of {plan.steps} steps, when patience ran out"
         raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps", "budget"))
-
-
-def _fit_plan_to_world(world: World, plan: RunPlan) -> RunPlan:
-    """Return the plan for the current world size; threads are divided again if that has changed."""
-    if world.size == plan.processes:
-        return plan
-    return dataclasses.replace(plan, processes=world.size, threads=MAX_THREADS)
 
 
 def _drop_missing_best(run: Path, state: TrainingState) -> TrainingState:
