@@ -15,9 +15,8 @@ from cli.console.messages import print_note
 from cli.console.numbers import format_bytes
 from cli.console.progress import create_progress
 from lm.files import atomic_write_bytes
-from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicCorpus
-from lm.text.public.fetching import FetchedFile, fetch_file
+from lm.text.public.fetching import FetchedFile, check_unpackable, fetch_file
 
 _CHECKS = {
     "published": "sha256 as published",
@@ -64,7 +63,7 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
     """Download the files of a corpus, and record how each was verified."""
     for file in corpus.files:
         if file.text and not (folder / file.text).exists():
-            unpacking.check_unpackable(file.name)
+            check_unpackable(file.name)
     with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
     for download in fetched:

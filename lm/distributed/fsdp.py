@@ -13,8 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, 
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lm.data.batch import Batch
-from lm.distributed.micro_batches import MicroBatch
-from lm.distributed.strategy import LossModule, M, ParallelStrategy
+from lm.distributed.strategy import LossModule, M, MicroBatch, ParallelStrategy
 from lm.model.transformer import Block, init_empty_weights
 
 

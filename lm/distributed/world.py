@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lm.config.hardware import DistributionConfig
 from lm.data.batch import Batch
-from lm.distributed.micro_batches import MicroBatch, split_micro_batches
-from lm.distributed.strategy import LossModule, ParallelStrategy
+from lm.distributed.strategy import LossModule, MicroBatch, ParallelStrategy, split_micro_batches
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
 from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
 from lm.model.transformer import choose_kernels, set_activation_checkpointing
-from lm.optim.ema import MovingAverage
+from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState

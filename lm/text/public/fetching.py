@@ -6,6 +6,9 @@ checksum is trusted the first time and compared with the record from then on.
 
 from __future__ import annotations
 
+import importlib.util
+import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,12 +16,13 @@ from typing import Literal
 from lm import files
 from lm.errors import InputError
 from lm.files import sha256
-from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicFile
 from lm.text.public.download import download
 from lm.text.text_files import ProgressCallback
 
 CHECKSUMS_FILE = "SHA256SUMS"
+
+_BLOCK_BYTES = 1 << 20
 
 Check = Literal["published", "recorded", "first"]
 
@@ -50,11 +54,11 @@ def fetch_file(file: PublicFile, folder: Path, *, progress: ProgressCallback | N
     check = _expected_hash(file.name, file.sha256, folder)[1]
     if not reused:
         if file.text:
-            unpacking.check_unpackable(file.name)
+            check_unpackable(file.name)
         files.make_folder(folder)
         _download(file, folder, progress)
         if file.text:
-            unpacking.unpack(folder / file.name, path)
+            unpack(folder / file.name, path)
             (folder / file.name).unlink()
     known = _expected_hash(path.name, None if file.text else file.sha256, folder)[0]
     return FetchedFile(path, path.stat().st_size, _verify_hash(path, known), check, reused)
@@ -120,3 +124,48 @@ def _record_hash(path: Path, digest: str) -> None:
     partial = path.with_name(CHECKSUMS_FILE + ".part")
     partial.write_text("".join(lines), encoding="utf-8")
     partial.replace(path.parent / CHECKSUMS_FILE)
+
+
+def check_unpackable(name: str) -> None:
+    """Raise InputError if a file of this name could not be unpacked, before it is downloaded."""
+    if name.endswith(".parquet") and importlib.util.find_spec("pyarrow") is None:
+        raise InputError(f"{name}: to read Parquet tables, install the pyarrow package (pip install pyarrow)")
+
+
+def unpack(archive: Path, text: Path) -> None:
+    """Extract the text of an archive to a file; nothing is left if that fails.
+
+    Raises:
+        InputError: the archive is damaged, or a package is missing.
+    """
+    check_unpackable(archive.name)
+    part = text.with_name(text.name + ".part")
+    with part.open("wb") as stream:
+        for block in _read_parquet(archive) if archive.suffix == ".parquet" else _read_zip(archive):
+            stream.write(block)
+    part.replace(text)
+
+
+def _read_zip(archive: Path) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(archive) as packed, packed.open(packed.namelist()[0]) as member:
+            while block := member.read(_BLOCK_BYTES):
+                yield block
+    except (zipfile.BadZipFile, EOFError, IndexError) as error:
+        raise InputError(f"{archive}: a damaged zip file ({error}); remove it and try again") from None
+
+
+def _read_parquet(archive: Path) -> Iterator[bytes]:
+    import pyarrow  # noqa: PLC0415 (an extra, and slow)
+    import pyarrow.parquet  # noqa: PLC0415
+
+    try:
+        for batch in pyarrow.parquet.ParquetFile(archive).iter_batches(columns=["text"]):
+            yield restore_wikitext(batch.column("text").to_pylist()).encode()
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{archive}: a damaged Parquet file ({error}); remove it and try again") from None
+
+
+def restore_wikitext(lines: Iterable[str]) -> str:
+    """Return WikiText lines as in the original files, where empty lines hold a space."""
+    return "".join(line or " \n" for line in lines)

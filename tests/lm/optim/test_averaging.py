@@ -12,8 +12,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.transformer import build_model
-from lm.optim.averaging import average_checkpoints, latest_checkpoints
-from lm.optim.ema import MovingAverage
+from lm.optim.averaging import MovingAverage, average_checkpoints, latest_checkpoints
 from lm.tokenizer import training
 from lm.training.loop import train
 from lm.training.startup import resume_run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lm.errors import InputError, UsageError
-from lm.text.public import download, fetching, unpacking
+from lm.text.public import download, fetching
 from lm.text.public.catalogue import CORPORA, PublicFile, find_corpus
 from lm.text.public.fetching import FetchedFile, fetch_file
 from tests.lm.text.public.file_server import FileServer, serving
@@ -177,7 +177,7 @@ class TestUnpacking:
         assert not (tmp_path / "a.txt").exists()
 
     def test_without_pyarrow_it_is_said_before_the_download(self, server, tmp_path, monkeypatch):
-        monkeypatch.setattr(unpacking.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda _: None)
         with pytest.raises(InputError, match=r"a\.parquet: .*pip install pyarrow"):
             fetch_file(PublicFile(server.url("a.parquet"), 1, text="a.txt"), tmp_path)
         assert server.asked == []
@@ -188,15 +188,15 @@ def test_a_table_becomes_the_lines_of_the_original(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     lines = ["", " = Title = \n", "", " Text here .\n"]
     parquet.write_table(pyarrow.table({"text": lines}), tmp_path / "a.parquet")
-    unpacking.unpack(tmp_path / "a.parquet", tmp_path / "a.txt")
+    fetching.unpack(tmp_path / "a.parquet", tmp_path / "a.txt")
     assert (tmp_path / "a.txt").read_text() == " \n = Title = \n \n Text here .\n"
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     with pytest.raises(InputError, match=r"b\.parquet: a damaged Parquet file"):
-        unpacking.unpack(tmp_path / "b.parquet", tmp_path / "b.txt")
+        fetching.unpack(tmp_path / "b.parquet", tmp_path / "b.txt")
 
 
 def test_lines_without_text_have_a_space():
-    assert unpacking.restore_wikitext(["", " = A = \n", ""]) == " \n = A = \n \n"
+    assert fetching.restore_wikitext(["", " = A = \n", ""]) == " \n = A = \n \n"
 
 
 def test_every_corpus_can_be_had_in_one_way():
