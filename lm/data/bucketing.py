@@ -5,12 +5,22 @@ Used for pairs in training, scored examples and pairs, windows of documents, tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+T = TypeVar("T")
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` consecutive items, as `itertools.batched` of Python 3.12; the last may be shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
 
 
 def length_batches(

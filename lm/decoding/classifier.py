@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX
 from lm.corpus.ragged import RaggedArray
-from lm.data.bucketing import length_batches
+from lm.data.bucketing import batched, length_batches
 from lm.data.example_data import truncate_text
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec
@@ -71,8 +71,7 @@ class Classifier:
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
         """
-        lines = iter(texts)
-        while batch := list(islice(lines, self.batch_size)):
+        for batch in batched(texts, self.batch_size):
             yield from self._classify(batch)
 
     @torch.inference_mode()
@@ -155,12 +154,10 @@ class CompletionClassifier:
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
         """
-        lines = iter(texts)
-        while chunk := list(islice(lines, _SORT_WINDOW)):
-            for text, text_probabilities in zip(
-                chunk, self.probabilities(self.tokenizer.encode_batch(chunk)), strict=True
-            ):
-                yield _rank_labels(text, self.labels, text_probabilities.tolist())
+        for chunk in batched(texts, _SORT_WINDOW):
+            probabilities = self.probabilities(self.tokenizer.encode_batch(chunk)).tolist()
+            for text, text_probabilities in zip(chunk, probabilities, strict=True):
+                yield _rank_labels(text, self.labels, text_probabilities)
 
     @torch.inference_mode()
     def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:

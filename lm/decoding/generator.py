@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from lm.config.decoding import SamplingConfig
+from lm.data.bucketing import batched
 from lm.decoding.batching import (
     Continuation,
     Finish,
@@ -123,7 +124,7 @@ class Generator:
                 stop_ids=self.stop_ids, alternatives=alternatives,
             )  # fmt: skip
         else:
-            while rows := [request.spec for request in itertools.islice(requests, self.batch_size)]:
+            for rows in batched((request.spec for request in requests), self.batch_size):
                 yield from generate(
                     DecodeSession(plan), torch.tensor([ids]), rows, self.sampler,
                     stop_ids=self.stop_ids, alternatives=alternatives,
@@ -174,7 +175,7 @@ class Generator:
             prompt, prompt_bytes = chosen.prompt, chosen.prompt_bytes
             if first_token is not None:
                 first_text = text_after_prompt(self.tokenizer, first_token, prompt_bytes)
-        text_stream = self._text_stream(first_text)
+        text_stream = StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first_text)
         return Request(prompt, SampleSpec(number, max_tokens, text_stream, rng, first_token, prompt_bytes, settings))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
@@ -232,8 +233,8 @@ class Generator:
                 yield self.build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
-        waiting, session = iter(prompts), DecodeSession(self.plan())
-        while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
+        session = DecodeSession(self.plan())
+        for batch in batched(prompts, _HEALING_BATCH if self.config.token_healing else 1):
             ids = [self._encode_prompt(prompt) for prompt in batch]
             endings = [self.find_ending(prompt.text, prompt_ids) for prompt, prompt_ids in zip(batch, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
@@ -285,10 +286,7 @@ class Generator:
 
     def interrupt(self, sample: Continuation) -> None:
         """Finish an interrupted sample, with all the text of its tokens."""
-        text = self._text_stream(
-            text_after_prompt(self.tokenizer, sample.tokens[0], sample.prompt_bytes) if sample.prompt_bytes else None
-        )
-        sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
+        sample.text = self._decode(sample.tokens, sample.prompt_bytes, self.config.stop)
         sample.finish_reason = "interrupted"
 
     def plan(self, n: int | None = None) -> EnginePlan:
@@ -319,14 +317,15 @@ class Generator:
         """Decode steps of `n` samples, in batches, or one by one with a draft."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _text_stream(self, first: str | None = None) -> StopStringStream:
-        return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first)
+    def _decode(self, tokens: Sequence[int], prompt_bytes: int, stops: Sequence[str] = ()) -> str:
+        """Return the text of tokens up to a stop string, without the end of the prompt in the first one."""
+        first = text_after_prompt(self.tokenizer, tokens[0], prompt_bytes) if prompt_bytes else None
+        stream = StopStringStream(self.tokenizer.decode_stream(), stops, first_text=first)
+        return "".join(map(stream.feed, tokens)) + stream.finish()
 
     def _to_continuation(self, hypothesis: Hypothesis, prompt_bytes: int) -> Continuation:
-        first = text_after_prompt(self.tokenizer, hypothesis.tokens[0], prompt_bytes) if prompt_bytes else None
-        text = StopStringStream(self.tokenizer.decode_stream(), first_text=first)
         return Continuation(
-            text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
+            text=self._decode(hypothesis.tokens, prompt_bytes),
             tokens=list(hypothesis.tokens),
             logprobs=list(hypothesis.logprobs),
             finish_reason=hypothesis.finish_reason,
@@ -370,8 +369,7 @@ _SORT_WINDOW = 4096
 
 def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
     """Sort prompts by length, the shortest first, in windows that are read ahead."""
-    waiting = iter(prompts)
-    while window := list(itertools.islice(waiting, _SORT_WINDOW)):
+    for window in batched(prompts, _SORT_WINDOW):
         yield from sorted(window, key=lambda prompt: len(prompt.text))
 
 

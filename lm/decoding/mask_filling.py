@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
+from lm.data.bucketing import batched
 from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.special_tokens import build_text_frame, require_mask_token
@@ -65,8 +66,7 @@ class MaskFiller:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
             UsageError: a text is longer than the model's context, or the tokenizer has no mask token.
         """
-        lines = iter(texts)
-        while batch := list(islice(lines, self.batch_size)):
+        for batch in batched(texts, self.batch_size):
             yield from self._fill(batch, k)
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:

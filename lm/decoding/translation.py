@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
-from lm.data.bucketing import length_batches
+from lm.data.bucketing import batched, length_batches
 from lm.decoding.batching import Continuation, SampleSpec, generate
 from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
 from lm.decoding.sampling import Filter, History, Sampler, no_token_left
@@ -139,11 +139,9 @@ class Translator:
         """
         check_heads_given(*(model.model.config for model in self.models), are_given=dependency_heads is not None)
         all_prefixes = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = (
-            zip(itertools.count(), lines, all_prefixes, _pad_with_none(dependency_heads)),
-            RepeatCounter(),
-        )
-        while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
+        numbered = zip(itertools.count(), lines, all_prefixes, _pad_with_none(dependency_heads))
+        repeats = RepeatCounter()
+        for chunk in batched(numbered, self.config.read_ahead or _READ_AHEAD):
             read = self._encode_lines(chunk)
             if not self._sampler.greedy:
                 read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 
 from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
+from lm.data.bucketing import batched
 from lm.evaluation.scoring_windows import CausalWindow, CausalWindowSplitter, Ids
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import ParallelMap
@@ -34,10 +34,7 @@ def score_document(
     """Compute the surprisal of each token of a document.
 
     Args:
-        model: in eval mode.
         tokens: the document's IDs.
-        context: window length in tokens.
-        stride: tokens from one window to the next, at most `context`.
         start_token: predicts the first token, which otherwise is skipped.
         batch_size: windows scored together.
 
@@ -48,14 +45,8 @@ def score_document(
     windows = (
         window for part in (splitter.push(np.asarray(tokens, dtype=np.int64)), splitter.finish()) for window in part
     )
-    nats = [part for batch in _batches(windows, batch_size) for part in score_windows(model, batch)]
+    nats = [part for batch in batched(windows, batch_size) for part in score_windows(model, batch)]
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
-
-
-def _batches(windows: Iterable[CausalWindow], size: int) -> Iterator[list[CausalWindow]]:
-    iterator = iter(windows)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[Nats]:

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.data.bucketing import batched
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
 from lm.text.examples import Example
@@ -123,10 +123,10 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
     """Return the Wilson score interval of a proportion, which is within [0, 1] and accurate for few trials."""
     if not trials:
         return 0.0, 1.0
-    z, parallel_map = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
+    z, proportion = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
     scale = 1 + z * z / trials
-    middle = (parallel_map + z * z / (2 * trials)) / scale
-    half = z / scale * math.sqrt(parallel_map * (1 - parallel_map) / trials + z * z / (4 * trials * trials))
+    middle = (proportion + z * z / (2 * trials)) / scale
+    half = z / scale * math.sqrt(proportion * (1 - proportion) / trials + z * z / (4 * trials * trials))
     # at both ends one bound is the proportion itself, but for rounding
     return (0.0 if not successes else middle - half), (1.0 if successes == trials else middle + half)
 
@@ -135,8 +135,8 @@ def evaluate_classifier(
     classifier: Classifier | CompletionClassifier, examples: Iterable[Example]
 ) -> ClassificationScores:
     """Classify the prompts of labelled examples and compare with their labels."""
-    expected, predicted, rows = list[str](), list[str](), iter(examples)
-    while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
+    expected, predicted = list[str](), list[str]()
+    for chunk in batched(examples, _EXAMPLES_AT_ONCE):
         expected += [example.label for example in chunk]
         predicted += [prediction.label for prediction in classifier.classify(example.prompt for example in chunk)]
     if not expected:

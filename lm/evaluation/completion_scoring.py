@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.batch import Batch
-from lm.data.bucketing import length_batches
+from lm.data.bucketing import batched, length_batches
 from lm.data.example_data import completion_length_error, truncate_prompt
-from lm.errors import InputError, nan_logits_error
+from lm.errors import InputError
 from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
 from lm.model.transformer import DecoderOnly
@@ -24,8 +23,6 @@ from lm.text.examples import Example
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
-
-T = TypeVar("T")
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples sorted by length together: enough that batches have hardly any padding."""
@@ -66,7 +63,7 @@ def score_completions(
         InputError: a text cannot be encoded, a completion exceeds the context, or the model outputs NaN.
         UsageError: the tokenizer has no start or end token.
     """
-    encoded = (_encode_examples(chunk, tokenizer, context, name) for chunk in _group(examples))
+    encoded = (_encode_examples(chunk, tokenizer, context, name) for chunk in batched(examples, _EXAMPLES_AT_ONCE))
     yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
 
 
@@ -88,14 +85,8 @@ def score_conversations(
     Raises:
         InputError: a conversation cannot be encoded, or the model outputs NaN.
     """
-    encoded = (_encode_conversations(chunk, tokenizer, context, name) for chunk in _group(conversations))
+    encoded = (_encode_conversations(chunk, tokenizer, context, name) for chunk in batched(conversations, _EXAMPLES_AT_ONCE))
     yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
-
-
-def _group(rows: Iterable[T]) -> Iterator[list[T]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, _EXAMPLES_AT_ONCE)):
-        yield chunk
 
 
 def _score(
@@ -120,21 +111,10 @@ def _score(
         )
         for part, of_batch in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for completion, nats in zip(part, of_batch, strict=True):
-                _add_scores(result, completion, nats, name)
+                where = f"{name}: line {completion.line}"
+                result.add_document(nats, completion.texts, completion.round_trip_losses, where=where)
         yield CompletionScores(result, count)
     yield CompletionScores(result, count)
-
-
-def _add_scores(result: PerplexityResult, framed: _EncodedExample, nats: Nats, name: str) -> None:
-    """Count a completion; InputError if its surprisal is NaN."""
-    if not np.isfinite(nats).all():
-        raise nan_logits_error(f"{name}: line {framed.line}")
-    result.add(nats)
-    result.documents += 1
-    result.words += sum(len(text.split()) for text in framed.texts)
-    result.bytes += sum(len(text.encode()) for text in framed.texts)
-    for loss in framed.round_trip_losses:
-        result.add_round_trip_loss(loss)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
-from lm.data.bucketing import length_batches
+from lm.data.bucketing import batched, length_batches
 from lm.data.pair_batches import PairLayout, select_layout
-from lm.errors import InputError, nan_logits_error
+from lm.errors import InputError
 from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
 from lm.model.transformer import DecoderOnly, EncoderDecoder
@@ -161,20 +160,15 @@ def score_pairs_streaming(
     Raises:
         InputError: the model outputs NaN, or a pair exceeds the learned positions.
     """
-    result, blank, rows = PerplexityResult(), 0, iter(pairs)
-    while chunk := list(islice(rows, _PAIRS_AT_ONCE)):
+    result, blank = PerplexityResult(), 0
+    for chunk in batched(pairs, _PAIRS_AT_ONCE):
         whole = [pair for pair in chunk if pair.source and pair.target]
         blank += len(chunk) - len(whole)
         tokens = encoder.encode(whole)
         _check_lengths(model, whole, tokens, name)
         for pair, nats in zip(whole, score_pairs(model, tokens, parallel_map=parallel_map), strict=True):
-            if not np.isfinite(nats).all():
-                raise nan_logits_error(f"{name}: line {pair.line}")
-            result.add(nats)
-            result.documents += 1
-            result.words += len(pair.target.split())
-            result.bytes += len(pair.target.encode())
-            result.add_round_trip_loss(encoder.round_trip_loss(pair.target))
+            losses = [encoder.round_trip_loss(pair.target)]
+            result.add_document(nats, [pair.target], losses, where=f"{name}: line {pair.line}")
         yield PairScores(result, blank)
     yield PairScores(result, blank)
 

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from lm.errors import nan_logits_error
 from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
 from lm.processes import ParallelMap
@@ -80,6 +81,23 @@ class PerplexityResult(Totals):
         """Count what encoding loses of some text."""
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes
+
+    def add_document(
+        self, nats: Nats, texts: Sequence[str], losses: Iterable[RoundTripLoss], *, where: str
+    ) -> None:
+        """Count a document of some texts, and what encoding loses of them.
+
+        Raises:
+            InputError: a surprisal is not a number; the message begins with `where`.
+        """
+        if not np.isfinite(nats).all():
+            raise nan_logits_error(where)
+        self.add(nats)
+        self.documents += 1
+        self.words += sum(len(text.split()) for text in texts)
+        self.bytes += sum(len(text.encode()) for text in texts)
+        for loss in losses:
+            self.add_round_trip_loss(loss)
 
     def add_segment(self, segment: ScoredSegment) -> None:
         """Count the tokens of a segment and, with the first segment of a piece, the piece's text."""

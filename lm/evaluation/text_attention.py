@@ -128,7 +128,6 @@ def compute_translation_attention(
     Args:
         tokens: IDs of its translation, with or without the end token.
         unit: rows and columns: words or tokens.
-        to: the target language, for models with several.
         dependency_heads: valid dependency heads of the source, for a model that reads dependency trees.
 
     Raises:

@@ -33,10 +33,7 @@ class CausalWindowScorer:
     """Scores windows of a causal model: each token is predicted from those before it.
 
     Attributes:
-        model: in eval mode.
         start_token: predicts a document's first token, which otherwise is not scored.
-        context: window length in tokens.
-        stride: tokens from one window to the next, at most `context`.
     """
 
     model: DecoderOnly
@@ -61,11 +58,8 @@ class MaskedWindowScorer:
     """Scores windows of a masked model: each token is masked, one at a time (pseudo-surprisal).
 
     Attributes:
-        model: in eval mode.
         mask: the mask token.
         frame: the start and end tokens of a document.
-        context: window length in tokens.
-        stride: tokens from one window to the next, at most `context`.
         score_every: score every Nth token of a document.
         batch_size: rows per forward pass; each has one masked token.
 
@@ -120,9 +114,6 @@ def build_window_scorer(
     """Build the window scorer of a model.
 
     Args:
-        model: in eval mode.
-        context: window length in tokens.
-        stride: tokens from one window to the next, at most `context`.
         score_every: for a masked model, score only every Nth token.
         batch_size: for a masked model, rows per forward pass.
 
@@ -141,8 +132,6 @@ class TextScorer:
 
     Attributes:
         model: in eval mode.
-        separator: the line that ends a document.
-        context: window length in tokens.
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
         score_every: for a masked model, score only every Nth token of a document.
