@@ -319,18 +319,14 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     return _load_merged_weights(folder, run_folder.load_config(folder))
 
 
-def load_base_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
-    """Load the base weights of adapters; InputError if they are missing or have changed."""
-    return load_tensors(adapter_base.find_base_weights(checkpoint, config))
-
-
 def _load_merged_weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
     """Load the weights of a checkpoint, with adapters merged."""
     saved = load_tensors(folder / run_folder.MODEL)
     if not config.lora:
         return saved
     try:
-        return merge_adapters(config.model, config.lora, load_base_weights(folder, config) | saved)
+        base = load_tensors(adapter_base.find_base_weights(folder, config))
+        return merge_adapters(config.model, config.lora, base | saved)
     except RuntimeError:
         raise _weights_error(folder) from None
 

@@ -141,14 +141,12 @@ def describe_processor(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     cpuinfo = Path("/proc/cpuinfo")
-    first = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0] if cpuinfo.is_file() else _processor_name()
+    if cpuinfo.is_file():
+        first = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0]
+    else:
+        first = (_sysctl(b"machdep.cpu.brand_string") if sys.platform == "darwin" else "") or platform.processor()
     lines = [line for line in first.splitlines() if not line.startswith(_VARIABLE_CPUINFO)]
     return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lines])
-
-
-def _processor_name() -> str:
-    """Return the processor name where there is no /proc; on macOS that of the chip."""
-    return (_sysctl(b"machdep.cpu.brand_string") if sys.platform == "darwin" else "") or platform.processor()
 
 
 def _sysctl(name: bytes) -> str:

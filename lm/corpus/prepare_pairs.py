@@ -107,11 +107,9 @@ def prepare_pairs(
 
     def write(folder: Path) -> PairManifest:
         splits = write_pair_splits(corpus, tokenizers, config, folder, progress=progress)
-        if not splits["train"].pairs:
-            raise InputError(
-                f"no pair is left to train on: {_describe_left_out(splits['train'])}",
-                settings=["max_length", "max_ratio"],
-            )
+        if not (train := splits["train"]).pairs:
+            removed = f"{train.blank} have a blank side, {train.too_long} are too long, {train.ratio} too unlike in length"
+            raise InputError(f"no pair is left to train on: {removed}", settings=["max_length", "max_ratio"])
         tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:
             source_tokenizer.save(folder / SOURCE_TOKENIZER)
@@ -123,10 +121,6 @@ def prepare_pairs(
     key = hash_inputs("pairs", sums, settings, contents)
     preparation = Preparation(key, lambda folder: open_pairs(folder).manifest, write)
     return preparation.load_or_prepare_in_cache("pairs", root=root)
-
-
-def _describe_left_out(split: PairSplit) -> str:
-    return f"{split.blank} have a blank side, {split.too_long} are too long, {split.ratio} too unlike in length"
 
 
 def _manifest(
@@ -259,19 +253,16 @@ class _SplitWriter:
         if self._places is not None and encoded.tree_positions is not None:
             self._places.append(RaggedArray.from_rows([encoded.tree_positions[row] for row in kept]))
         if self._split == "validation":
-            self._write_texts(pairs)
+            for pair in pairs:
+                heads = {} if pair.heads is None else {"heads": pair.heads}
+                text = json.dumps({"source": pair.source, "target": pair.target, **heads}, ensure_ascii=False)
+                self._texts.write(text + "\n")
         self._count(filtered, lengths[:, filtered.kept], pairs)
 
     def close(self) -> PairSplit:
         for writer in self._writers:
             writer.close()
         return self._record
-
-    def _write_texts(self, pairs: Sequence[SentencePair]) -> None:
-        for pair in pairs:
-            heads = {} if pair.heads is None else {"heads": pair.heads}
-            text = json.dumps({"source": pair.source, "target": pair.target, **heads}, ensure_ascii=False)
-            self._texts.write(text + "\n")
 
     def _count(self, filtered: _PairFilter, lengths: NDArray[np.int64], pairs: Sequence[SentencePair]) -> None:
         old = self._record

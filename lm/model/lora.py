@@ -69,13 +69,10 @@ class LoraLinear(Linear):
     def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
-        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)
+        ends = accumulate(self.projected)  # of the outputs of each projection
+        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), ends, strict=True)
         added = [linear(part, b) for part, b, end in parts if first < end <= last]
         return added[0] if len(added) == 1 else torch.cat(added, dim=-1)
-
-    @property
-    def _projection_ends(self) -> list[int]:
-        return list(accumulate(self.projected))
 
     def to_int8(self) -> Int8Linear:
         return self.merge().to_int8()

@@ -417,12 +417,6 @@ RELATIVE_SCHEMES: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = 
 """Schemes of a stack, by name: called with the config, the number of layers, and whether the stack is causal."""
 
 
-def build_absolute_positions(config: ModelConfig) -> nn.Module | None:
-    """Build the position scheme of an embedding, if it is absolute."""
-    scheme = ABSOLUTE_SCHEMES.get(config.positions)
-    return None if scheme is None else scheme(config)
-
-
 def build_relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
     """Build the position scheme of a stack, if it is relative."""
     scheme = RELATIVE_SCHEMES.get(config.positions)
@@ -445,7 +439,8 @@ class InputEmbedding(Module):
         self.tokens = TokenEmbedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
-        self.positions = build_absolute_positions(config)
+        scheme = ABSOLUTE_SCHEMES.get(config.positions)
+        self.positions: nn.Module | None = None if scheme is None else scheme(config)
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std

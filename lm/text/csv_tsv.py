@@ -60,15 +60,11 @@ def parse_rows(
                 advice = "is there a tab too many? Replace it, or remove the row"
             else:
                 advice = "is a tab missing? Quotes around a field that holds line ends are CSV's"
-            problem = f"{_count_fields(len(fields))}, and the first row has {len(names)}"
+            problem = f"{len(fields):,} field{'s' * (len(fields) != 1)}, and the first row has {len(names)}"
             settings = ["format=csv"] if kind == "tsv" and not is_longer else []
             on_malformed(number, InputError(f"{name}: line {number}: {problem}; {advice}", settings=settings))
             continue
         yield Row(number, f"{name}: line {number}", dict(zip(names, fields, strict=True)))
-
-
-def _count_fields(fields: int) -> str:
-    return "1 field" if fields == 1 else f"{fields:,} fields"
 
 
 def _make_unique(names: Sequence[str]) -> list[str]:

@@ -260,7 +260,7 @@ class TextFile:
             changes.escapes += text.count("\x1b")
             if not self.data.keep_line_ends:
                 if is_first:
-                    returns = bool(text) and "\n" not in text and uses_carriage_returns(self._decoded_text())
+                    returns = bool(text) and "\n" not in text and uses_carriage_returns(text for text, _ in self._decoded(None, None))
                     # line ends between rows are no text, and those within are changed there
                     if returns or not self.holds_rows:
                         feeds = LineEndNormalizer(
@@ -272,9 +272,6 @@ class TextFile:
                 book = GutenbergStripper() if self.data.strip_gutenberg else None
             is_first = False
             yield part if book is None else book.feed(part, is_last=is_last)
-
-    def _decoded_text(self) -> Iterator[str]:
-        return (text for text, _ in self._decoded(None, None))
 
     def _decoded(self, on_block: BlockCallback | None, file_range: FileRange | None) -> Iterator[tuple[str, bool]]:
         """Yield decoded blocks, and whether each is the last."""

@@ -37,7 +37,8 @@ class LookupEncoder:
         model, splitter = description["model"], description["pre_tokenizer"]
         if model["type"] == "WordLevel" and splitter == _as_character_splitter(splitter):
             return cls._of_characters(model)
-        if model["type"] == "BPE" and not model["merges"] and _is_plain_byte_level(splitter):
+        is_byte_level = splitter["type"] == "ByteLevel" and not splitter["add_prefix_space"] and not splitter["use_regex"]
+        if model["type"] == "BPE" and not model["merges"] and is_byte_level:
             return cls._of_bytes(model)
         return None
 
@@ -91,7 +92,3 @@ def merges_within_characters(description: dict[str, Any]) -> bool:
 def _as_character_splitter(splitter: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of `Split(Regex(ANY_CHARACTER), "isolated")`; `invert` makes no difference here."""
     return {**splitter, "type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated"}
-
-
-def _is_plain_byte_level(splitter: dict[str, Any]) -> bool:
-    return splitter["type"] == "ByteLevel" and not splitter["add_prefix_space"] and not splitter["use_regex"]

@@ -100,15 +100,15 @@ def summed_loss_and_nll(
     """
     states = states or hidden_states_fn(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    count_expert_tokens = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
+    target_positions = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
     targets = [_to_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
-        batch = _repeat_batch(batch)
+        batch = batch.map_arrays(lambda ids: np.concatenate((ids, ids)))
     with hardware.autocast():
         hidden = _hidden_states(model, states, batch, hardware)
         (total, nll), *source_sums = (
             _loss_and_surprisal(model, hidden, ids, positions, label_smoothing=label_smoothing, r_drop=r_drop)
-            for ids, positions in zip(targets, count_expert_tokens, strict=True)
+            for ids, positions in zip(targets, target_positions, strict=True)
         )
         return total + source_loss * source_sums[0][0] if source_sums else total, nll
 
@@ -214,7 +214,3 @@ def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware:
 
 def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
     return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=True)
-
-
-def _repeat_batch(batch: Batch) -> Batch:
-    return batch.map_arrays(lambda ids: np.concatenate((ids, ids)))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
@@ -42,8 +40,6 @@ class BatchPrefetcher:
 
 def pin_batch(batch: Batch) -> Batch:
     """Return the batch in pinned memory if there is a GPU."""
-    return batch.map_arrays(_pin) if torch.cuda.is_available() else batch
-
-
-def _pin(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    return torch.from_numpy(ids).pin_memory().numpy()
+    if not torch.cuda.is_available():
+        return batch
+    return batch.map_arrays(lambda ids: torch.from_numpy(ids).pin_memory().numpy())

@@ -104,14 +104,12 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
         raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
     if model["merges"] and tokenizer.merge_rules is None:
         raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
-    name = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
+    splitter = description["pre_tokenizer"] or {}
+    parts = splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
+    name = _name_pre_tokenizer(parts, has_merges=bool(model["merges"]))
     if name is None or model.get("ignore_merges", False) is not (name == _IGNORES_MERGES):
         raise UsageError("llama.cpp has no counterpart of the tokenizer's pre_tokenizer")
     return name
-
-
-def _list_parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
 
 
 def _name_pre_tokenizer(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
@@ -189,16 +187,13 @@ def _compute_scores(rules: MergeRules, size: int) -> list[float]:
     pairs, whole = {(left, right) for left, right in rules.rules}, set(rules.whole)
     ordinary = [token for token, index in rules.vocabulary.items() if index not in whole]
     for token in ordinary:
-        if any(pair not in pairs and all(part in rules.vocabulary for part in pair) for pair in _split_pairs(token)):
+        splits = ((token[:index], token[index:]) for index in range(1, len(token)))
+        if any(split not in pairs and all(part in rules.vocabulary for part in split) for split in splits):
             raise _unsupported_merges(token)
     scores = [-float(len(order))] * size
     for token, rank in order.items():
         scores[rules.vocabulary[token]] = -float(rank)
     return scores
-
-
-def _split_pairs(token: str) -> Iterable[tuple[str, str]]:
-    return ((token[:index], token[index:]) for index in range(1, len(token)))
 
 
 def _unsupported_merges(token: str) -> UsageError:

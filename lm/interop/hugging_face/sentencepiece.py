@@ -126,11 +126,12 @@ def _parse_varint(data: bytes, offset: int) -> tuple[int, int]:
 def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: int) -> Tokenizer:
     """Build a unigram tokenizer for source or target, with the shared IDs."""
     known = {piece for piece in pieces.scores if len(piece) == 1} | {" ", _SPACE}
-    special = {name for index, name in enumerate(names) if _is_special(name) or index == start}
+    languages = {name for name in names if name.startswith(">>") and name.endswith("<<")}
+    special = languages | ({"</s>", _UNKNOWN_NAME} & {*names}) | {names[start]}
     foreign = [name for name in names if name not in special and name not in pieces.scores]
     isolated = {name for name in foreign if known.isdisjoint(name)}
     spelled = {name: (_ALONE if name in isolated else _HIDDEN) + name for name in foreign}
-    spelled |= {name: _translate_name(name) for name in special} | {names[start]: _START}
+    spelled |= {name: f"<2{name[2:-2]}>" if name in languages else name for name in special} | {names[start]: _START}
     scores = {**dict.fromkeys(names, min(pieces.scores.values())), **pieces.scores}
     named = [(spelled.get(name, name), scores[name]) for name in names]
     backend = tokenizers.Tokenizer(models.Unigram(named, unk_id=names.index(_UNKNOWN_NAME)))
@@ -140,19 +141,6 @@ def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: in
     marks = [decoders.Replace(mark, "") for mark in (_HIDDEN, _ALONE)]
     backend.decoder = decoders.Sequence([*marks, decoders.Metaspace()])
     return Tokenizer(backend)
-
-
-def _is_special(name: str) -> bool:
-    return name in {"</s>", _UNKNOWN_NAME} or _is_language(name)
-
-
-def _is_language(name: str) -> bool:
-    return name.startswith(">>") and name.endswith("<<")
-
-
-def _translate_name(name: str) -> str:
-    """Return our name of a special token."""
-    return f"<2{name[2:-2]}>" if _is_language(name) else name
 
 
 def _build_normalizers(

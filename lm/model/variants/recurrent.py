@@ -170,11 +170,8 @@ class RecurrentEncoder(Module):
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         for layer in self.recurrent:
             packed, _ = layer(packed)
-            packed = self._apply_dropout(packed)
+            packed = packed._replace(data=self.dropout(packed.data))
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
-
-    def _apply_dropout(self, packed: PackedSequence) -> PackedSequence:
-        return packed._replace(data=self.dropout(packed.data))
 
     def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
         """None: its layers read one position after the other."""

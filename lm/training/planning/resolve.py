@@ -269,7 +269,8 @@ def choose_size(
     name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
-    given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, fixed)}
+    fixed_names = {f"{section}.{name}" for section, values in fixed.items() for name in values}
+    given_by = {name: by for name, by in resolution.reasons.items() if name in fixed_names}
     reasons = {**_preset_reasons(config), **by_budget, **given_by}
     reasons["preset"] = "budget" if depth is None else resolution.reasons["preset"]
     if "budget" not in fixed["training"]:
@@ -279,11 +280,6 @@ def choose_size(
         return sized
     fraction = sizing.choose_held_out_fraction(text_bytes)
     return sized.choose("size of the corpus", {"data": {"validation": f"{fraction:.2g}"}})
-
-
-def _is_fixed(name: str, fixed: Settings) -> bool:
-    section, _, field = name.partition(".")
-    return field in fixed.get(section, {})
 
 
 def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
