@@ -26,7 +26,7 @@ from lm.errors import Advice, InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.normalization import TextChanges
+from lm.text.normalization import BYTE_ORDER_MARK, TextChanges
 from lm.text.rows import list_fields, read_text
 from lm.text.text_files import (
     SUFFIXES,
@@ -37,8 +37,6 @@ from lm.text.text_files import (
     refuse_stdin_twice,
 )
 
-_BYTE_ORDER_MARK = "\ufeff"
-_SHOWN = 40
 _LINE = "line"
 _SAMPLE_ROWS = 20
 _HEADER_NAMES = {
@@ -280,7 +278,7 @@ def describe_reading(texts: Iterable[ParallelText]) -> list[Advice]:
 def split_text_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
     """Yield lines without a byte order mark; a final empty line is dropped."""
     lines = json_lines.split_lines(blocks, name=name)
-    pending = next(lines).removeprefix(_BYTE_ORDER_MARK)
+    pending = next(lines).removeprefix(BYTE_ORDER_MARK)
     for line in lines:
         yield pending
         pending = line
@@ -311,13 +309,9 @@ def _raise_unequal_lines(parallel: ParallelText) -> NoReturn:
         name = parallel.files[lengths.index(shorter)].name
         where = f"they belong together up to line {together:,}, where {name} ends"
     else:
-        shown = " / ".join(_shorten(text[together]) for text in texts)
+        shown = " / ".join(rows.shorten(text[together]) for text in texts)
         where = f"they come apart at or near line {together + 1:,} ({shown})"
     raise InputError(f"{counts}: line n of one must be the translation of line n of the other; {where}")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 Floats = NDArray[np.float64]

@@ -79,7 +79,7 @@ def find_text_field(names: Sequence[str], requested: str | None, *, file: str) -
 def raise_unclear_field(names: Sequence[str], *, file: str) -> NoReturn:
     """Refuse records whose text isn't in a field with a usual name, and list their fields."""
     _refuse_dialogue(names, file=file)
-    shown = list_some([repr(_shorten(name)) for name in names], limit=_SHOWN)
+    shown = list_some([repr(shorten(name)) for name in names], limit=_SHOWN)
     raise UsageError(f"{file}: which field holds the text? Name it; its fields are {shown}", settings=["field"])
 
 
@@ -183,7 +183,7 @@ def raise_unclear_pair(names: Sequence[str], *, file: str) -> NoReturn:
 
 
 def _list_columns(names: Sequence[str]) -> str:
-    numbered = [f"{number} {_shorten(name)!r}" for number, name in enumerate(names, 1)]
+    numbered = [f"{number} {shorten(name)!r}" for number, name in enumerate(names, 1)]
     return f"its columns are {list_some(numbered, limit=_SHOWN)}"
 
 
@@ -206,7 +206,8 @@ def _raise_unclear_column(
     )
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Cut a text to the length that messages quote."""
     return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
 
 

@@ -8,14 +8,16 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lm import files, run_folder
 from lm.config.options import list_options
 from lm.config.run_config import SECTIONS, RunConfig
 from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
+
+T = TypeVar("T")
 
 _STEP_FIELDS = {"loss", "tokens_per_second"}
 """Entries of optimizer steps have one of these fields; other entries belong to the evaluation after a step."""
@@ -124,23 +126,13 @@ class RunLog:
 
     def last_reason(self, name: str) -> str | None:
         """Return the latest reason of a setting, such as "training.steps"; None if it was not logged."""
-        by = None
-        for line in read_lines(self.decisions) if self.decisions.is_file() else []:
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                entry = json.loads(line)
-                if name in entry["chosen"]:
-                    by = str(entry["by"])
-        return by
+        return read_last(self.decisions, lambda entry: str(entry["by"]) if name in entry["chosen"] else None)
 
     def last_validation_loss(self, step: int) -> float | None:
         """Return the validation loss of the last evaluation up to a step; None without one."""
-        name, loss = VALIDATION_LOSS, None
-        for line in read_lines(self.metrics) if self.metrics.is_file() else []:
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                entry = json.loads(line)
-                if name in entry and entry_step(entry) <= step:
-                    loss = float(entry[name])
-        return loss
+        return read_last(
+            self.metrics, lambda entry: float(entry[VALIDATION_LOSS]) if entry_step(entry) <= step else None
+        )
 
     def truncate(self, step: int, *, evaluation_due: bool = False) -> None:
         """Remove entries after `step`, so that the log of a resumed run looks uninterrupted.
@@ -196,6 +188,15 @@ def _settings_by_name(config: RunConfig) -> dict[str, Any]:
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a log, without a last line that is incomplete."""
     return path.read_bytes().split(b"\n")[:-1]  # str.splitlines would split at U+2028 too, which JSON doesn't escape
+
+
+def read_last(log: Path, read: Callable[[dict[str, Any]], T | None]) -> T | None:
+    """Return the last result of `read` for the entries of a log that is not None; damaged entries are skipped."""
+    for line in reversed(read_lines(log) if log.is_file() else []):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            if (value := read(json.loads(line))) is not None:
+                return value
+    return None
 
 
 def entry_step(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)

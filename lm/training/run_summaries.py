@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
 from lm.run_folder import TrainingState
-from lm.training.run_log import EXPERT_USE, entry_step, read_lines
+from lm.training.run_log import EXPERT_USE, entry_step, read_last, read_lines
 
 
 @dataclass(frozen=True)
@@ -113,24 +111,14 @@ def _is_running(run: Path) -> bool:
     return is_locked(run / run_folder.LOCK)
 
 
-def _entries_backwards(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the valid entries of a log, from the last to the first."""
-    for line in reversed(read_lines(log) if log.is_file() else []):
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-            entry = json.loads(line)
-            entry_step(entry)
-            yield entry
-
-
 def _last_step(log: Path) -> int:
     """Return the step of the last entry of a log, or 0."""
-    return next((entry["step"] for entry in _entries_backwards(log)), 0)
+    return read_last(log, entry_step) or 0
 
 
 def _metric(log: Path, step: int, name: str) -> float | None:
     """Return a metric of the evaluation after a step."""
-    values = (entry[name] for entry in _entries_backwards(log) if entry["step"] == step and name in entry)
-    value = next(values, None)
+    value = read_last(log, lambda entry: entry[name] if entry_step(entry) == step else None)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
@@ -200,13 +188,11 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
 
 def read_expert_load(run: Path, *, step: int) -> dict[str, list[float]]:
     """Return the fraction of tokens per expert, by layer, of the last evaluation up to a step; {} without one."""
-    path = run / run_folder.METRICS
-    load: dict[str, list[float]] = {}
-    for line in read_lines(path) if path.is_file() else []:
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            entry = json.loads(line)
-            if entry_step(entry) <= step:
-                load = {
-                    layer: [float(fraction) for fraction in fractions] for layer, fractions in entry[EXPERT_USE].items()
-                }
-    return load
+
+
+    def read(entry: dict[str, Any]) -> dict[str, list[float]] | None:
+        if entry_step(entry) > step:
+            return None
+        return {layer: [float(fraction) for fraction in fractions] for layer, fractions in entry[EXPERT_USE].items()}
+
+    return read_last(run / run_folder.METRICS, read) or {}
