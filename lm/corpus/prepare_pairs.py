@@ -108,7 +108,9 @@ def prepare_pairs(
     def write(folder: Path) -> PairManifest:
         splits = write_pair_splits(corpus, tokenizers, config, folder, progress=progress)
         if not (train := splits["train"]).pairs:
-            removed = f"{train.blank} have a blank side, {train.too_long} are too long, {train.ratio} too unlike in length"
+            removed = (
+                f"{train.blank} have a blank side, {train.too_long} are too long, {train.ratio} too unlike in length"
+            )
             raise InputError(f"no pair is left to train on: {removed}", settings=["max_length", "max_ratio"])
         tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:

@@ -332,7 +332,7 @@ def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
 def assign_splits(
     chunk: Chunk, read: Callable[[TextFile], Iterable[R]], describe: Callable[[R], str]
 ) -> Iterator[SplitRow[R]]:
-    """Yield the rows of a chunk with their splits; rows are held out if the hash of their description is below a bound."""
+    """Yield the rows of a chunk with their splits; rows are held out whose description has a hash below a bound."""
     rows: Iterable[tuple[ChunkInput, R]]
     rows = ((chunk_input, row) for chunk_input in chunk.inputs for row in read(chunk_input.file))
     fraction, bound = chunk.inputs[0].held_out.fraction, 0

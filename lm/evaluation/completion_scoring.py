@@ -85,7 +85,9 @@ def score_conversations(
     Raises:
         InputError: a conversation cannot be encoded, or the model outputs NaN.
     """
-    encoded = (_encode_conversations(chunk, tokenizer, context, name) for chunk in batched(conversations, _EXAMPLES_AT_ONCE))
+    encoded = (
+        _encode_conversations(chunk, tokenizer, context, name) for chunk in batched(conversations, _EXAMPLES_AT_ONCE)
+    )
     yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
 
 

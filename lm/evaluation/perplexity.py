@@ -82,9 +82,7 @@ class PerplexityResult(Totals):
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes
 
-    def add_document(
-        self, nats: Nats, texts: Sequence[str], losses: Iterable[RoundTripLoss], *, where: str
-    ) -> None:
+    def add_document(self, nats: Nats, texts: Sequence[str], losses: Iterable[RoundTripLoss], *, where: str) -> None:
         """Count a document of some texts, and what encoding loses of them.
 
         Raises:

@@ -71,7 +71,9 @@ def is_clearly_faster() -> bool:
     heads = torch.zeros(_TIMED_SHAPE, dtype=torch.bfloat16)
     return (
         measure_speedup(
-            partial(blockwise_causal_attention, *3 * [heads]), partial(F.scaled_dot_product_attention, heads, heads, heads, is_causal=True), tries=_TRIALS
+            partial(blockwise_causal_attention, *3 * [heads]),
+            partial(F.scaled_dot_product_attention, heads, heads, heads, is_causal=True),
+            tries=_TRIALS,
         )
         > _MIN_SPEEDUP
     )

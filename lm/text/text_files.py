@@ -260,7 +260,11 @@ class TextFile:
             changes.escapes += text.count("\x1b")
             if not self.data.keep_line_ends:
                 if is_first:
-                    returns = bool(text) and "\n" not in text and uses_carriage_returns(text for text, _ in self._decoded(None, None))
+                    returns = (
+                        bool(text)
+                        and "\n" not in text
+                        and uses_carriage_returns(text for text, _ in self._decoded(None, None))
+                    )
                     # line ends between rows are no text, and those within are changed there
                     if returns or not self.holds_rows:
                         feeds = LineEndNormalizer(

@@ -37,7 +37,9 @@ class LookupEncoder:
         model, splitter = description["model"], description["pre_tokenizer"]
         if model["type"] == "WordLevel" and splitter == _as_character_splitter(splitter):
             return cls._of_characters(model)
-        is_byte_level = splitter["type"] == "ByteLevel" and not splitter["add_prefix_space"] and not splitter["use_regex"]
+        is_byte_level = (
+            splitter["type"] == "ByteLevel" and not splitter["add_prefix_space"] and not splitter["use_regex"]
+        )
         if model["type"] == "BPE" and not model["merges"] and is_byte_level:
             return cls._of_bytes(model)
         return None

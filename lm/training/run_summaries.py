@@ -189,7 +189,6 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
 def read_expert_load(run: Path, *, step: int) -> dict[str, list[float]]:
     """Return the fraction of tokens per expert, by layer, of the last evaluation up to a step; {} without one."""
 
-
     def read(entry: dict[str, Any]) -> dict[str, list[float]] | None:
         if entry_step(entry) > step:
             return None

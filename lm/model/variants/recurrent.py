@@ -12,7 +12,7 @@ from itertools import starmap
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
 from lm.model.attention import Attention

@@ -101,7 +101,9 @@ def logit_bias(chance, vocabulary):
         )
         for _ in range(chance.randint(1, 6))
     }
-    return (lambda logits, tokens: add_biases(sequences)(logits, History(tokens, 0))), SequenceBiasLogitsProcessor(sequences)
+    return (lambda logits, tokens: add_biases(sequences)(logits, History(tokens, 0))), SequenceBiasLogitsProcessor(
+        sequences
+    )
 
 
 FILTERS = [temperature, top_k, top_p, min_p, typical, repetition_penalty, no_repeat_ngram, logit_bias]
