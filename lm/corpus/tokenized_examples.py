@@ -56,7 +56,7 @@ from lm.errors import InputError
 from lm.text.conversations import Conversation
 from lm.text.examples import Example
 from lm.text.text_files import TextFile
-from lm.tokenizer.special_tokens import build_example_frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
 EXAMPLE_DTYPE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
@@ -190,9 +190,9 @@ class RowWriter:
 class _ExampleWriter(RowWriter):
     """Writes the examples of a chunk in one split, with their labels."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, split: SplitName) -> None:
-        super().__init__(folder, split, dtype=token_dtype(tokenizer.vocab_size))
-        self._frame = build_example_frame(tokenizer)
+    def __init__(self, folder: Path, dtype: str, frame: SpecialTokenFrame, split: SplitName) -> None:
+        super().__init__(folder, split, dtype=dtype)
+        self._frame = frame
         self._labels, self._numbers = _LabelNumbering(), array("i")
         self._label_files = folder / array_file_name(split, _LABELS), folder / _label_file_name(split)
 
@@ -359,7 +359,8 @@ def write_example_chunk(
         return list(zip(tokenizer.encode_batch(prompts), tokenizer.encode_batch(completions), strict=True))
 
     items = assign_splits(chunk, TextFile.examples, lambda example: "\0".join(example.texts))
-    return write_splits(items, encode, partial(_ExampleWriter, folder, tokenizer), done)
+    create = partial(_ExampleWriter, folder, token_dtype(tokenizer.vocab_size), build_example_frame(tokenizer))
+    return write_splits(items, encode, create, done)
 
 
 def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
