@@ -42,9 +42,6 @@ class CountData(TrainingData):
     def describe_batch_size(self) -> str:
         return "2 numbers"
 
-    def epoch_size(self, parameters: int) -> tuple[float, str]:
-        return self.samples, "numbers"
-
 
 def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs():
     data = CountData(10)
