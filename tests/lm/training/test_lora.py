@@ -28,6 +28,7 @@ from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
+from tests.slow_cases import slow_after
 from tests.tolerances import approx, assert_close
 
 CPU = select_inference_hardware(HardwareConfig())
@@ -60,9 +61,9 @@ def adapt(base, shards, byte_tokenizer):
     return begin
 
 
-SETTINGS = [
-    {}, {"optimizer": "muon", "micro_batch_size": 2}, {"ema": 0.8}, {"optimizer": "muon", "ema": 0.8, "r_drop": 0.5},
-]  # fmt: skip
+SETTINGS = slow_after(2, [
+    {}, {"optimizer": "muon", "ema": 0.8, "r_drop": 0.5}, {"optimizer": "muon", "micro_batch_size": 2}, {"ema": 0.8},
+])  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
