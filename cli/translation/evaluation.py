@@ -50,12 +50,7 @@ _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 
 @dataclass(frozen=True)
 class SystemOutput:
-    """The translations of one system.
-
-    Attributes:
-        name: the run, or the file of translations.
-        lines: the translations, line by line.
-    """
+    """The translations of a run, or of a file, line by line."""
 
     name: str
     lines: Sequence[str]
@@ -63,50 +58,39 @@ class SystemOutput:
 
 @dataclass(frozen=True)
 class Texts:
-    """What systems translate, and what their translations are compared with.
-
-    Attributes:
-        sources: line by line; None where all translations are read from files.
-        references: one or several lists of translations of these lines.
-        heads: of the words of the sources, for runs that read dependency trees.
-        language: of the references, where that is known.
-        name: of their files, for messages.
-    """
+    """What systems translate, and what their translations are compared with."""
 
     sources: Sequence[str] | None
+    """Line by line; None where all translations are read from files."""
     references: Sequence[Sequence[str]]
+    """One or several translations of all lines."""
     name: str
+    """Of their files, for messages."""
     heads: Sequence[DependencyHeads] | None = None
+    """Of the words of the sources, for runs that read dependency trees."""
     language: str | None = None
+    """Of the references, where that is known."""
 
 
 @dataclass(frozen=True)
 class RunTranslator:
-    """Translates with runs.
-
-    Attributes:
-        options: the settings.
-        language: to translate into, if the user asks for one.
-        texts: what is translated.
-    """
+    """Translates texts with runs, into the language that the user asks for, or that of the references."""
 
     options: ParsedOptions
     language: str | None
     texts: Texts
 
     def translate(self, run: Path) -> list[str]:
-        """Translate lines with a run, with a progress bar if stderr is a terminal.
-
-        Raises:
-            UsageError: there is nothing to translate, or the run does not translate into the language.
-        """
+        """Translate all lines with a run, with a progress bar if stderr is a terminal."""
         sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
         loaded = load_for_decoding(run, HardwareConfig(**self.options["hardware"]))
         self._warn_of_training_pairs(loaded, sources)
         model = TranslationModel.from_loaded(loaded)
-        translator = Translator([model], TranslationConfig(**self.options["translation"]), to=self._language(model))
+        tag = model.tag_to(self.language, file_language=self.texts.language)
+        language = None if tag is None else tag.language
+        translator = Translator([model], TranslationConfig(**self.options["translation"]), to=language)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
             heads = None if model.model.config.syntax == "none" else self.texts.heads
@@ -121,19 +105,9 @@ class RunTranslator:
         check.add_pairs(0, (SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
         print_warnings(check.warnings([self.texts.name]))
 
-    def _language(self, model: TranslationModel) -> str | None:
-        """The target language, of a model with several directions: as given, or that of the references."""
-        tag = model.tag_to(self.language, file_language=self.texts.language)
-        return None if tag is None else tag.language
-
 
 def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The lines of a file, and those of each file of references.
-
-    Raises:
-        InputError: a file is missing or no text, or the files differ in their numbers of lines.
-        UsageError: the path stands for several files.
-    """
+    """Return the lines of a file, and those of each file of references; all must have as many."""
     files, references = _find_single_file(path), find_text_files(targets)
     read: list[str] = []
     columns = []
@@ -145,7 +119,7 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
 
 
 def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
-    """The translations in a file, one for each reference in `targets` or else in `texts`; errors as of `read_lines`."""
+    """Return the translations in a file, one for each reference in `targets`, or else in `texts`."""
     if targets:
         return read_lines(path, targets)[0]
     (file,) = _find_single_file(path)
@@ -158,11 +132,7 @@ def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
 
 
 def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, options: ParsedOptions) -> Texts:
-    """The texts in files of pairs; columns that aren't given are those that the run was trained on.
-
-    Raises:
-        InputError, UsageError: as `find_parallel_texts` and `ParallelText.pairs`.
-    """
+    """Return the texts in files of pairs; columns that aren't given are those that the run was trained on."""
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
@@ -182,30 +152,18 @@ def _find_single_file(path: str) -> TextFiles:
 
 
 def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -> Texts:
-    """The texts in files: of sources, of references, and of heads; errors as of `read_lines`.
-
-    Raises:
-        InputError: a line of heads is not a tree of its source.
-    """
+    """Return the texts in files: of sources, of references, and of dependency trees."""
     lines, references = read_lines(source or targets[0], targets)
-    sources = None if source is None else lines
     trees = None
     if heads is not None:
-        trees = [
-            line_heads for _, line_heads in attach_heads(
-                lines, read_file_lines(heads), sentence=str, names=(str(source), str(heads))
-            )
-        ]  # fmt: skip
+        attached = attach_heads(lines, read_file_lines(heads), sentence=str, names=(str(source), str(heads)))
+        trees = [tree for _, tree in attached]
     name = f"{source} and {targets[0]}"
-    return Texts(sources, references, name, trees, guess_language(targets[0]))
+    return Texts(None if source is None else lines, references, name, trees, guess_language(targets[0]))
 
 
 def open_held_out_texts(run: Path) -> Texts:
-    """The pairs that a run held out.
-
-    Raises:
-        InputError: nothing was held out, or the prepared pairs are gone or damaged.
-    """
+    """Return the pairs that a run held out."""
     text, language = open_held_out_pairs(load_model(run, select_inference_hardware(HardwareConfig(device="cpu"))))
     pairs = list(text.pairs())
     heads = None if text.heads is None else [pair.heads or () for pair in pairs]
@@ -244,8 +202,8 @@ def report_scores(
     """Score translations against references, and print the scores."""
     scores = translation_scores.score_translations(system.lines, references, config)
     exact = translation_scores.count_exact_matches(system.lines, references)
-    report = print_scores_json if as_json else print_scores
-    report(scores, name=system.name, lines=len(system.lines), exact=exact)
+    print_report = print_scores_json if as_json else print_scores
+    print_report(scores, name=system.name, lines=len(system.lines), exact=exact)
 
 
 def report_comparison(
@@ -258,15 +216,15 @@ def report_comparison(
 ) -> None:
     """Score two systems against references, and print their difference."""
     comparisons = translation_scores.compare_systems(first.lines, second.lines, references, config)
-    report = print_comparisons_json if as_json else print_comparisons
-    report(comparisons, (first.name, second.name), lines=len(first.lines))
+    print_report = print_comparisons_json if as_json else print_comparisons
+    print_report(comparisons, (first.name, second.name), lines=len(first.lines))
 
 
 def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
     """Print a row per metric, and the metrics' signatures; `exact` lines equal a reference."""
     print_table(
         ("metric", "score", "95% interval"),
-        [[score.metric, _number(score.value), _interval(score)] for score in scores],
+        [[score.metric, f"{score.value:.2f}", _interval(score)] for score in scores],
     )
     print_paragraph(f"{lines:,} lines of {name}, {exact:,} of them identical to a reference")
     _print_signatures(scores)
@@ -277,9 +235,9 @@ def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str,
     rows = [
         [
             comparison.first.metric,
-            _number(comparison.first.value),
+            f"{comparison.first.value:.2f}",
             _interval(comparison.first),
-            _number(comparison.second.value),
+            f"{comparison.second.value:.2f}",
             _interval(comparison.second),
             f"{comparison.difference:+.2f}",
             "–" if comparison.p_value is None else f"{comparison.p_value:.3f}",
@@ -314,33 +272,25 @@ def verdict(bleu: SystemComparison, names: tuple[str, str]) -> str:
 
 def print_scores_json(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
     """Print one object: `scores` by metric, and what was scored."""
-    _print_json({"system": name, "lines": lines, "exact": exact, "scores": _by_metric(scores)})
+    print(format_json_line({"system": name, "lines": lines, "exact": exact, "scores": _by_metric(scores)}))
 
 
 def print_comparisons_json(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
     """Print one object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
-    _print_json({
+    report = {
         "lines": lines,
         "first": {"system": names[0], "scores": _by_metric([comparison.first for comparison in comparisons])},
         "second": {"system": names[1], "scores": _by_metric([comparison.second for comparison in comparisons])},
         "difference": {comparison.first.metric: comparison.difference for comparison in comparisons},
         "p_value": {comparison.first.metric: comparison.p_value for comparison in comparisons},
-    })  # fmt: skip
-
-
-def _print_json(report: dict[str, Any]) -> None:
+    }
     print(format_json_line(report))
 
 
 def _by_metric(scores: Sequence[TranslationScore]) -> dict[str, dict[str, Any]]:
-    figures = {score.metric: dataclasses.asdict(score) for score in scores}
-    for score in scores:
-        del figures[score.metric]["metric"]
-    return figures
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}"
+    """Return the fields of each score, except the metric, by metric."""
+    fields = [dataclasses.asdict(score) for score in scores]
+    return {values.pop("metric"): values for values in fields}
 
 
 def _interval(score: TranslationScore) -> str:

@@ -28,12 +28,7 @@ _NOTE_INTERVAL = 10
 def read_lines_with_heads(
     files: Sequence[Path], heads: Sequence[Path]
 ) -> tuple[Iterator[str], Iterator[DependencyHeads]]:
-    """Read the lines of files or stdin, and the dependency heads of their words, from one file each.
-
-    Raises:
-        InputError: a file is missing, or a line of heads is not a tree of its sentence.
-        UsageError: the numbers of files differ.
-    """
+    """Read the lines of files or stdin, and the dependency heads of their words, from one file each."""
     files = files or [STDIN]
     if len(files) != len(heads):
         raise UsageError(
@@ -68,15 +63,7 @@ def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None
 
 
 def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, n_best: int, as_json: bool) -> None:
-    """Write the translations of a line; stdout is flushed.
-
-    Args:
-        stream: the output.
-        number: of the line, from 1.
-        result: its translations.
-        n_best: output lines per line; missing translations are blank.
-        as_json: write one line of JSON instead.
-    """
+    """Write the translations of a line, as `n_best` lines (missing ones blank) or as one line of JSON; flush stdout."""
     if result.left_out:
         print_note(
             f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model"
@@ -93,10 +80,7 @@ def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, 
 
 
 def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator[TranslatedLine]:
-    """The same results, with their number and speed on stderr.
-
-    On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
-    """
+    """Yield the results; show their number and speed on stderr, as a bar on a terminal, else a line now and then."""
     has_bar = shown and sys.stderr.isatty() and not sys.stdout.isatty()
     start = noted = time.perf_counter()
     number = 0

@@ -28,19 +28,9 @@ def load_translator(
     line_by_line: bool,
     parallel_map: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
 ) -> Translator:
-    """Load runs as one translator.
+    """Load a run, or an ensemble of runs, as one translator.
 
-    Args:
-        runs: one, or an ensemble.
-        options: the settings.
-        to: the target language, for models with several.
-        sample: sample instead of beam search.
-        line_by_line: translate each line as soon as it is read, unless the settings say how many to read ahead.
-        parallel_map: translates batches in other processes.
-
-    Raises:
-        InputError: a run does not exist, or is damaged.
-        UsageError: a run does not translate, or not into this language, or the runs do not fit together.
+    With `line_by_line`, each line is translated as soon as it is read, unless the settings say how many to read ahead.
     """
     config = TranslationConfig(**({"read_ahead": 1} if line_by_line else {}) | options["translation"])
     sampling = SamplingConfig(**options["sampling"])
@@ -57,7 +47,7 @@ def load_translator(
 def open_translator(
     runs: Sequence[Path], options: ParsedOptions, *, to: str | None, sample: bool, line_by_line: bool
 ) -> Iterator[Translator]:
-    """A translator that uses as many processes as configured; see `load_translator`."""
+    """Load a translator that uses as many processes as configured; see `load_translator`."""
     processes, hardware = WorkersConfig(**options["workers"]).processes, HardwareConfig(**options["hardware"])
     if processes == 1:
         yield load_translator(runs, options, to=to, sample=sample, line_by_line=line_by_line)
