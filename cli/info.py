@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.console.escapes import format_json_line, format_label
-from cli.console.numbers import format_bytes, format_count, format_duration, format_perplexity, format_quantity
+from cli.console.numbers import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_perplexity,
+    format_quantity,
+    format_trainable,
+)
 from cli.console.tables import print_table
 from cli.flags import shell_completion
 from lm.adapter_base import read_base_path
@@ -59,22 +66,26 @@ def info(
       lm info runs/novel --json
       lm info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8
     """
-    training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
-                "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
-    changed = {name: value for name, value in training.items() if value is not None}
     if target is None:
         _list_presets(as_json)
         return
     config, progress = _find_target(target)
-    report = {
-        "name": target, "preset": config.preset, **compute_costs(config), "config": config.to_dict(), **progress,
-    }  # fmt: skip
+    costs = compute_costs(config)
+    report = {"name": target, "preset": config.preset, **costs, "config": config.to_dict(), **progress}
     if processes is not None:
+        training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
+                    "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
+        changed = {name: value for name, value in training.items() if value is not None}
         report["per_process"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:
         print(format_json_line(report))
         return
-    _print_report(report)
+    parameters = report["parameters"]
+    rows = [(part, f"{count:,}", f"{100 * count / parameters['total']:.1f}%") for part, count in parameters.items()]
+    print_table(("part", "parameters", "fraction"), rows)
+    print()
+    for name, text in [*_list_facts(report), *_describe_process_costs(report), *_describe_progress(report)]:
+        print(f"{name:<12}{format_label(text)}")
 
 
 def compute_costs(config: RunConfig) -> dict[str, Any]:
@@ -117,8 +128,7 @@ def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> R
     training = dataclasses.replace(config.training, **changed)
     context, tokens = config.model.context_length, changed.get("batch_tokens")
     if tokens is not None and tokens < context:
-        window = f"one sequence of {context:,}"
-        raise UsageError(f"--batch-tokens {tokens:,} is less than {window}; give as many, or more")
+        raise UsageError(f"--batch-tokens {tokens:,} is less than one sequence of {context:,}; give as many, or more")
     distribution = dataclasses.replace(config.distribution, shard=shard)
     return dataclasses.replace(config, training=training, distribution=distribution)
 
@@ -141,11 +151,9 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     if is_preset(target) and not Path(target).exists():
         return build_run_config(target), {}
     if not Path(target).exists():
-        hint = did_you_mean(
-            target, PRESETS
-        )  # of what is nearly a preset the command line is wrong, else a file missing
+        hint = did_you_mean(target, PRESETS)
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
-        raise UsageError(problem) if hint else InputError(problem)
+        raise UsageError(problem) if hint else InputError(problem)  # a misspelled preset, or a missing folder
     folder = find_checkpoint(Path(target), which="last")
     verify_checkpoint(folder)
     from lm.engine.fastest_dtype import read_recorded_dtypes
@@ -162,15 +170,6 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     if config.model.experts:
         report["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
     return config, report
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    parameters = report["parameters"]
-    rows = [(part, f"{count:,}", f"{100 * count / parameters['total']:.1f}%") for part, count in parameters.items()]
-    print_table(("part", "parameters", "fraction"), rows)
-    print()
-    for name, text in [*_list_facts(report), *_describe_process_costs(report), *_describe_progress(report)]:
-        print(f"{name:<12}{format_label(text)}")
 
 
 def _list_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -206,7 +205,8 @@ def _describe_process_costs(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the memory and communication of each process, if requested."""
     if (costs := report.get("per_process")) is None:
         return []
-    parts = ", ".join(f"{format_bytes(costs[part])} {part}" for part in _PROCESS_COSTS)
+    names = ("weights", "gradients", "optimizer", "activations", "loss")
+    parts = ", ".join(f"{format_bytes(costs[name])} {name}" for name in names)
     label = "one process" if costs["processes"] == 1 else "per process"
     sent = [("", f"{format_bytes(costs['exchanged'])} sent per step")] if costs["processes"] > 1 else []
     rank = " on rank 0" if costs["processes"] > 1 else ""
@@ -214,41 +214,28 @@ def _describe_process_costs(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(label, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}"), ("", copied), *sent]
 
 
-_PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
-"""The memory costs of a process."""
-
-
 def _describe_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
-    sides = [("", "decoder-only: source and target in one sequence")] if model["decoder_only"] else []
-    return [
-        *sides,
-        ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
-        *([("", ", ".join(extras))] if (extras := _describe_extras(model)) else []),
-        *_describe_attention(model),
-        ("positions", model["positions"] + _describe_rotary(model) + _TREE_POSITIONS[model["syntax"]]),
-    ]
-
-
-_TREE_POSITIONS = {
-    "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
-    "both": ", depths and distances in trees",
-}  # fmt: skip
-"""How a model uses dependency trees, by its `syntax`."""
-
-
-def _describe_rotary(model: dict[str, Any]) -> str:
-    """Describe non-default rotary positions."""
+    """Describe transformer blocks; of most settings, only those that differ from their defaults."""
+    facts = [("", "decoder-only: source and target in one sequence")] if model["decoder_only"] else []
+    facts.append(("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"))
+    extras = {
+        "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
+        "softcap": f"soft-capping {model['softcap']:g}", "parallel_residual": "parallel residual",
+        "embedding_norm": "embedding norm", "output_transform": "output transform",
+        "output_bias": "output bias", "token_types": f"{model['token_types']} token types",
+    }  # fmt: skip
+    if shown := [name for field, name in extras.items() if model[field]]:
+        facts.append(("", ", ".join(shown)))
+    if model["attention"] != "full":
+        settings = ModelConfig(**model).attention_settings.items()
+        facts.append(
+            ("attention", ", ".join([model["attention"], *(f"{name.replace('_', ' ')} {n}" for name, n in settings)]))
+        )
     partial = f", partial rotary: {model['rotary_fraction']:.0%} of each head" if model["rotary_fraction"] < 1 else ""
     scaling = f", {model['rope_scaling']} scaling" if model["rope_scaling"] != "none" else ""
-    return partial + scaling
-
-
-def _describe_attention(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Describe restricted self-attention."""
-    if model["attention"] == "full":
-        return []
-    settings = ModelConfig(**model).attention_settings.items()
-    return [("attention", ", ".join([model["attention"], *(f"{name.replace('_', ' ')} {n}" for name, n in settings)]))]
+    trees = {"none": "", "depth": ", depths in trees", "distance": ", distances in trees",
+             "both": ", depths and distances in trees"}  # fmt: skip
+    return [*facts, ("positions", model["positions"] + partial + scaling + trees[model["syntax"]])]
 
 
 def _describe_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -261,21 +248,8 @@ def _describe_train_memory(report: dict[str, Any]) -> str:
     """Describe what is stored per weight in training, besides the weight."""
     training = report["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
-    average = "EMA weights, " if training["ema"] else ""
-    if report["config"]["lora"]["rank"] is not None:
-        return f"and of the adapters {average}gradients and {moments[training['optimizer']]}"
-    return f"{average}gradients and {moments[training['optimizer']]}"
-
-
-def _describe_extras(model: dict[str, Any]) -> list[str]:
-    """Describe non-default parts of a block."""
-    named = {
-        "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
-        "softcap": f"soft-capping {model['softcap']:g}", "parallel_residual": "parallel residual",
-        "embedding_norm": "embedding norm", "output_transform": "output transform",
-        "output_bias": "output bias", "token_types": f"{model['token_types']} token types",
-    }  # fmt: skip
-    return [name for field, name in named.items() if model[field]]
+    adapters = "" if report["config"]["lora"]["rank"] is None else "and of the adapters "
+    return f"{adapters}{'EMA weights, ' if training['ema'] else ''}gradients and {moments[training['optimizer']]}"
 
 
 def _describe_objective(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -311,9 +285,9 @@ def _describe_adapters(report: dict[str, Any]) -> list[tuple[str, str]]:
     if lora["rank"] is None:
         return []
     trainable = parameters["adapters"] + parameters.get("label head", 0)
-    count = f"{format_count(trainable)} trainable parameters ({trainable / parameters['total']:.1%})"
+    matrices = lora["on"].replace(",", " and ")
     return [
-        ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {count}"),
+        ("adapters", f"rank {lora['rank']} on {matrices}: {format_trainable(trainable, parameters['total'])}"),
         ("base", report.get("base") or "missing"),
     ]
 
@@ -328,10 +302,6 @@ def _describe_progress(report: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:
         loss = state["best_loss"]
-        lines.append(
-            (
-                "best",
-                f"validation loss {loss:.4f}, perplexity {format_perplexity(loss)}, at step {state['best_step']:,}",
-            )
-        )
+        score = f"validation loss {loss:.4f}, perplexity {format_perplexity(loss)}"
+        lines.append(("best", f"{score}, at step {state['best_step']:,}"))
     return lines

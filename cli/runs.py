@@ -13,7 +13,7 @@ from cli.console.colours import is_colour_enabled
 from cli.console.curves import plot_curves
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_note
-from cli.console.numbers import format_count, format_value
+from cli.console.numbers import format_count, format_trainable, format_value
 from cli.console.tables import print_table
 from cli.flags import shell_completion
 from lm.config.options import did_you_mean
@@ -89,9 +89,8 @@ def _describe_progress(summary: RunSummary) -> str:
 
 def _describe_adapters(summary: RunSummary) -> str:
     """Name the base run, and the adapters."""
-    trainable, rank = summary.trainable_parameters, summary.config.lora.rank
-    parameters = f"{format_count(trainable)} trainable parameters ({trainable / summary.parameters:.1%})"
-    return f"adapters of rank {rank} to {summary.base}: {parameters}"
+    parameters = format_trainable(summary.trainable_parameters, summary.parameters)
+    return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {parameters}"
 
 
 def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:

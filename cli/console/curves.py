@@ -15,14 +15,10 @@ Points = tuple[Sequence[float], Sequence[float]]
 
 
 def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height: int, colour: bool) -> str:
-    """Draw curves over common axes, with the range of each axis and a legend.
+    """Draw named curves over common axes, with the range of each axis and a legend.
 
-    Args:
-        curves: name to (x values, y values).
-        title: of the y axis.
-        width: of the plot in characters.
-        height: of the plot area in lines.
-        colour: whether to draw curves in colours instead of different characters.
+    Without colours, several curves are drawn in different characters. `title` is that of the y axis, `width` that of
+    the plot in columns, and `height` that of the plot area in lines.
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]

@@ -30,12 +30,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_for_stream(text: str, stream: IO[str] | None = None) -> str:
-    """Return text unchanged for a pipe or a file; for a terminal with control characters replaced, except tabs.
-
-    Args:
-        text: from a model or a file.
-        stream: where it is written [default: stdout].
-    """
+    """Return text for a stream (by default stdout); for a terminal, control characters except tabs are replaced."""
     if not (stream or sys.stdout).isatty():
         return text
     return "\t".join(map(escape_controls, text.replace("\r\n", "\n").split("\t")))

@@ -29,14 +29,7 @@ _VIRIDIS = (
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Fractions between 0 and 1 in named rows and columns.
-
-    Attributes:
-        title: line above the map.
-        rows: row names.
-        columns: column names.
-        fractions: one list per row; None for empty cells.
-    """
+    """Fractions between 0 and 1 in named rows and columns; one list per row, None for empty cells."""
 
     title: str
     rows: Sequence[str]
@@ -68,13 +61,7 @@ def detect_colours() -> int:
 
 
 def draw_heat_map(heat_map: HeatMap, *, width: int | None, colours: int) -> Iterator[str]:
-    """Yield the lines of a heat map, in bands of as many columns as fit.
-
-    Args:
-        heat_map: to draw.
-        width: of the terminal in columns; None for unlimited.
-        colours: NO_COLOURS, FEW_COLOURS or ALL_COLOURS.
-    """
+    """Yield the lines of a heat map, in bands of as many columns as fit; a width of None is unlimited."""
     rows, columns = [format_name(name) for name in heat_map.rows], [format_name(name) for name in heat_map.columns]
     limit = _MAX_NAME_WIDTH if width is None else max(4, min(_MAX_NAME_WIDTH, width // 3))
     margin = min(limit, max(map(cell_len, rows), default=0))

@@ -57,13 +57,7 @@ def _wrap(text: str, stream: TextIO, *, indent: int = 0) -> str:
 
 
 def wrap_hanging(text: str, *, width: int, indent: int = 0) -> str:
-    """Wrap a line between words if it is too long.
-
-    Args:
-        text: one line.
-        width: of the terminal.
-        indent: of the lines after the first.
-    """
+    """Wrap a line between words if it is wider than `width` columns; indent the lines after the first."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text

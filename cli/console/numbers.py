@@ -46,6 +46,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def format_trainable(trainable: int, total: int) -> str:
+    """Format a number of trainable parameters among all: 98.3k trainable parameters (2.4%)."""
+    return f"{format_count(trainable)} trainable parameters ({trainable / total:.1%})"
+
+
 def format_perplexity(nats: float) -> str:
     """Format the perplexity of a loss in nats."""
     return f"{math.exp(nats):.2f}" if nats < 20 else "over 1e8"

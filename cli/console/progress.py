@@ -36,12 +36,8 @@ class _BarConsole(Console):
 def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = True) -> Progress:
     """Create progress bars on stderr in readable colours; hidden if it isn't a terminal.
 
-    Other output is printed above the bars; a stdout that isn't a terminal is not redirected.
-
-    Args:
-        columns: of each bar.
-        hidden: whether to draw nothing.
-        transient: whether to remove the bars at the end.
+    Other output is printed above the bars; a stdout that isn't a terminal is not redirected. Transient bars are removed
+    at the end.
     """
     return Progress(
         *columns,
@@ -54,12 +50,7 @@ def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: b
 
 @contextmanager
 def show_counter(verb: str, noun: str) -> Iterator[Callable[[int], None]]:
-    """Show a counter on stderr if it is a terminal; yields a function that sets the count.
-
-    Args:
-        verb: such as "scoring".
-        noun: what is counted, in the plural.
-    """
+    """Show a counter on stderr, such as "scoring: 3 pairs", if it is a terminal; yield a function that sets it."""
     with create_progress(SpinnerColumn(), TextColumn(f"{verb}: {{task.completed:,}} {noun}")) as bar:
         task = bar.add_task("", total=None)
         yield lambda done: bar.update(task, completed=done)

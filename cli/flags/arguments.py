@@ -47,7 +47,6 @@ UnknownToken = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_NAME = "the text of the command line"
 _BLOCK_BYTES = 1 << 16
 STDIN = Path("-")
 """The file name of stdin."""
@@ -56,15 +55,10 @@ STDIN = Path("-")
 def read_text_argument(argument: str | None) -> str | None:
     """Return the text of an argument, or of stdin without its final line end for `-` or piped input.
 
-    Returns:
-        None without an argument at a terminal.
-
-    Raises:
-        InputError: stdin is not UTF-8.
-        UsageError: the argument is not.
+    None without an argument at a terminal.
     """
     if argument is not None and argument != "-":
-        check_text(argument, name=_NAME)
+        check_text(argument, name="the text of the command line")
         return argument
     if argument is None and sys.stdin.isatty():
         return None

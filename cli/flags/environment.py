@@ -22,13 +22,8 @@ def environment_variable(parameter: Parameter) -> str | None:
     long = [flag for flag in parameter.opts if flag.startswith("--")]
     if parameter.param_type_name != "option" or parameter.is_eager or not long or SET in long:
         return None
-    name = _variable_name(long[0])
+    name = PREFIX + long[0].removeprefix("--").replace("-", "_").upper()
     return None if name in _RESERVED_VARIABLES else name
-
-
-def _variable_name(flag: str) -> str:
-    """Return the variable of a flag, such as `LM_MAX_TOKENS` of `--max-tokens`."""
-    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
 def replace_options_by_variables(message: str, variables: Mapping[str, str]) -> str:

@@ -41,17 +41,13 @@ _TITLES = {
 
 
 class Setting(NamedTuple):
-    """An option of a config class in a command.
-
-    Attributes:
-        section: the table of the field, such as "model".
-        option: the field.
-        default: in this command.
-    """
+    """An option of a config class in a command."""
 
     section: str
+    """The table of the field, such as "model"."""
     option: Option
     default: Any
+    """In this command."""
 
     @property
     def parameter_name(self) -> str:
@@ -203,11 +199,7 @@ def write_short_help(command: Command, context: Context, formatter: Formatter) -
 
 
 def write_group_help(command: Command, formatter: Formatter, name: str) -> None:
-    """Write the options of one group, common ones first, and its settings that have no visible flag.
-
-    Raises:
-        UsageError: there is no such group; the message lists them.
-    """
+    """Write the options of one group, common ones first, and its settings that have no visible flag."""
     groups = group_parameters(command)
     titles = {group_name(title): title for title in groups if title != ARGUMENTS}
     if name.lower() not in titles:
@@ -283,10 +275,7 @@ def _write_group(formatter: Formatter, title: str, parameters: Sequence[Paramete
 def write_rows(formatter: Formatter, rows: Sequence[tuple[str, str]], limit: int) -> None:
     """Write two columns; flags, choices and defaults are not broken where a line has room for them.
 
-    Args:
-        formatter: writes into its section.
-        rows: terms and descriptions.
-        limit: the greatest width of the left column; longer terms have a line of their own.
+    Terms longer than `limit` have a line of their own.
     """
     limit = min(limit, max(len(term) for term, _ in rows), formatter.width // 2 - _GAP)
     indent, column = " " * formatter.current_indent, formatter.current_indent + limit + _GAP

@@ -48,14 +48,7 @@ def import_torch() -> None:
 def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:
     """Load a decoder-only model with its tokenizer, in the dtype that it generates fastest in.
 
-    Args:
-        run: the run, or one of its checkpoints.
-        hardware: what to run on.
-        instead: the command for a translation model, for the message.
-
-    Raises:
-        InputError: the run is missing or damaged.
-        UsageError: its model is of another kind.
+    UsageError for a model of another kind, with the command for its kind: `instead`, if it translates.
     """
     from lm.engine.fastest_dtype import load_for_decoding
     from lm.model.transformer import DecoderOnly
@@ -67,12 +60,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
 
 
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
-    """Load a draft model for speculative decoding.
-
-    Raises:
-        InputError: the run is missing or damaged.
-        UsageError: it is not a decoder, or has another tokenizer.
-    """
+    """Load a draft model for speculative decoding; UsageError if it is not a decoder, or has another tokenizer."""
     draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft)")
     same = other.tokenizer.sha256 == loaded.tokenizer.sha256
     if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
@@ -94,18 +82,7 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
 def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
 ) -> tuple[Classifier | CompletionClassifier, LoadedModel]:
-    """Load a classifier.
-
-    Args:
-        run: the run, or one of its checkpoints.
-        hardware: what to run on.
-        labels: for a decoder, a file of examples with the completions to choose from, instead of recorded ones.
-        batch_size: texts per batch.
-
-    Raises:
-        InputError: the run is missing or damaged, or the file of labels has no examples.
-        UsageError: the run is not a classifier, or its labels are unknown.
-    """
+    """Load a classifier, or a decoder that chooses from recorded completions or from those in the file `labels`."""
     from lm.data.labels import read_completions
     from lm.decoding.classifier import build_classifier
 

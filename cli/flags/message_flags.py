@@ -33,12 +33,9 @@ def with_flags(
     command: Command = None,
     all_commands: Callable[[], Command] | None = None,
 ) -> str:
-    """Return a library message with the flags of its settings; plain text is unchanged.
+    """Return a library message with the flags of its settings, which may have values (`part=1/2`); else unchanged.
 
-    Args:
-        message: an error or advice. A setting may have a value, as in `part=1/2`.
-        command: the running click command.
-        all_commands: returns the group of all commands, to find one that has a flag which `command` lacks.
+    `command` is the running one; `all_commands` returns the group of all, to find one with a flag that it lacks.
     """
     flags = [_format_setting(setting, command, all_commands) for setting in getattr(message, "settings", ())]
     return f"{message} ({', '.join(flags)})" if flags else str(message)

@@ -46,28 +46,19 @@ RunCommand = Callable[[Sequence[str]], int]
 
 
 class CommandLine(NamedTuple):
-    """What was typed.
-
-    Attributes:
-        arguments: the command line without `lm`.
-        run: runs another command line in this process.
-        started_at: start time of the command (`time.monotonic`).
-    """
+    """What was typed after `lm`, how to run another command line in this process, and the start time."""
 
     arguments: Sequence[str]
     run: RunCommand
     started_at: float
+    """Of the command, by `time.monotonic`."""
 
 
 class ParsedOptions(dict[str, dict[str, Any]]):
     """The options given by flags or environment: {section: {field: value}}.
 
-    Attributes:
-        environment: parameters set by the environment, with their variables; those made from config fields are called
-            `section__field`.
-        arguments: the whole command line.
-        invocation: the parsed options and arguments.
-        started_at: start time of the command (`time.monotonic`).
+    `environment` has the parameters set by the environment, with their variables; those made from config fields are
+    called `section__field`. The other attributes are those of `CommandLine`, and the parsed `Invocation`.
     """
 
     def __init__(
@@ -175,11 +166,6 @@ class OptionGroupsCommand(TyperCommand):
     """A command whose options are grouped in the help and can be set in the environment.
 
     The options of the config classes of `with_options` follow its own parameters and are passed as `options`.
-
-    Attributes:
-        settings: the options of config classes.
-        common: flags of the short help.
-        groups: titles of the first groups of help.
     """
 
     def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **options: Any) -> None:  # noqa: ANN401
@@ -214,11 +200,7 @@ class OptionGroupsCommand(TyperCommand):
         return ["[OPTIONS]", *(term if required or term[0] == "[" else f"[{term}]" for required, term in terms)]
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse a command line, with environment variables for flags that are not given.
-
-        Raises:
-            UsageError: a variable has a wrong value, or a typed option has no effect.
-        """
+        """Parse a command line, with environment variables for flags that are not given."""
         if not ctx.resilient_parsing:
             ctx.default_map = read_environment(self.params, os.environ)
         try:

@@ -14,12 +14,7 @@ from lm.errors import UsageError
 
 
 class SetOption(TyperOption):
-    """The option `--set`; each value takes the place of a flag, in the order of the command line.
-
-    Args:
-        parameters: of all settings, by key.
-        autocompletion: completes keys and values.
-    """
+    """The option `--set`; each value takes the place of a flag, in the order of the command line."""
 
     def __init__(self, parameters: Mapping[str, Parameter], autocompletion: Any) -> None:  # noqa: ANN401
         super().__init__(
@@ -42,16 +37,15 @@ class SetOption(TyperOption):
             if parameter is None or not equals:
                 if ctx.resilient_parsing:
                     return
-                raise UsageError(f"{_describe_problem(text, self._parameters, ctx)} (see {_HELP.format(ctx)})")
+                raise UsageError(
+                    f"{_describe_problem(text, self._parameters, ctx)} (see {ctx.command_path} --help-settings)"
+                )
             flags = parameter.opts
             if parameter.is_flag and not parameter.type.convert(value, parameter, ctx):
                 flags = parameter.secondary_opts
             parser._long_opt[flags[0]].process(value, state)
 
         parser._long_opt[SET].process = process
-
-
-_HELP = "{0.command_path} --help-settings"
 
 
 def _describe_problem(text: str, parameters: Mapping[str, Parameter], context: Context) -> str:

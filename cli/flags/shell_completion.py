@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from lm.config.options import Option
 from lm.config.presets import PRESETS
 from lm.run_folder import CHECKPOINTS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
 from lm.training.events import METRICS
@@ -39,16 +38,14 @@ def complete_settings(settings: Iterable[Any]) -> Complete:
         matches = [
             setting for setting in settings if setting.key == key or (not equals and setting.key.startswith(key))
         ]
-        if len(matches) == 1 and (values := list_values(matches[0].option)):
-            return [item for value in values if (item := f"{matches[0].key}={value}").startswith(incomplete)]
+        if len(matches) == 1:
+            (setting,) = matches
+            values = ("true", "false") if setting.option.kind is bool else setting.option.choices
+            if values:
+                return complete_from(f"{setting.key}={value}" for value in values)(incomplete)
         return [] if equals else [f"{setting.key}=" for setting in matches]
 
     return complete
-
-
-def list_values(option: Option) -> tuple[str, ...]:
-    """Return the values that an option accepts, if they are a list."""
-    return ("true", "false") if option.kind is bool else option.choices
 
 
 def complete_corpora(incomplete: str) -> list[str]:

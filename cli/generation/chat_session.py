@@ -42,10 +42,7 @@ _QUOTES = '"""'
 def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
     """Read messages from stdin to its end, and write the reply to each to stdout.
 
-    Args:
-        chat: the conversation.
-        run: for the warning about a model that learned no conversations.
-        stats: print speed and seed to stderr after each reply.
+    `run` is named in the warning about a model that learned no conversations.
     """
     if not chat.has_template:
         print_labelled(

@@ -130,6 +130,7 @@ def generate(
     """
     run = resolve_hub_name(run)
     config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
+    has_stats = sys.stderr.isatty() if stats is None else stats
     hardware, processes = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"]).processes
     if prompts is not None:
         run_config = run_folder.load_config(run_folder.find_checkpoint(run))
@@ -139,7 +140,7 @@ def generate(
 
         size = batch_size or _PROMPTS_BATCH_SIZE
         request = GenerationRequest(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
-        output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=stats)
+        output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=has_stats)
         return generate_for_prompts(prompts, request, output_format, processes=processes)
     if prompt is not None and "prompt_file" in options.environment:
         prompt_file = None
@@ -147,6 +148,8 @@ def generate(
 
     import_torch()
     from cli.background_compilation import compiling_in_background
+    from cli.console.messages import print_labelled
+    from cli.generation.writers import write_hypotheses
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
@@ -168,18 +171,16 @@ def generate(
 
             return run_interactive(generator, opening=text, stats=bool(stats))
         if beam.beam is not None:
-            return _beam_search(generator, text, beam, samples, echoed_prompt, as_json=as_json)
+            hypotheses = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
+            return write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
         has_text = _sample(
-            generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=stats
+            generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=has_stats
         )
-        return None if has_text or not loaded.learned_conversations else _point_to_chat(run)
-
-
-def _point_to_chat(run: Path) -> None:
-    """Note that a model of conversations did not continue a text."""
-    from cli.console.messages import print_labelled
-
-    print_labelled("note", f"{run} was trained on conversations, and does not continue this text: lm chat {run}")
+        if not has_text and loaded.learned_conversations:
+            print_labelled(
+                "note", f"{run} was trained on conversations, and does not continue this text: lm chat {run}"
+            )
+        return None
 
 
 def _advise_prompt(loaded: LoadedModel) -> None:
@@ -195,7 +196,7 @@ def _advise_prompt(loaded: LoadedModel) -> None:
 
 
 def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
-    """The prompt: the argument, a file, or stdin; never waits for a terminal unless given `-`."""
+    """Return the prompt: the argument, a file, or stdin; never wait for a terminal unless given `-`."""
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
     if file is not None:
@@ -205,28 +206,10 @@ def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) 
     return (None if interactive and argument is None else read_text_argument(argument)) or ""
 
 
-def _beam_search(
-    generator: Generator, prompt: str, beam: BeamConfig, n: int, echoed_prompt: str, *, as_json: bool
-) -> None:
-    """Write the hypotheses of beam search, each after the echoed prompt."""
-    from cli.generation.writers import write_hypotheses
-
-    assert beam.beam is not None
-    hypotheses = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
-    write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
-
-
 def _sample(
-    generator: Generator,
-    prompt: str,
-    n: int,
-    echoed_prompt: str,
-    *,
-    as_json: bool,
-    alternatives: int,
-    stats: bool | None,
+    generator: Generator, prompt: str, n: int, echoed_prompt: str, *, as_json: bool, alternatives: int, stats: bool
 ) -> bool:
-    """Write samples as they come, each after the echoed prompt; returns whether any has text."""
+    """Write samples as they come, each after the echoed prompt; return whether any has text."""
     from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
     from lm.decoding.batching import Continuation
 
@@ -245,7 +228,7 @@ def _sample(
         output.interrupt(generator)
         raise typer.Abort from None
     finally:
-        if timer.has_token and (stats or (stats is None and sys.stderr.isatty())):
+        if timer.has_token and stats:
             tokens = sum(len(sample.tokens) for sample in samples)
             timer.report(tokens, generator.sampler, generator.acceptance_stats, engines=generator.plan(n))
     return any(sample.text for sample in samples)

@@ -49,13 +49,7 @@ _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
 
 def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
-    """Read lines from stdin to its end, and write the continuation of each to stdout.
-
-    Args:
-        generator: continues the text, with the initial settings.
-        opening: continued before the first line is read, unless empty.
-        stats: print speed and seed to stderr after each turn.
-    """
+    """Continue `opening` unless it is empty; then read lines from stdin, and write the continuation of each."""
     session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
         print_note(INTRODUCTION)

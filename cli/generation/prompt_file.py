@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,27 +42,18 @@ Continued = tuple[Prompt, list[Continuation]]
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What to generate for each prompt, and with which run.
-
-    Attributes:
-        run: the run, or one of its checkpoints.
-        sampling: sampling settings.
-        beam: beam search settings.
-        hardware: what to run on.
-        samples: continuations per prompt.
-        use_cache: use a KV cache.
-        batch_size: concurrent samples.
-        alternatives: how many of the most probable tokens to return with each token.
-    """
+    """What to generate for each prompt, and with which run."""
 
     run: Path
     sampling: SamplingConfig
     beam: BeamConfig
     hardware: HardwareConfig
     samples: int
+    """Continuations per prompt."""
     use_cache: bool
     batch_size: int
     alternatives: int
+    """How many of the most probable tokens to return with each token."""
 
     def load(self, common_prefix: str) -> Work[Prompt, tuple[int, Continued]]:
         """Load the run; return a function that continues prompts with a common prefix."""
@@ -72,15 +62,9 @@ class GenerationRequest:
             model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
             follows_examples=loaded.config.data.supervised,
         )  # fmt: skip
-        return (
-            partial(self._beam_search, generator)
-            if self._is_search
-            else partial(self._sample, generator, common_prefix)
-        )
-
-    @property
-    def _is_search(self) -> bool:
-        return self.beam.beam is not None
+        if self.beam.beam is not None:
+            return partial(self._beam_search, generator)
+        return partial(self._sample, generator, common_prefix)
 
     def _sample(
         self, generator: Generator, common_prefix: str, prompts: Iterator[Prompt]
@@ -104,39 +88,26 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """The output format.
-
-    Attributes:
-        out: the file; None for stdout.
-        as_json: write JSON lines.
-        echo: write the prompt before each text.
-        stats: print speed, dtype and seed at the end; None for only if stderr is a terminal.
-    """
+    """Where and how results are written; `stats` are speed, dtype and seed, printed at the end."""
 
     out: Path | None
     as_json: bool
     echo: bool
-    stats: bool | None
+    stats: bool
 
 
 def generate_for_prompts(file: str, request: GenerationRequest, output_format: OutputFormat, *, processes: int) -> None:
-    """Continue the prompts of a file, and write the results.
-
-    Args:
-        file: its name, or - for stdin.
-        request: what to generate.
-        output_format: the output format.
-        processes: number of processes that share the prompts.
-    """
-    prompts = _read_prompt_file(file, load_config(find_checkpoint(request.run)).data)
+    """Continue the prompts of a file, divided among processes, and write the results in order."""
+    config = load_config(find_checkpoint(request.run))
+    prompts = _read_prompt_file(file, config.data)
     if not prompts:
         print_note(f"{file}: no prompts, so nothing to do")
-    request = dataclasses.replace(request, sampling=_with_seed(request.sampling))
+    seed = Sampler.from_config(request.sampling).seed  # a random one without a setting: all processes have the same
+    request = dataclasses.replace(request, sampling=request.sampling.replace(seed=seed))
     beginning = common_prefix([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(request.run) if output_format.as_json and request.alternatives else None
-    config, device = load_config(find_checkpoint(request.run)), select_device(request.hardware)
     with ExitStack() as stack:
-        stack.enter_context(compiling_in_background(config.model, device))
+        stack.enter_context(compiling_in_background(config.model, select_device(request.hardware)))
         stream = None if output_format.out is None else stack.enter_context(atomic_write_text(output_format.out))
         results = stack.enter_context(_start_generation(request, beginning, prompts, processes=processes))
         try:
@@ -156,16 +127,11 @@ def _read_prompt_file(file: str, data: DataConfig) -> Sequence[Prompt]:
     return list(read_prompts(files[0]))
 
 
-def _with_seed(sampling: SamplingConfig) -> SamplingConfig:
-    """The settings with a seed: a random one if they have none, the same for all processes."""
-    return dataclasses.replace(sampling, seed=Sampler.from_config(sampling).seed)
-
-
 @contextmanager
 def _start_generation(
     request: GenerationRequest, common_prefix: str, prompts: Sequence[Prompt], *, processes: int
 ) -> Iterator[Iterator[tuple[int, Continued]]]:
-    """The results, numbered, as they come; generated in this process or in others."""
+    """Generate in this process or in others; yield the numbered results as they come."""
     ordered = sort_by_length(prompts)
     if processes == 1:
         yield request.load(common_prefix)(ordered)
@@ -178,7 +144,7 @@ def _start_generation(
 def _with_progress(
     results: Iterable[tuple[int, Continued]], request: GenerationRequest, output_format: OutputFormat, *, total: int
 ) -> Iterator[tuple[int, Continued]]:
-    """The same results, with their number and speed on stderr if that is a terminal."""
+    """Yield the results; show their number and speed on stderr if that is a terminal."""
     start, tokens, done = time.perf_counter(), 0, 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts  {task.fields[speed]}"), TimeRemainingColumn())
     with create_progress(*columns) as bar:
@@ -188,15 +154,13 @@ def _with_progress(
             speed = f"{tokens / (time.perf_counter() - start):,.0f} tokens/s"
             bar.update(task, completed=done, speed=speed)
             yield number, (prompt, continuations)
-    if done and (output_format.stats or (output_format.stats is None and sys.stderr.isatty())):
+    if done and output_format.stats:
         is_sampled = not request.sampling.greedy and request.beam.beam is None
         took = format_duration(time.perf_counter() - start)
         seed = f", seed {request.sampling.seed}" if is_sampled else ""
-        number_type = decoding_dtype(request.run, request.hardware)
-        print_note(
-            f"{format_number_of(done, 'prompt')}, {format_number_of(tokens, 'token')} in {took}, {speed}, "
-            f"{number_type}{seed}"
-        )
+        dtype = decoding_dtype(request.run, request.hardware)
+        counts = f"{format_number_of(done, 'prompt')}, {format_number_of(tokens, 'token')}"
+        print_note(f"{counts} in {took}, {speed}, {dtype}{seed}")
 
 
 def _write(  # noqa: PLR0917

@@ -49,14 +49,9 @@ class TrainingDisplay:
         seconds_left: Callable[[], float] | None = None,
         forecast: Callable[[], int] | None = None,
     ) -> None:
-        """Create the display of steps `first_step` + 1 to `steps`.
+        """Create the display of steps `first_step` + 1 to `steps`; MFU is relative to the speed of a matmul.
 
-        Args:
-            steps: last step.
-            first_step: steps taken before.
-            matmul_flops_per_second: the reference of model-FLOPs utilisation.
-            seconds_left: returns the seconds left of a budget, if there is one.
-            forecast: returns the last step of a budget, if there is one.
+        Under a budget, `seconds_left` returns the seconds that are left of it, and `forecast` its last step.
         """
         self.steps, self.left, self.forecast = steps, seconds_left, forecast
         self.matmul_flops_per_second = matmul_flops_per_second

@@ -98,11 +98,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
         yield "BPE dropout", f"{config.parallel.bpe_dropout:g}", _reason_of(reasons, "parallel.bpe_dropout")
     interval = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
     yield "evaluation", interval, _reason_of(reasons, "training.evaluate_every")
-    yield (
-        "hardware",
-        f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}",
-        _reason_of(reasons, "hardware.dtype"),
-    )
+    hardware = f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}"
+    yield "hardware", hardware, _reason_of(reasons, "hardware.dtype")
     yield "FLOPs", format_quantity(plan.steps * _mean_step_flops(config, data), "FLOPs"), ""
     if forecast is not None and len(forecast.ngram_bits) > 1:
         yield "expected", _format_expected(forecast), f"n-gram baseline: {min(forecast.ngram_bits):.2f}"
@@ -154,20 +151,11 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
 
 
 def warn_about_few_steps(steps: float, enough_for: str, *, is_tuned: bool = False) -> None:
-    """Warn on stderr about a small number of steps.
-
-    Args:
-        steps: number of steps.
-        enough_for: start of the sentence, up to "enough for".
-        is_tuned: whether the model is that of a base run.
-    """
+    """Warn about a small number of steps; the sentence begins up to "enough for", and a tuned model keeps its size."""
     if steps < _MIN_STEPS:
         only = f"{format_number_of(max(1, round(steps)), 'step')} only"
-        advice = (
-            "more time would teach more, or a smaller batch (--budget, --batch-size)"
-            if is_tuned
-            else "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
-        )
+        smaller, preset = ("batch", "") if is_tuned else ("model or batch", ", --preset")
+        advice = f"more time would teach more, or a smaller {smaller} (--budget{preset}, --batch-size)"
         print_labelled("warning", f"{enough_for} {only}: {advice}")
 
 

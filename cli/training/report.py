@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cli.console.messages import print_labelled, print_note, print_notes
-from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of
+from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of, format_trainable
 from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
 from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.message_flags import with_flags
@@ -201,53 +201,33 @@ def _report_extension(run: Run) -> None:
 
 
 def describe_run(run: Run, *, is_tuned: bool = False) -> None:
-    """Report what the plan doesn't contain, and warn about likely mistakes.
+    """Report what the plan of a new run doesn't contain, and warn about likely mistakes.
 
-    Args:
-        run: before its first step.
-        is_tuned: whether it starts from the weights of another run.
+    `is_tuned` says that it starts from the weights of another run.
     """
     training, parameters = run.config.training, count_parameters(run.model)
-    epochs = run.plan.steps / run.data.steps_per_epoch
-    has_chosen_size = training.budget is not None and preset_depth(run.config.preset) is not None
-    watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
         print_labelled("note", "llama.cpp and CTranslate2 can't run this model; --portable trains one that they run")
     if run.config.lora:
-        print_labelled("lora", _adapters(run))
+        trained = sum(value.numel() for value in trainable_weights(run.model).values())
+        size = format_trainable(trained, parameters)
+        print_labelled("lora", f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {size}")
     if run.plan.micro_batch_tokens is not None:
         print_labelled("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     print_note(f"run     {run.folder}")
-    shortest = (
-        minimum_seconds(run.config, run.data, measure_matmul_flops(run.hardware))
-        if run.config.training.compile
-        else None
-    )
-    for warning in (
-        *([] if shortest is None else compiling_warnings(shortest)),
-        *_schedule_warnings(run),
-        *_r_drop_warnings(run.config),
-        *_attention_warnings(run.config.model),
-        *(
-            []
-            if watches_loss or has_chosen_size
-            else _data_warnings(run, parameters=parameters, epochs=epochs, is_tuned=is_tuned)
-        ),
-    ):
+    warnings: list[Advice | str] = []
+    if training.compile:
+        warnings += compiling_warnings(minimum_seconds(run.config, run.data, measure_matmul_flops(run.hardware)))
+    warnings += [*_schedule_warnings(run), *_r_drop_warnings(run.config), *_attention_warnings(run.config.model)]
+    has_chosen_size = training.budget is not None and preset_depth(run.config.preset) is not None
+    watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
+    if not (watches_loss or has_chosen_size):
+        epochs = run.plan.steps / run.data.steps_per_epoch
+        for advice in run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience):
+            if not (is_tuned and "d_model" in advice.settings):  # a base run has chosen the size
+                warnings.append(advice)
+    for warning in warnings:
         print_labelled("warning", with_flags(warning))
-
-
-def _data_warnings(run: Run, *, parameters: int, epochs: float, is_tuned: bool) -> list[Advice]:
-    """Return the warnings of the data; without advice on the size of a model that a base run has chosen."""
-    warnings = run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience)
-    return [warning for warning in warnings if not (is_tuned and "d_model" in warning.settings)]
-
-
-def _adapters(run: Run) -> str:
-    """Format the trainable parameters of adapters."""
-    trained = sum(value.numel() for value in trainable_weights(run.model).values())
-    fraction = f"{format_count(trained)} trainable parameters ({trained / count_parameters(run.model):.1%})"
-    return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {fraction}"
 
 
 def compiling_warnings(seconds: float) -> list[str]:
@@ -260,19 +240,13 @@ def compiling_warnings(seconds: float) -> list[str]:
     ]
 
 
-def _schedule_warnings(run: Run) -> list[str]:
+def _schedule_warnings(run: Run) -> list[Advice]:
     """Warn if a warm-up takes more than half of the steps."""
-    training, steps = run.config.training, run.plan.steps
-    rises = (("learning rate", training.warmup_steps, "warmup_steps"), ("batch", training.batch_warmup, "batch_warmup"))
+    only = f"and there are only {run.plan.steps:,}: give fewer"
     return [
-        with_flags(
-            Advice(
-                f"the {quantity} rises over the first {warmup} steps, and there are only {steps:,}: give fewer",
-                settings=[setting],
-            )
-        )
-        for quantity, warmup, setting in rises
-        if 2 * warmup > steps
+        Advice(f"the {quantity} rises over the first {warmup} steps, {only}", settings=[setting])
+        for quantity, setting in (("learning rate", "warmup_steps"), ("batch", "batch_warmup"))
+        if 2 * (warmup := getattr(run.config.training, setting)) > run.plan.steps
     ]
 
 
@@ -283,7 +257,7 @@ def _r_drop_warnings(config: RunConfig) -> list[str]:
     return ["without dropout the two passes of R-Drop are the same, so it doubles the time without effect (--dropout)"]
 
 
-def _attention_warnings(model: ModelConfig) -> list[str]:
+def _attention_warnings(model: ModelConfig) -> list[Advice]:
     """Warn if sparse attention covers the whole context anyway."""
     settings = model.attention_settings
     if model.attention == "window":
@@ -296,5 +270,4 @@ def _attention_warnings(model: ModelConfig) -> list[str]:
     if seen < model.context_length:
         return []
     context = f"the context has no more than {model.context_length}: it is full attention at a higher price"
-    advice = Advice(f"{model.attention} attention sees {seen} positions, and {context}", settings=["context", setting])
-    return [with_flags(advice)]
+    return [Advice(f"{model.attention} attention sees {seen} positions, and {context}", settings=["context", setting])]

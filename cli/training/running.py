@@ -41,7 +41,6 @@ from lm.training.training_corpus import TrainingCorpus
 
 E = TypeVar("E", Planned, Started)
 
-
 _LONG_SECONDS = 600.0
 """Seconds of a budget from which the background compiler takes time from training."""
 _MUCH_WORSE = 1.1
@@ -49,19 +48,12 @@ _MUCH_WORSE = 1.1
 
 
 def run_training(
-    spec: RunSpec, options: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False
+    spec: RunSpec, options: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool
 ) -> None:
     """Train the run of a specification until its end or a signal; or only plan it.
 
-    Args:
-        spec: specification.
-        options: flags, to refuse those without effect.
-        tensorboard: whether to write TensorBoard files; None: if the run has some.
-        as_json: whether to print a JSON summary.
-        dry_run: whether to print the plan and an equivalent command, and stop.
-
-    Raises:
-        typer.Exit: after a signal, with 128 + its number.
+    TensorBoard files are written if asked for or, with `tensorboard` None, if the run has some. After a signal,
+    typer.Exit is raised with 128 + its number.
     """
     if tensorboard:
         check_installed()
@@ -171,12 +163,7 @@ def _opened_display(display: TrainingDisplay) -> Iterator[Callable[[Event], None
 def _fault_tolerant(
     name: str, opened: AbstractContextManager[Callable[[Event], None] | None]
 ) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that passes events on; if that fails, for instance on a full disk, training continues.
-
-    Args:
-        name: for the warning.
-        opened: yields a function of events, or None.
-    """
+    """Yield a function that passes events on; if that fails, for instance on a full disk, training continues."""
     observe = opened.__enter__()
 
     def warn(error: Exception) -> None:
@@ -203,12 +190,7 @@ def _fault_tolerant(
 
 
 def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
-    """Print the results of training and next commands.
-
-    Args:
-        run: finished.
-        ngram_bits: bits/byte of n-gram baselines on the held-out text, if they were measured.
-    """
+    """Print the results of a finished run, compared with n-gram baselines if they were measured; and next commands."""
     state = run.state
     if run.config.training.budget is not None:
         is_tuned = (read_pointer(run.folder, "origin") or "").startswith("from ")
@@ -220,7 +202,9 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         accuracy = best_accuracy(run.folder, run.config, state)
-        windows = " in disjoint windows" if _predicts_text(run.config) else ""
+        model, is_supervised = run.config.model, run.config.data.supervised
+        predicts_text = not (model.translates or model.is_masked or is_supervised)
+        windows = " in disjoint windows" if predicts_text else ""  # lm perplexity measures text in another way
         perplexity = f"perplexity {format_perplexity(state.best_loss)}{windows}{bleu}"
         score = perplexity if accuracy is None else f"accuracy {accuracy:.1%}"
         scores = f"validation loss {state.best_loss:.4f}, {score}"
@@ -250,11 +234,6 @@ def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:
     return "train on more text"
 
 
-def _predicts_text(config: RunConfig) -> bool:
-    """Whether the validation loss is that of windows of text, which `lm perplexity` measures in another way."""
-    return not (config.model.translates or config.model.is_masked or config.data.supervised)
-
-
 def _format_later_steps(run: Run) -> str:
     """Format how the steps after the best checkpoint changed the loss."""
     state, last = run.state, run.last_validation_loss
@@ -262,8 +241,7 @@ def _format_later_steps(run: Run) -> str:
         return ""
     later = format_number_of(state.step - state.best_step, "later step")
     change = f"{last / state.best_loss - 1:+.1%}" if state.best_loss else f"{last:+.4f}"
-    changed = f"changed the loss by {change}"
-    return f"; {later} {changed}, and are not in the best checkpoint"
+    return f"; {later} changed the loss by {change}, and are not in the best checkpoint"
 
 
 def _next_commands(run: Run) -> list[str]:

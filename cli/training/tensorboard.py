@@ -27,11 +27,9 @@ def has_recordings(run: Path) -> bool:
 
 @contextmanager
 def open_recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
-    """Write events to TensorBoard files; yields the function that takes them. Names are those of the logs.
+    """Yield a function that writes events to TensorBoard files, with the names of the logs.
 
-    Args:
-        run: run folder.
-        first_step: first step to record; earlier records from there on are hidden.
+    Earlier records from `first_step` on are hidden.
     """
     writer = _writer_class()(str(run / TENSORBOARD), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
 

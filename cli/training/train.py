@@ -284,18 +284,7 @@ def _optional_text(path: Path | None) -> str | None:
 def _add_settings(
     spec: RunSpec, options: ParsedOptions, *, preset: str | None, depth: int | None, file: Path | None
 ) -> RunSpec:
-    """Return a specification with preset and settings: flags override the environment, which overrides a file.
-
-    Args:
-        spec: without them.
-        options: environment and flags.
-        preset: name of a preset.
-        depth: number of layers of a preset.
-        file: TOML file of settings.
-
-    Raises:
-        UsageError: both preset and depth are given, or something in the file is wrong.
-    """
+    """Return a specification with preset and settings: flags override the environment, which overrides a TOML file."""
     set_by = {name: "environment" if name in options.environment else "flag" for name in _SPEC_FIELDS}
     set_by["preset"] = "environment" if {"preset", "depth"} & options.environment.keys() else "flag"
     if depth is not None:
