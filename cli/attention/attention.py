@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.console.escapes import format_json_line
 from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath
 from cli.flags.options import ParsedOptions, with_options
@@ -67,6 +69,7 @@ def attention(
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
     from cli.attention import output, rendering
+    from cli.console.heat_map import detect_colours
     from lm.checkpoint import load_model
     from lm.evaluation.text_attention import compute_attention
     from lm.hardware import select_inference_hardware
@@ -85,6 +88,8 @@ def attention(
     if out is not None:
         output.write_maps(out, [maps], config)
     elif as_json:
-        rendering.print_json(maps, config)
+        print(format_json_line(rendering.to_dict(maps, config)))
     else:
-        rendering.print_map(maps, config)
+        width = shutil.get_terminal_size().columns
+        for line in rendering.render_lines(maps, config, width=width, colours=detect_colours()):
+            print(line)

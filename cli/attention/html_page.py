@@ -44,12 +44,7 @@ figure img { display: block; width: 100%; min-width: 3.5rem; image-rendering: pi
 
 
 def render_page(maps: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    """Yield the parts of the page, one for each map.
-
-    Args:
-        maps: the maps, in order.
-        config: the layer and head that is drawn large, with numbers; all are drawn small below it.
-    """
+    """Yield the parts of the page; of each map one layer and head is drawn large, with numbers, and all small below."""
     yield (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -80,7 +75,7 @@ def _section(shown: TextAttention, config: AttentionConfig) -> Iterator[str]:
 
 
 def _table(attention_map: AttentionMap, config: AttentionConfig) -> Iterator[str]:
-    """The chosen map with its numbers, and tooltips with the words."""
+    """Render the chosen map with its numbers, and tooltips with the words."""
     columns = [escape(format_name(name), quote=True) for name in attention_map.keys.labels]
     heads = "".join(f"<th><span>{name}</span></th>" for name in columns)
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
@@ -100,7 +95,7 @@ def _cell(weight: float | None, row: str, column: str) -> str:
 
 
 def _all(attention_map: AttentionMap) -> Iterator[str]:
-    """Every head of every layer, a row for each layer."""
+    """Render every head of every layer, a row for each layer."""
     layers, heads = attention_map.weights.shape[:2]
     if layers * heads == 1:
         return
@@ -108,9 +103,8 @@ def _all(attention_map: AttentionMap) -> Iterator[str]:
     yield f'<div class="all" style="grid-template-columns: repeat({heads}, minmax(3.5rem, 10rem))">\n'
     for layer in range(layers):
         for head in range(heads):
-            picture = base64.b64encode(
-                _png(attention_map.weights[layer, head], is_causal=attention_map.is_causal)
-            ).decode()
+            png = _png(attention_map.weights[layer, head], is_causal=attention_map.is_causal)
+            picture = base64.b64encode(png).decode()
             name = f"layer {layer + 1}, head {head + 1}"
             yield (
                 f'<figure><img alt="{name}" src="data:image/png;base64,{picture}">'
@@ -120,7 +114,7 @@ def _all(attention_map: AttentionMap) -> Iterator[str]:
 
 
 def _png(weights: Weights, *, is_causal: bool) -> bytes:
-    """A PNG with a pixel per weight; future positions are transparent.
+    """Return a PNG with a pixel per weight; future positions are transparent.
 
     Source: PNG (W3C 2003), colour type 6, no filter.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cli.attention import plot
@@ -26,16 +26,7 @@ class AttentionMapWriter:
     """Collects translations, and writes their attention maps at the end."""
 
     def __init__(self, path: Path, config: AttentionConfig, prefix: str) -> None:
-        """Create a writer.
-
-        Args:
-            path: the file.
-            config: what to show.
-            prefix: start of each translation.
-
-        Raises:
-            UsageError: the suffix of the file is unknown.
-        """
+        """Create a writer to a file; `prefix` is the start of each translation."""
         check_output_path(path)
         self._path, self._config, self._prefix = path, config, prefix
         self._translated: list[TranslatedLine] = []
@@ -47,27 +38,23 @@ class AttentionMapWriter:
     def write(self, model: TranslationModel, *, to: str | None) -> None:
         """Run the model on each line and its translation, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
-        write_maps(
-            self._path, (self._map(model, translated, prefix, to) for translated in self._translated), self._config
+        reads_trees = model.model.config.syntax != "none"  # else another model of an ensemble may read them
+        maps = (
+            compute_translation_attention(
+                model,
+                line.source,
+                [*prefix, *tokens] if (tokens := line.translations[0].tokens) else [],
+                unit=self._config.unit,
+                to=to,
+                dependency_heads=line.heads if reads_trees else None,
+            )
+            for line in self._translated
         )
-
-    def _map(
-        self, model: TranslationModel, translated: TranslatedLine, prefix: Sequence[int], to: str | None
-    ) -> TextAttention:
-        tokens = translated.translations[0].tokens
-        heads = None if model.model.config.syntax == "none" else translated.heads  # an ensemble may need them elsewhere
-        whole = [*prefix, *tokens] if tokens else []
-        return compute_translation_attention(
-            model, translated.source, whole, unit=self._config.unit, to=to, dependency_heads=heads
-        )
+        write_maps(self._path, maps, self._config)
 
 
 def check_output_path(path: Path) -> None:
-    """Raise UsageError unless the suffix is known; to be called before long work.
-
-    Raises:
-        InputError: it is a picture, and matplotlib is not installed.
-    """
+    """Raise UsageError unless a file with this suffix can be written; to be called before long work."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name the file to write, such as {path / 'attention.html'}")
     if path.suffix not in SUFFIXES:

@@ -57,7 +57,7 @@ def save_plot(path: Path, attention: TextAttention, config: AttentionConfig) -> 
 
 
 def _fonts() -> list[str]:
-    """Matplotlib's own font, then those on this machine with East Asian scripts."""
+    """Return matplotlib's own font, then those on this machine with East Asian scripts."""
     from matplotlib import font_manager
 
     installed = sorted({font.name for font in font_manager.fontManager.ttflist})
@@ -78,21 +78,20 @@ def _draw(plot: Any, attention_map: AttentionMap, config: AttentionConfig) -> An
         grid = parts[1].subplots(layers, heads, squeeze=False)
         for layer in range(layers):
             for head in range(heads):
-                _small(
-                    grid[layer][head],
-                    _blank_future(attention_map, attention_map.weights[layer, head]),
-                    f"{layer + 1}.{head + 1}",
-                )
+                axes = grid[layer][head]
+                _image(axes, _blank_future(attention_map, attention_map.weights[layer, head]))
+                axes.set_title(f"{layer + 1}.{head + 1}", fontsize=6, pad=2)
+                axes.set_xticks([])
+                axes.set_yticks([])
         parts[1].suptitle("layer.head", fontsize=8)
     return figure
 
 
 def _large(axes: Any, attention_map: AttentionMap, config: AttentionConfig) -> None:  # noqa: ANN401
     image = _image(axes, _blank_future(attention_map, attention_map.mean(layer=config.layer, head=config.head)))
-    axes.set_xticks(
-        range(len(attention_map.keys.labels)), list(_labels(attention_map.keys.labels)), rotation=90, fontsize=8
-    )
-    axes.set_yticks(range(len(attention_map.queries.labels)), list(_labels(attention_map.queries.labels)), fontsize=8)
+    columns, rows = (list(_labels(axis.labels)) for axis in (attention_map.keys, attention_map.queries))
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, ticks=_TICKS)
@@ -103,13 +102,6 @@ def _blank_future(attention_map: AttentionMap, weights: Weights) -> Weights:
     if not attention_map.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
-
-
-def _small(axes: Any, values: Weights, title: str) -> None:  # noqa: ANN401
-    _image(axes, values)
-    axes.set_title(title, fontsize=6, pad=2)
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401

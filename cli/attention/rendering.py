@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.console.escapes import format_json_line
-from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
+from cli.console.heat_map import HeatMap, draw_heat_map, format_name
 from lm.config.evaluation import AttentionConfig
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 from lm.evaluation.text_attention import TextAttention
@@ -19,22 +17,12 @@ _WHOSE = {
 }
 
 
-def print_map(attention: TextAttention, config: AttentionConfig) -> None:
-    """Print a map as text, in the width and colours of the terminal."""
-    for line in render_lines(attention, config, width=shutil.get_terminal_size().columns, colours=detect_colours()):
-        print(line)
-
-
-def print_json(attention: TextAttention, config: AttentionConfig) -> None:
-    """Print all layers and heads on one line of JSON."""
-    print(format_json_line(to_dict(attention, config)))
-
-
 def render_lines(
     attention: TextAttention, config: AttentionConfig, *, width: int | None, colours: int
 ) -> Iterator[str]:
     """Render a map as text: the texts, the heat map, and the alignments of a translation."""
-    heat_map = build_heat_map(attention.map, config)
+    queries, keys = attention.map.queries.labels, attention.map.keys.labels
+    heat_map = HeatMap(describe(attention.map, config), queries, keys, weight_rows(attention.map, config))
     names = ("source", "target") if attention.map.is_of_translation else ("text",)
     for name, text in zip(names, attention.texts, strict=True):
         yield f"{name}  {format_name(text).replace('␣', ' ')}".rstrip()
@@ -44,14 +32,8 @@ def render_lines(
         yield f"alignments (source-target words, from 0): {attention.map.pharaoh(layer=config.layer, head=config.head)}"
 
 
-def build_heat_map(attention_map: AttentionMap, config: AttentionConfig) -> HeatMap:
-    """The heat map of the chosen layer and head, or of the mean over those not chosen."""
-    queries, keys = attention_map.queries.labels, attention_map.keys.labels
-    return HeatMap(describe(attention_map, config), queries, keys, weight_rows(attention_map, config))
-
-
 def weight_rows(attention_map: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
-    """The chosen weights as rows; None for future positions."""
+    """Return the weights of the chosen layer and head, or means over those not chosen; None for future positions."""
     weights = attention_map.mean(layer=config.layer, head=config.head).tolist()
     return [
         [None if attention_map.is_causal and column > row else weight for column, weight in enumerate(line)]
