@@ -16,13 +16,10 @@ _MAX_WAIT_SECONDS = 4.0
 def compiling_in_background(
     config: ModelConfig, device: str, *, is_long_running: bool = False, waits_at_end: bool = True
 ) -> Iterator[None]:
-    """Compile while a command runs, unless that was done before; see `BackgroundCompiler.start`.
+    """Compile for a model while a command runs, unless that was done before; see `BackgroundCompiler.start`.
 
-    Args:
-        config: of the model.
-        device: of the model.
-        is_long_running: the command runs so long that the compiler may take time from it.
-        waits_at_end: whether to wait a few seconds at the end, unless there is an error.
+    The compiler may take time from a command that is long-running. At the end, unless there is an error, a command
+    waits a few seconds for it.
     """
     from lm.engine.background_compiler import VARIABLE, BackgroundCompiler
 

@@ -44,11 +44,8 @@ def print_json(
 ) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
     measurements = [_measurement_values(measurement) for measurement in results]
-    print(
-        format_json_line(
-            {**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": measurements}
-        )
-    )
+    machine = _describe_machine(hardware, comparing=comparing)
+    print(format_json_line({**machine, "limits": vars(limits), "measurements": measurements}))
 
 
 def print_tables(
@@ -72,7 +69,7 @@ def print_tables(
 
 
 def _row(measurement: Measurement) -> tuple[str, ...]:
-    ours = (
+    cells = (
         measurement.preset,
         measurement.task,
         f"{measurement.rows} x {measurement.length}",
@@ -80,21 +77,14 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         f"{measurement.tokens_per_second:,.0f}",
         f"{measurement.utilisation:.1%}",
     )
-    theirs, ratio = measurement.baseline_tokens_per_second, measurement.timings.ratio
-    return ours if theirs is None else (*ours, f"{theirs:,.0f}", f"{ratio:.2f}")
+    baseline = measurement.baseline_tokens_per_second
+    return cells if baseline is None else (*cells, f"{baseline:,.0f}", f"{measurement.timings.ratio:.2f}")
 
 
 def print_notes(
     configs: Sequence[RunConfig], results: Sequence[Measurement], *, comparing: bool, compare_requested: bool
 ) -> None:
-    """Explain the tables on stderr.
-
-    Args:
-        configs: of the presets.
-        results: the measurements of each.
-        comparing: whether transformers was measured too.
-        compare_requested: whether they would be, if its package were installed.
-    """
+    """Explain the tables on stderr; `comparing` says that transformers was measured too."""
     print_note("MFU is relative to the matmul in the same dtype above, measured in this process.")
     if comparing:
         print_note(
@@ -130,7 +120,7 @@ def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, A
 
 def _measurement_values(measurement: Measurement) -> dict[str, Any]:
     timings = measurement.timings
-    theirs = {
+    baseline = {
         "seconds": timings.baseline_seconds,
         "tokens_per_second": measurement.baseline_tokens_per_second,
         "ratio": timings.ratio,
@@ -152,5 +142,5 @@ def _measurement_values(measurement: Measurement) -> dict[str, Any]:
         "flops": measurement.flops,
         "utilisation": measurement.utilisation,
         "peak_bytes": measurement.peak_bytes,
-        "hugging_face": None if timings.baseline_seconds is None else theirs,
+        "hugging_face": None if timings.baseline_seconds is None else baseline,
     }

@@ -66,7 +66,7 @@ def classify(
       lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
-    from cli.console.messages import print_notes
+    from cli.console.messages import print_labelled, print_notes
 
     config = ClassificationConfig(**options["classification"])
     if not files and sys.stdin.isatty():
@@ -92,7 +92,8 @@ def classify(
     print_notes(describe_skipped_rows(readable))
     correct = _print_labels(texts, classifier.classify(text for text, _ in texts), top_k=config.top_k, as_json=as_json)
     expected = Counter(text.expected for text in texts if text.expected is not None)
-    _print_accuracy(correct, expected.total())
+    if known := expected.total():
+        print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
     warn_of_unknown_labels({label: n for label, n in sorted(expected.items()) if label not in classifier.labels})
     warn_of_training_examples(loaded, [file for file in readable if file.holds_examples])
 
@@ -123,10 +124,3 @@ def _print_labels(
             ranked = islice(prediction.probabilities.items(), top_k or 1)
             print("\t".join(f"{escape_for_stream(label)}\t{probability:.4f}" for label, probability in ranked))
     return correct
-
-
-def _print_accuracy(correct: int, known: int) -> None:
-    from cli.console.messages import print_labelled
-
-    if known:
-        print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -36,22 +35,26 @@ def train_or_load_tokenizer(
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
-    """Print the report on stderr and, with `as_json`, as JSON on stdout."""
-    report = build_report(prepared)
-    print_report(report)
-    warn_of_repetition(prepared.manifest)
-    if as_json:
-        print(format_json_line(report))
-
-
-def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
-    """Return the report as plain values."""
+    """Print a table of the splits on stderr, and where the tokens are; with `as_json`, also JSON on stdout."""
     manifest = prepared.manifest
+    table = Table("split", box=None, pad_edge=False)
+    for column in ("documents", "tokens", "text", "bytes per token"):
+        table.add_column(column, justify="right")
+    for name, split in manifest.splits.items():
+        compression = f"{split.bytes / split.tokens:.2f}" if split.tokens else "–"
+        table.add_row(name, f"{split.documents:,}", f"{split.tokens:,}", format_bytes(split.bytes), compression)
+    Console(stderr=True, highlight=False).print(table)
+    if prepared.chunks_reused:
+        print_note(f"reused {prepared.chunks_reused:,} chunks of an interrupted preparation")
+    print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}")
+    warn_of_repetition(manifest)
+    if not as_json:
+        return
     splits = {
         name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}
         for name, split in manifest.splits.items()
     }
-    return {
+    report = {
         "folder": str(prepared.folder),
         "reused": prepared.reused,
         "chunks_reused": prepared.chunks_reused,
@@ -60,23 +63,7 @@ def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
         "splits": splits,
         "repetition": manifest.repetition and vars(manifest.repetition),
     }
-
-
-def print_report(report: Mapping[str, Any]) -> None:
-    """Print a table of the splits on stderr, and where the tokens are."""
-    table = Table("split", box=None, pad_edge=False)
-    for column in ("documents", "tokens", "text", "bytes per token"):
-        table.add_column(column, justify="right")
-    for name, split in report["splits"].items():
-        compression = f"{split['bytes'] / split['tokens']:.2f}" if split["tokens"] else "–"
-        table.add_row(
-            name, f"{split['documents']:,}", f"{split['tokens']:,}", format_bytes(split["bytes"]), compression
-        )
-    console = Console(stderr=True, highlight=False)
-    console.print(table)
-    if report["chunks_reused"]:
-        print_note(f"reused {report['chunks_reused']:,} chunks of an interrupted preparation")
-    print_note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
+    print(format_json_line(report))
 
 
 def warn_of_repetition(manifest: Manifest) -> None:

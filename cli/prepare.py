@@ -88,11 +88,17 @@ def prepare(
       lm prepare --join part-1 part-2 -o tokens
     """
     if join:
-        _join_partitions(corpus, out, force=force, as_json=as_json)
+        from cli.corpus_report import print_prepared
+        from lm.corpus.partitions import join_partitions
+
+        partitions = [Path(partition) for partition in corpus]
+        print_prepared(join_partitions(partitions, folder=out, force=force), as_json=as_json)
         return
     number = None if part is None else _parse_part(part, out)
     from cli.console.messages import print_notes
-    from cli.corpus_report import train_or_load_tokenizer
+    from cli.console.progress import show_tokenization_progress
+    from cli.corpus_report import print_prepared, train_or_load_tokenizer
+    from lm.corpus.prepare_corpus import prepare_corpus
     from lm.corpus.text_corpus import describe_ignored_labels, scan_corpus
     from lm.corpus.tokenized_conversations import holds_conversations
     from lm.text.text_files import find_text_files
@@ -113,20 +119,9 @@ def prepare(
         loaded = loaded.with_chat_template()
     if number is not None and out is not None:
         _prepare_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
-    else:
-        _prepare_all(surveyed, loaded, out, force=force, processes=processes, as_json=as_json)
-
-
-def _prepare_all(
-    corpus: Corpus, tokenizer: Tokenizer, out: Path | None, *, force: bool, processes: int | None, as_json: bool
-) -> None:
-    """Prepare a corpus and report it."""
-    from cli.console.progress import show_tokenization_progress
-    from cli.corpus_report import print_prepared
-    from lm.corpus.prepare_corpus import prepare_corpus
-
+        return
     with show_tokenization_progress() as progress:
-        prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
+        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, processes=processes, progress=progress)
     print_prepared(prepared, as_json=as_json)
 
 
@@ -145,36 +140,17 @@ def _prepare_partition(
     from cli.console.progress import show_tokenization_progress
     from lm.corpus.partitions import prepare_partition
 
+    index, count = number
     with show_tokenization_progress() as progress:
         prepared = prepare_partition(
-            corpus,
-            tokenizer,
-            out,
-            number=number[0],
-            count=number[1],
-            force=force,
-            processes=processes,
-            progress=progress,
+            corpus, tokenizer, out, number=index, count=count, force=force, processes=processes, progress=progress
         )
     own, n_chunks, n_reused = len(prepared.manifest.own_chunks), len(prepared.manifest.chunks), prepared.chunks_reused
     reused = f", {n_reused:,} of them reused" if n_reused else ""
-    print_note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {n_chunks:,} chunks{reused}")
+    print_note(f"wrote {out}: partition {index} of {count}, {own:,} of {n_chunks:,} chunks{reused}")
     if as_json:
-        print(
-            format_json_line(
-                {"folder": str(out), "partition": number[0], "of": number[1], "chunks": own, "chunks_reused": n_reused}
-            )
-        )
-
-
-def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
-    """Join partitions and report the result."""
-    from cli.corpus_report import print_prepared
-    from lm.corpus.partitions import join_partitions
-
-    print_prepared(
-        join_partitions([Path(partition) for partition in partitions], folder=out, force=force), as_json=as_json
-    )
+        report = {"folder": str(out), "partition": index, "of": count, "chunks": own, "chunks_reused": n_reused}
+        print(format_json_line(report))
 
 
 def _parse_part(part: str, out: Path | None) -> tuple[int, int]:

@@ -14,11 +14,11 @@ from cli.console.curves import plot_curves
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_note
 from cli.console.numbers import format_count, format_trainable, format_value
+from cli.console.pictures import load_pyplot, save_figure
 from cli.console.tables import print_table
 from cli.flags import shell_completion
 from lm.config.options import did_you_mean
-from lm.errors import LMError, UsageError, missing_packages
-from lm.files import atomic_write_bytes
+from lm.errors import LMError, UsageError
 from lm.run_folder import is_run
 from lm.training import run_summaries
 from lm.training.run_summaries import MetricCurve, RunSummary
@@ -56,14 +56,15 @@ def runs(
         print(format_json_line([_summary_to_dict(summary) for summary in summaries]))
         return
     if not summaries:
-        print_note(
-            f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs")
-        )
+        problem = f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"
+        print_note(f"{folder}: {problem}")
         return
-    print_table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(run_summary) for run_summary in summaries])
-    for run_summary in summaries:
-        if run_summary.base:
-            print_note(f"{run_summary.folder}: {_describe_adapters(run_summary)}")
+    print_table(("run", "preset", "size", "bits/byte", "steps"), map(_table_row, summaries))
+    for summary in summaries:
+        if summary.base:
+            parameters = format_trainable(summary.trainable_parameters, summary.parameters)
+            rank = summary.config.lora.rank
+            print_note(f"{summary.folder}: adapters of rank {rank} to {summary.base}: {parameters}")
 
 
 def _table_row(summary: RunSummary) -> tuple[str, ...]:
@@ -85,12 +86,6 @@ def _describe_progress(summary: RunSummary) -> str:
     if summary.running_step is not None:
         return f"running, step {summary.running_step:,}"
     return f"{state.step:,}" if state.finished else f"{state.step:,} of {summary.steps:,}"
-
-
-def _describe_adapters(summary: RunSummary) -> str:
-    """Name the base run, and the adapters."""
-    parameters = format_trainable(summary.trainable_parameters, summary.parameters)
-    return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {parameters}"
 
 
 def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
@@ -164,13 +159,7 @@ def _read_curve(run: Path, metric: str) -> MetricCurve:
 def _write_picture(chosen: Mapping[str, MetricCurve], metric: str, out: Path) -> None:
     if out.suffix not in (".png", ".svg"):
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise missing_packages("a picture", "matplotlib") from None
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name, curve in chosen.items():
         axes.plot(curve.steps, curve.values, label=name, linewidth=1.2)
@@ -178,6 +167,4 @@ def _write_picture(chosen: Mapping[str, MetricCurve], metric: str, out: Path) ->
     axes.set_ylabel(metric.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    with atomic_write_bytes(out) as file:
-        figure.savefig(file, format=out.suffix[1:], dpi=150)
-    pyplot.close(figure)
+    save_figure(pyplot, figure, out)

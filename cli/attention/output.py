@@ -11,6 +11,7 @@ from cli.attention.rendering import render_lines, to_dict
 from cli.console.escapes import format_json_line
 from cli.console.heat_map import NO_COLOURS
 from cli.console.messages import print_note
+from cli.console.pictures import load_pyplot
 from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import TranslatedLine
 from lm.decoding.translation_input import TranslationModel
@@ -61,7 +62,7 @@ def check_output_path(path: Path) -> None:
         raise UsageError(f"{path}: unknown suffix; it is one of {', '.join(SUFFIXES)}")
     check_writable(path)
     if path.suffix in _PICTURES:
-        plot.load_pyplot()
+        load_pyplot()
 
 
 def write_maps(path: Path, maps: Iterable[TextAttention], config: AttentionConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,11 +14,10 @@ from rich.cells import cell_len
 from cli.attention.rendering import describe
 from cli.console.heat_map import format_name
 from cli.console.messages import print_note
+from cli.console.pictures import load_pyplot, save_figure
 from lm.config.evaluation import AttentionConfig
-from lm.errors import missing_packages
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.evaluation.text_attention import TextAttention
-from lm.files import atomic_write_bytes
 
 _MAX_LABEL_WIDTH = 24  # in terminal columns
 _TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
@@ -27,28 +25,12 @@ _WIDE_FONTS = ("Noto Sans CJK", "Source Han Sans", "NanumGothic", "Malgun Gothic
                "Microsoft YaHei", "PingFang SC", "WenQuanYi")  # fmt: skip
 
 
-def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
-    """Import pyplot, set up for files; raises InputError if matplotlib is not installed."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise missing_packages("a picture", "matplotlib") from None
-    mpl.use("Agg")
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it lists every missing font weight
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def save_plot(path: Path, attention: TextAttention, config: AttentionConfig) -> Path:
     """Write a map as a .png or .svg."""
     plot = load_pyplot()
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        figure = _draw(plot, attention.map, config)
-        with atomic_write_bytes(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=150)
-        plot.close(figure)
+        save_figure(plot, _draw(plot, attention.map, config), path)
     if any("missing from font" in str(warning.message) for warning in raised):
         print_note(
             f"{path}: no font of this machine has all the characters; they are shown as boxes (.html shows them)"
