@@ -15,7 +15,6 @@ score for each pair of positions; with either, the two products written out, or 
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from lm.model.positions import build_relative_positions
 from lm.model.transformer import build_self_attention
 from lm.model.variants.block_sparse import compute_in_chunks
 from lm.training.step_timing import time_interleaved
+from tests.benchmarks.comparison import peak_memory
 from tests.benchmarks.workloads.timing import timer
 
 KINDS = {
@@ -169,9 +169,9 @@ def _print_growth(asked: str) -> None:
     _warm_up(kind, setting)
     with suppress(OSError):  # the peak from here on; where there is no such file, the peak so far is less to go from
         Path("/proc/self/clear_refs").write_text("5")
-    before = _peak()
+    before = peak_memory()
     work()
-    print(_peak() - before)
+    print(peak_memory() - before)
 
 
 def _warm_up(kind: str, setting: Setting) -> None:
@@ -179,14 +179,6 @@ def _warm_up(kind: str, setting: Setting) -> None:
     pass_of(kind, 600, replace(setting, d_model=8, heads=1))()
     x = torch.zeros(1, 1, 2, 1, requires_grad=True)
     compute_in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], is_random=True).sum().backward()
-
-
-def _peak() -> int:
-    """Bytes of memory that this process had at most."""
-    with suppress(OSError):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def report(found: Sequence[Cost]) -> None:

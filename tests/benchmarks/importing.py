@@ -6,7 +6,6 @@ before, over the bytes of the weights. Pages of files that are mapped count, tho
 """
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from lm.hardware import Hardware
+from tests.benchmarks.comparison import peak_memory
 from tests.cli.small_runs import make_tokenizer
 
 HEAD, VOCABULARY = 64, 8192
@@ -35,23 +35,19 @@ def write(folder: Path, megabytes: int) -> None:
     make_tokenizer("bpe").save(folder / "tokenizer.json")
 
 
-def most_resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def measured(step: str, folder: Path) -> tuple[int, int]:
     """Bytes resident before a step, and the most that were during it."""
     from lm.checkpoint import load_model
     from lm.interop.hugging_face.importing import import_model
 
     torch.ones(64, 64) @ torch.ones(64, 64)  # what torch keeps for itself
-    before = most_resident()
+    before = peak_memory()
     if step == "import":
         import_model(folder / "model", folder / "run")
     else:
         model = load_model(folder / "run", Hardware("cpu", "float32", 1)).model
         model(torch.arange(64)[None])  # which reads all weights
-    return before, most_resident()
+    return before, peak_memory()
 
 
 def main() -> None:

@@ -57,11 +57,11 @@ def describe_machine(*, instructions: str) -> Machine:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     date = time.strftime("%Y-%m-%d")
-    return Machine(date, _processor(), cores, memory, os.getloadavg()[0], instructions, dict(_versions()))
+    return Machine(date, processor_name(), cores, memory, os.getloadavg()[0], instructions, dict(_versions()))
 
 
-def _processor() -> str:
-    """The name in /proc/cpuinfo; as virtual machines often have none of use, with family and model."""
+def processor_name() -> str:
+    """Return the name in /proc/cpuinfo; as virtual machines often have none of use, with family and model."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.is_file():
         return platform.processor() or platform.machine()

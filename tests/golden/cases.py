@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 HARDWARE = "--device cpu --dtype float32 --threads 1"
 _ENGINES: Mapping[str, str] = {
-    "pytorch": HARDWARE,
     "compiled": HARDWARE,
     "int8": "--device cpu --dtype int8 --threads 1",
     "compiled-int8": "--device cpu --dtype int8 --threads 1",
@@ -191,11 +190,8 @@ _GENERATING = (*(name for name in TEXT if not name.startswith(("masked", "bert")
                "lora", "lora-attention")  # fmt: skip
 _FILLING = ("masked", "bert", "masked-linformer", "masked-bigbird", "masked-window")
 _CLASSIFYING = ("classifier", "bert-classifier")
-_OF_ENGINE: Mapping[str, tuple[str, ...]] = {
-    "compiled": ("gpt-long", "gpt2", "llama", "neox", "alibi", "t5", "window", "relative", "silu", "experts", "lstm"),
-    "compiled-int8": ("gpt-long", "gpt2", "smollm", "alibi", "window"),
-}
-"""Runs that the compiled engine generates with; the other engines have fewer code paths of their own."""
+_OF_ENGINES = ("gpt-long", "gpt2", "llama", "neox", "alibi", "t5", "window", "relative", "silu", "experts", "lstm")
+"""Runs that each of the engines generates with."""
 _TRANSLATING = (*PAIRS, *DECODER_ONLY, *RECURRENT, "lora-translation")
 
 _SAMPLING: Mapping[str, str] = {
@@ -261,7 +257,7 @@ def _case(name: str, *commands: str, tags: str = "", needs: tuple[str, ...] = ()
     """A case whose first part of the name is a tag; the engines' hardware flags are appended to each command."""
     first = name.partition("/")[0]
     compiled = engine.startswith("compiled")
-    words = {first, *tags.split(), *({"engine"} if engine not in {"", "pytorch"} else ())}
+    words = {first, *tags.split(), *({"engine"} if engine else ())}
     needed = tuple(f"train/{each}" for each in needs)
     return Case(name, commands, frozenset(words), needs=needed, is_compiled=compiled)
 
@@ -369,21 +365,7 @@ def _generating() -> Iterator[Case]:
         tags="decoding", needs=("gpt-long",),
     )  # fmt: skip
     for engine, hardware in _ENGINES.items():
-        if engine == "pytorch":
-            continue
-        for name in (
-            "gpt-long",
-            "gpt2",
-            "llama",
-            "neox",
-            "alibi",
-            "t5",
-            "window",
-            "relative",
-            "silu",
-            "experts",
-            "lstm",
-        ):
+        for name in _OF_ENGINES:
             command = plain.format(run=name, hardware=hardware)
             yield _case(
                 f"generate/{engine}/{name}",
@@ -416,8 +398,6 @@ def _translating() -> Iterator[Case]:
             tags="translation decoding", needs=("translation-long", "translation"),
         )  # fmt: skip
     for engine, hardware in _ENGINES.items():
-        if engine == "pytorch":
-            continue
         for name in ("translation-long", "one-stack"):
             command = f"translate runs/{name} text/test.en --json {hardware}"
             yield _case(
@@ -485,13 +465,12 @@ def _scoring() -> Iterator[Case]:
         tags="scoring decoding", needs=("gpt-long", "questions", "labels", "translation"),
     )  # fmt: skip
     for engine, hardware in _ENGINES.items():
-        if engine != "pytorch":
-            yield _case(
-                f"perplexity/{engine}",
-                f"perplexity runs/gpt-long text/heldout.txt --json {hardware}",
-                f"perplexity runs/translation --source text/test.en --target text/test.de --json {hardware}",
-                tags="scoring decoding", needs=("gpt-long", "translation"), engine=engine,
-            )  # fmt: skip
+        yield _case(
+            f"perplexity/{engine}",
+            f"perplexity runs/gpt-long text/heldout.txt --json {hardware}",
+            f"perplexity runs/translation --source text/test.en --target text/test.de --json {hardware}",
+            tags="scoring decoding", needs=("gpt-long", "translation"), engine=engine,
+        )  # fmt: skip
     yield _case(
         "attention/text",
         f"attention runs/gpt-long 'The road was steep' --json {HARDWARE}",

@@ -1,6 +1,5 @@
 """What the experiment shows, as the page docs/explanation/history.md."""
 
-import platform
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from tests.benchmarks.history.lengths import Lengths
 from tests.benchmarks.history.systems import SYSTEMS, System
 from tests.benchmarks.history.translation import LENGTHS, Experiment, Result
+from tests.benchmarks.report import processor_name
 from tests.benchmarks.runs import lm
 
 SENTENCE = "A man in a blue shirt is standing on a ladder cleaning a window."
@@ -51,7 +51,7 @@ def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str
         _BEGINNING.format(
             minutes=experiment.seconds / 60, dtype=experiment.dtype, text="" if lengths is None else " --text text.txt"
         ),
-        f"Measured on {_processor()}, torch {torch.__version__}, {first.dtype}, seeds {seeds};\n"
+        f"Measured on {processor_name()}, torch {torch.__version__}, {first.dtype}, seeds {seeds};\n"
         "BLEU is sacreBLEU's, 13a and cased, of greedy translations, of each seed and their mean.\n",
         "\n".join(_table(results)),
         "\n## By the length of the source\n",
@@ -116,11 +116,3 @@ def _pictures(experiment: Experiment, seed: int, folder: Path) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield "|-" * len(drawn) + "|"
     yield f"| {' | '.join(images)} |"
-
-
-def _processor() -> str:
-    """What the machine calls its processor."""
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
