@@ -150,14 +150,13 @@ def evaluate(
         _refuse_other_kinds(run, run_config)
         options.refuse_ineffective("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
-        _refuse_contradictions(run, hypotheses, out, sources=source or pairs)
-        _refuse_missing_references(target, pairs, is_source_given=source is not None)
+        _check_texts(run, hypotheses, out, source=source, target=target, pairs=pairs)
     elif versus is not None and not versus.is_dir():
         raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
     if heads is not None and source is None and not pairs:
         raise UsageError("--heads needs --source or --pairs: give that too")
-    targets, others = target or (), [str(path) for path in (heads, versus) if path is not None]
-    refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *others])
+    targets, paths = target or (), [str(path) for path in (heads, versus) if path is not None]
+    refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *paths])
     from cli.translation import evaluation
 
     if run is not None and is_held_out:
@@ -166,12 +165,11 @@ def evaluate(
         texts = evaluation.read_pairs(pairs, heads, run=run, options=options)
     else:
         texts = evaluation.read_texts(source, targets, heads)
-    evaluation.check_runs(
-        [path for path in (run, versus) if path is not None], has_dependency_heads=texts.heads is not None
-    )
+    runs = [path for path in (run, versus) if path is not None]
+    evaluation.check_runs(runs, has_dependency_heads=texts.heads is not None)
     config = ScoringConfig(**options["scoring"])
-    translators = evaluation.RunTranslator(options, language, texts)
-    lines = translators.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
+    translator = evaluation.RunTranslator(options, language, texts)
+    lines = translator.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
     first = evaluation.SystemOutput(str(run or hypotheses), lines)
     if out is not None:
         evaluation.write_system(out, first)
@@ -179,10 +177,9 @@ def evaluate(
     if versus is None:
         evaluation.report_scores(first, texts.references, config, as_json=as_json)
         return
-    others = translators.translate(versus) if versus.is_dir() else evaluation.read_system(str(versus), targets, texts)
-    evaluation.report_comparison(
-        first, evaluation.SystemOutput(str(versus), others), texts.references, config, as_json=as_json
-    )
+    lines = translator.translate(versus) if versus.is_dir() else evaluation.read_system(str(versus), targets, texts)
+    second = evaluation.SystemOutput(str(versus), lines)
+    evaluation.report_comparison(first, second, texts.references, config, as_json=as_json)
 
 
 def _evaluate_classifier(
@@ -199,11 +196,8 @@ def _evaluate_classifier(
     from lm.evaluation.held_out import open_held_out_text
 
     data = loaded.config.data.for_other_files(**{"supervised": True, **options["data"]})
-    corpus = (
-        find_text_files(files, data, FilesConfig(**options["files"]))
-        if files
-        else TextFiles([open_held_out_text(loaded)])
-    )
+    reading = FilesConfig(**options["files"])
+    corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
     print_notes(corpus.notes)
     readable = select_readable(corpus)
     scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
@@ -232,26 +226,28 @@ def _refuse_other_kinds(run: Path, config: RunConfig) -> None:
         raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")
 
 
-def _refuse_missing_references(target: list[str] | None, pairs: list[str] | None, *, is_source_given: bool) -> None:
-    """Raise UsageError unless references are given in one way."""
-    if not target and not pairs:
-        raise UsageError("what are the translations compared with? Give reference translations (--target, or --pairs)")
-    if pairs and (target or is_source_given):
-        raise UsageError("pairs have source and target in one file: leave out --source and --target, or --pairs")
-
-
-def _refuse_contradictions(
-    run: Path | None, hypotheses: str | None, out: Path | None, *, sources: str | list[str] | None
+def _check_texts(
+    run: Path | None,
+    hypotheses: str | None,
+    out: Path | None,
+    *,
+    source: str | None,
+    target: list[str] | None,
+    pairs: list[str] | None,
 ) -> None:
-    """Raise UsageError unless there is exactly one system: a run and its source, or finished translations."""
+    """Raise UsageError unless there are a run and its source, or finished translations; and references, in one way."""
     if (run is None) == (hypotheses is None):
         raise UsageError(
             "what is to be scored? Give a classifier and a file of labelled examples, a run that translates with "
             "--source or --pairs, or translations with --hypotheses"
         )
-    if run is not None and not sources:
+    if run is not None and not (source or pairs):
         raise UsageError("a run needs something to translate: give --source, or --pairs")
     if hypotheses is not None and out is not None:
         raise UsageError("--out writes the translations of a run; these exist already (--hypotheses)")
     if out is not None:
         check_writable(out)
+    if not target and not pairs:
+        raise UsageError("what are the translations compared with? Give reference translations (--target, or --pairs)")
+    if pairs and (target or source is not None):
+        raise UsageError("pairs have source and target in one file: leave out --source and --target, or --pairs")

@@ -66,7 +66,7 @@ class CommandMode:
     """What is known about a command.
 
     Attributes:
-        values: see `Invocation`.
+        values: of options and arguments.
         config: settings of a new run; in the stage "settings".
         is_regularised: whether regularisation is still to be chosen, by the number of epochs.
         files: lists the named texts, in the stage "files"; called only if needed.
@@ -120,41 +120,29 @@ class IneffectiveRule:
 
 
 def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (fields of `CommandMode`)
-    """Raise UsageError if a typed option has no effect in the mode of the command.
+    """Raise UsageError if a typed option has no effect in the mode of the command, as far as that is known by now.
 
-    Args:
-        invocation: the command line.
-        stage: what is known by now.
-        known: fields of `CommandMode`.
+    What is `known` are fields of `CommandMode`.
     """
     mode = CommandMode(invocation.values, **known)
     for rule in RULES:
         if rule.stage != stage or invocation.command not in rule.commands:
             continue
-        idle = [flag for flag in rule.flags if flag in invocation.typed and not _is_neutral(rule, flag, mode[flag])]
-        if idle and rule.applies(mode):
-            raise UsageError(_format_refusal(rule, [invocation.typed[flag] for flag in idle], invocation))
-
-
-def _is_neutral(rule: IneffectiveRule, flag: str, value: Any) -> bool:  # noqa: ANN401
-    return flag in rule.neutral and value == rule.neutral[flag]
-
-
-def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], invocation: Invocation) -> str:
-    """Return the message; options set by the environment are named by their variables."""
-    where = invocation.name_options(rule.where)
-    verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
-    instead = invocation.name_options(rule.instead).replace("leave it out", f"leave {pronoun} out")
-    return f"{', '.join(flags)} {verb} no effect {where}: {instead}"
+        flags = [
+            invocation.typed[flag]
+            for flag in rule.flags
+            if flag in invocation.typed and not (flag in rule.neutral and mode[flag] == rule.neutral[flag])
+        ]
+        if flags and rule.applies(mode):
+            verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
+            where, instead = invocation.name_options(rule.where), invocation.name_options(rule.instead)
+            instead = instead.replace("leave it out", f"leave {pronoun} out")
+            raise UsageError(f"{', '.join(flags)} {verb} no effect {where}: {instead}")
 
 
 def config_flags(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the flags of a config class, except those of some fields."""
     return tuple(option.flag for option in list_options(config) if option.name not in but)
-
-
-def _is_greedy(mode: CommandMode) -> bool:
-    return bool(mode["--greedy"]) or _has_greedy_temperature(mode)
 
 
 def _has_greedy_temperature(mode: CommandMode) -> bool:
@@ -499,7 +487,8 @@ _OF_GENERATION = (
         "with --greedy, which always takes the most likely token", neutral={"--temperature": 0},
     ),
     IneffectiveRule(
-        _CONTINUING, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token",
+        _CONTINUING, _CUTTING, _has_greedy_temperature,
+        "with --temperature 0, which always takes the most likely token",
     ),
     IneffectiveRule(
         _CONTINUING, ("--min-tokens",), lambda mode: bool(mode["--ignore-eos"]),

@@ -128,13 +128,13 @@ def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextF
 def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
     """Print the text coloured by surprisal, or with the bits of each token beneath it."""
     names = [file.name for file in files]
-    whole = merge_into_spans(segments)
+    spans = merge_into_spans(segments)
     columns = shutil.get_terminal_size().columns
     width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
     for part in (
-        render_coloured(whole, names, width=width)
+        render_coloured(spans, names, width=width)
         if is_colour_enabled()
-        else render_digits(whole, names, width=columns)
+        else render_digits(spans, names, width=columns)
     ):
         sys.stdout.write(part)
     print()
@@ -296,18 +296,18 @@ def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json:
 
 
 def _row(cost: DtypeCost, first: DtypeCost) -> list[str]:
-    beyond = cost.relative_increase(first) if cost is not first else None
-    difference = "–" if beyond is None else f"{beyond:+.3%}"
+    increase = cost.relative_increase(first) if cost is not first else None
+    difference = "–" if increase is None else f"{increase:+.3%}"
     bits = format_value(cost.result.bits_per_byte, 4)
     return [cost.dtype, bits, difference, format_bytes(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
 
 
 def _figures(cost: DtypeCost, first: DtypeCost) -> dict[str, Any]:
-    beyond = cost.relative_increase(first)
+    increase = cost.relative_increase(first)
     return {
         "dtype": cost.dtype,
         "bits_per_byte": cost.result.bits_per_byte,
-        "difference_percent": None if beyond is None else 100 * beyond,
+        "difference_percent": None if increase is None else 100 * increase,
         "weight_bytes": cost.weight_bytes,
         "tokens_per_second": cost.tokens_per_second,
         "tokens": cost.result.tokens,

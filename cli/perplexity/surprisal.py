@@ -17,15 +17,11 @@ from lm.evaluation.surprisal import TextSpan
 
 @dataclass(frozen=True)
 class SurprisalLevel:
-    """A level of the colour scale.
+    """A level of the colour scale."""
 
-    Attributes:
-        least: lower bound in bits.
-        attributes: SGR codes: faint, or text and background from the 256-colour palette, which themes don't change.
-    """
-
-    least: float
+    lower_bits: float
     attributes: str
+    """SGR codes: faint, or text and background from the 256-colour palette, which themes don't change."""
 
     def paint(self, text: str) -> str:
         """Wrap a text in the escape sequences of this level."""
@@ -55,12 +51,12 @@ def nats_to_bits(nats: float) -> float:
 
 def find_level(nats: float) -> int:
     """Return the level index of a surprisal; the first for NaN."""
-    return 0 if isnan(nats) else bisect_right(LEVELS, nats_to_bits(nats), key=lambda step: step.least) - 1
+    return 0 if isnan(nats) else bisect_right(LEVELS, nats_to_bits(nats), key=lambda level: level.lower_bits) - 1
 
 
 def format_ranges() -> list[str]:
     """Return the range of each level, in bits."""
-    limits = [f"{step.least:g}" for step in LEVELS]
+    limits = [f"{level.lower_bits:g}" for level in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
 
 
@@ -69,7 +65,7 @@ def render_coloured(spans: Iterable[TextSpan], names: Sequence[str], *, width: i
 
     With a width, rows end between tokens: a terminal that wraps may fill the rest of a row with the background.
     """
-    swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, format_ranges(), strict=True))
+    swatches = (level.paint(f" {name} ") for level, name in zip(LEVELS, format_ranges(), strict=True))
     yield f"bits per token: {' '.join(swatches)}\n"
     column = 0
     for heading, span in _with_headings(spans, names):

@@ -114,13 +114,13 @@ def _reason_of(reasons: Mapping[str, str], *names: str) -> str:
 
 def _format_expected(forecast: BudgetForecast) -> str:
     """Format the expected bits/byte on held-out text."""
-    least, most = (factor * estimate_bits_per_byte(forecast.ngram_bits) for factor in _EXPECTED_RANGE)
+    low, high = (factor * estimate_bits_per_byte(forecast.ngram_bits) for factor in _EXPECTED_RANGE)
     few, many = _EXPECTED_TOKENS
     if forecast.tokens < few:
-        return f"at best {least:.2f} bits/byte, likely more"
+        return f"at best {low:.2f} bits/byte, likely more"
     if forecast.tokens > many:
-        return f"{most:.2f} bits/byte or less"
-    return f"{least:.2f} to {most:.2f} bits/byte"
+        return f"{high:.2f} bits/byte or less"
+    return f"{low:.2f} to {high:.2f} bits/byte"
 
 
 def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
