@@ -140,7 +140,8 @@ def evaluate(
         if files and run_config.model.translates:
             instead = f"lm evaluate {run} --source FILE --target FILE (or --pairs FILE) scores its translations"
             raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
-        if files or (is_held_out and _classifies(run_config, labels)):
+        classifies = run_config.is_classifier or (labels is not None and run_config.has_completions)
+        if files or (is_held_out and classifies):
             if is_held_out and has_piped_text():
                 files, is_held_out = [STDIN], False
             options.refuse_ineffective("files", is_held_out=is_held_out)
@@ -208,12 +209,6 @@ def _evaluate_classifier(
     else:
         classification_report.print_report(scores, run=str(run), is_held_out=not files)
     classification_report.warn(scores)
-
-
-def _classifies(config: RunConfig, labels: str | None) -> bool:
-    """Whether a run is a classifier, or a decoder whose labels are in the file `labels`."""
-    learned_examples = config.data.supervised and not config.model.is_masked
-    return config.is_classifier or (labels is not None and learned_examples)
 
 
 def _refuse_other_kinds(run: Path, config: RunConfig) -> None:

@@ -134,6 +134,11 @@ class RunConfig:
         return "classifies texts" if self.is_classifier else self.model.purpose
 
     @property
+    def has_completions(self) -> bool:
+        """Whether it is a decoder trained on examples, whose completions are scored or ranked."""
+        return self.data.supervised and not self.model.is_masked
+
+    @property
     def has_language_tags(self) -> bool:
         """Return whether sources begin with a language tag, if the tokenizer has tags.
 
