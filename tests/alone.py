@@ -41,11 +41,11 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all in tests/")
     parser.add_argument("--cache", nargs="+", choices=["empty", "filled"], default=["empty", "filled"])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    given = parser.parse_args()
-    files = given.files or sorted((ROOT / "tests").rglob("test_*.py"))
+    arguments = parser.parse_args()
+    files = arguments.files or sorted((ROOT / "tests").rglob("test_*.py"))
     failed = 0
-    for cache in given.cache:
-        with tempfile.TemporaryDirectory(prefix="lm-home-") as folder, ThreadPoolExecutor(given.jobs) as pool:
+    for cache in arguments.cache:
+        with tempfile.TemporaryDirectory(prefix="lm-home-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
             environment = home(Path(folder), is_filled=cache == "filled")
             told = pool.map(lambda file, environment=environment: failure(file, environment), files)
             for file, output in zip(files, told, strict=True):
@@ -56,7 +56,7 @@ def main() -> int:
             if cache == "empty" and changed:
                 failed += 1
                 print(f"FAILED: tests wrote into the user's home: {changed[:10]}", flush=True)
-    print(f"{len(files)} files with {' and '.join(given.cache)} caches: {failed} failures")
+    print(f"{len(files)} files with {' and '.join(arguments.cache)} caches: {failed} failures")
     return 1 if failed else 0
 
 

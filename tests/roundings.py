@@ -44,15 +44,15 @@ def main() -> int:
     """Run the tests under each setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="all cases, each setting alone")
-    given, options = parser.parse_known_args()
+    arguments, options = parser.parse_known_args()
     failed = []
-    for name, setting in (ROUNDINGS if given.all else QUICK).items():
+    for name, setting in (ROUNDINGS if arguments.all else QUICK).items():
         if not is_possible(setting):
             print(f"== {name}: not on this processor", flush=True)
             continue
         print(f"== {name}: {' '.join(f'{variable}={value}' for variable, value in setting.items())}", flush=True)
         command = [sys.executable, "-m", "pytest", "-m", "numerical and not slow", *PARALLEL]
-        command += [] if given.all else ["--cases", "1"]
+        command += [] if arguments.all else ["--cases", "1"]
         if subprocess.run([*command, *options], env={**os.environ, **setting}).returncode:
             failed.append(name)
     print("\n".join(f"failed: {name}" for name in failed) or "passed under all of them")

@@ -40,23 +40,24 @@ def main() -> None:
         "--tinyshakespeare", type=Path, metavar="FILE", default=os.environ.get("TINYSHAKESPEARE") or CORPUS_PLACES[0],
         help="corpus of the claim nanogpt [default: TINYSHAKESPEARE, else %(default)s]",
     )  # fmt: skip
-    given = parser.parse_args()
-    if given.rounds is not None and given.rounds < 1:
+    arguments = parser.parse_args()
+    if arguments.rounds is not None and arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
     try:  # names don't depend on the machine
-        selected(all_claims(training_dtype="float32", corpus=None), given.claims)
+        selected(all_claims(training_dtype="float32", corpus=None), arguments.claims)
     except ValueError as error:
         parser.error(str(error))
     machine = call_in_process(Task("machine.describe"))
     claims = selected(
-        all_claims(training_dtype=machine["training_dtype"], corpus=given.tinyshakespeare.absolute()), given.claims
+        all_claims(training_dtype=machine["training_dtype"], corpus=arguments.tinyshakespeare.absolute()),
+        arguments.claims,
     )
     described = describe_machine(instructions=machine["instructions"])
     try:
-        results = measure_all(claims, rounds=given.rounds)
+        results = measure_all(claims, rounds=arguments.rounds)
     except KeyboardInterrupt:
         sys.exit(130)
-    print(as_json(described, results) if given.json else markdown(described, results))
+    print(as_json(described, results) if arguments.json else markdown(described, results))
     sys.exit(any((each.problem or "").startswith("failed") for _, found in results for each in found))
 
 

@@ -205,15 +205,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=Setting.threads)
     parser.add_argument("--seconds", type=float, default=2.0, help="for the time of each kind at each length, about")
     parser.add_argument("--growth", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.growth:
-        _print_growth(given.growth)
+    arguments = parser.parse_args()
+    if arguments.growth:
+        _print_growth(arguments.growth)
         return
-    setting = Setting(given.d_model, given.heads, given.dropout, given.positions, given.threads, given.layers)
+    setting = Setting(
+        arguments.d_model, arguments.heads, arguments.dropout, arguments.positions, arguments.threads, arguments.layers
+    )
     print(f"float32 on cpu, {setting.threads} threads, one sequence, d_model {setting.d_model}, {setting.heads} heads,")
     print(f"{setting.layers} layers, dropout {setting.dropout}, positions {setting.positions}, torch", end=" ")
     print(torch.__version__ + "\n")
-    report(costs(given.lengths, given.kinds, setting, seconds=given.seconds))
+    report(costs(arguments.lengths, arguments.kinds, setting, seconds=arguments.seconds))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What `lm train --budget` makes of a time, against runs of the same time whose size was set by hand.
+"""Compare `lm train --budget` with runs of the same time whose size and regularisation are set by hand.
 
     python -m tests.benchmarks.budget CORPUS [--budgets 2m 5m 10m] [--seed 1] [-- flags of lm train]
 
-For each budget: the run that is given nothing else, then a grid of sizes and of what holds it back. Prints a table in
-Markdown: wall time of the whole command as a ratio of the budget, and bits per byte of the whole validation split, of
-the best checkpoint, and of the last.
+Prints a table in Markdown, with a row for each budget and each point of a grid: wall time of the whole command relative
+to the budget, and bits/byte of the validation split, of the best and of the last checkpoint.
 """
 
 import argparse
@@ -32,7 +31,7 @@ GRID: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run: wall time as a ratio of its budget, and bits per byte at best and in the end."""
+    """Wall time of a run relative to its budget, and bits/byte of its best and last checkpoint."""
 
     ratio: float
     best: float
@@ -47,15 +46,15 @@ def outcome(corpus: Path, budget: str, flags: Sequence[str]) -> Outcome:
 
 
 def main() -> None:
-    """Run after run, row after row."""
+    """Train, and print row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--budgets", nargs="+", default=["2m", "5m", "10m"])
-    given, flags = parser.parse_known_args()
+    arguments, flags = parser.parse_known_args()
     print("| budget | run | wall time | best | last |\n|-|-|-|-|-|")
-    for budget in given.budgets:
+    for budget in arguments.budgets:
         for name, settings in GRID.items():
-            found = outcome(given.corpus, budget, [*settings, *(flag for flag in flags if flag != "--")])
+            found = outcome(arguments.corpus, budget, [*settings, *(flag for flag in flags if flag != "--")])
             print(f"| {budget} | {name} | {found.ratio:.1%} | {found.best:.4f} | {found.last:.4f} |", flush=True)
 
 

@@ -102,21 +102,21 @@ def main() -> None:
     parser.add_argument("--type")
     for name, default in (("number", 50), ("tokens", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    loaded = load_model(given.run, Hardware("cpu", "float32", 1))
+    loaded = load_model(arguments.run, Hardware("cpu", "float32", 1))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        print(export_run(given.run, out, ExportConfig(to=given.to, type=given.type))["model"])
+        print(export_run(arguments.run, out, ExportConfig(to=arguments.to, type=arguments.type))["model"])
         if loaded.model.config.translates:
-            lines = [line for line in read_file_lines(given.text) if line.strip()][: given.number]
+            lines = [line for line in read_file_lines(arguments.text) if line.strip()][: arguments.number]
             compare_translations(loaded, out, lines)
             return
-        starts = prompts(loaded, given.text, given.number)
-        if given.to == "gguf":
-            continued = by_llama_cpp(out, starts, given.tokens)
+        starts = prompts(loaded, arguments.text, arguments.number)
+        if arguments.to == "gguf":
+            continued = by_llama_cpp(out, starts, arguments.tokens)
         else:
-            continued = by_ctranslate2(out, loaded, starts, given.tokens)
+            continued = by_ctranslate2(out, loaded, starts, arguments.tokens)
         compare(loaded, starts, continued)
 
 

@@ -1,8 +1,8 @@
 """The memory that it takes to import a sharded checkpoint and to load the run: `python -m tests.benchmarks.importing`.
 
-A Llama with random weights is written in shards, in a process of its own. Then `lm import`, and loading the run and
-reading a text with it, are each measured in a fresh process: the most memory that was resident, less what was resident
-before, over the bytes of the weights. Pages of files that are mapped count, though the system may take them back.
+A Llama with random weights is written in shards, in a process of its own. Then `lm import`, and loading the run with a
+forward pass, are each measured in a fresh process: the growth of its peak memory, relative to the bytes of the weights.
+Mapped pages of files count, though the system may reclaim them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def write(folder: Path, megabytes: int) -> None:
 
 
 def measured(step: str, folder: Path) -> tuple[int, int]:
-    """Bytes resident before a step, and the most that were during it."""
+    """Return the peak memory in bytes before a step and after it."""
     from lm.checkpoint import load_model
     from lm.interop.hugging_face.importing import import_model
 
@@ -55,14 +55,14 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--step", choices=["write", "import", "load"])
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    if given.step == "write":
-        write(given.folder / "model", given.megabytes)
-    elif given.step:
-        print(*measured(given.step, given.folder))
+    arguments = parser.parse_args()
+    if arguments.step == "write":
+        write(arguments.folder / "model", arguments.megabytes)
+    elif arguments.step:
+        print(*measured(arguments.step, arguments.folder))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            _all(Path(folder), given.megabytes)
+            _all(Path(folder), arguments.megabytes)
 
 
 def _all(folder: Path, megabytes: int) -> None:
@@ -72,9 +72,10 @@ def _all(folder: Path, megabytes: int) -> None:
     weights = sum(path.stat().st_size for path in shards)
     print(f"weights {weights / 1e6:.0f} MB in {len(shards)} shards")
     for step in ("import", "load"):
-        told = subprocess.run([*command, "--step", step], check=True, capture_output=True, text=True).stdout
-        before, most = map(int, told.split())
-        print(f"{step:<7} {before / 1e6:.0f} MB before, {most / 1e6:.0f} MB at most: {(most - before) / weights:.2f} x")
+        printed = subprocess.run([*command, "--step", step], check=True, capture_output=True, text=True).stdout
+        before, after = map(int, printed.split())
+        growth = (after - before) / weights
+        print(f"{step:<7} peak memory {before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after: {growth:.2f} x")
 
 
 if __name__ == "__main__":

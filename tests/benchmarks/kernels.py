@@ -124,15 +124,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each way at each shape")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    hardware = Hardware("cpu", "float32", given.threads)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    hardware = Hardware("cpu", "float32", arguments.threads)
     with torch.no_grad():
-        show("product", products(), seconds=given.seconds, hardware=hardware)
+        show("product", products(), seconds=arguments.seconds, hardware=hardware)
     for name in native_dtypes("cpu"):
         dtype = getattr(torch, name)
         for what, kind in (("attention", attentions), ("dropout", dropouts), ("loss", losses)):
-            show(f"{what} in {name}", kind(dtype), seconds=given.seconds, hardware=hardware)
+            show(f"{what} in {name}", kind(dtype), seconds=arguments.seconds, hardware=hardware)
 
 
 if __name__ == "__main__":

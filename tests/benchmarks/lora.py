@@ -39,21 +39,21 @@ from tests.benchmarks.supervised import Question, accuracy, pretrained, question
 def configuration(steps: int, d_model: int) -> RunConfig:
     """The preset tiny of a width, on one thread."""
     rate = round(0.02 * (128 / d_model) ** 0.5, 5)
-    given = {
+    changes = {
         "model": {"d_model": d_model}, "training": {"steps": steps, "evaluate_every": 0, "learning_rate": rate},
         "hardware": {"threads": 1},
     }  # fmt: skip
-    return build_run_config("tiny", given)
+    return build_run_config("tiny", changes)
 
 
-def settings(base: RunConfig, way: str, rate: float, given: argparse.Namespace, *, seed: int) -> RunConfig:
+def settings(base: RunConfig, way: str, rate: float, arguments: argparse.Namespace, *, seed: int) -> RunConfig:
     """How the task is learned, in one of the ways."""
     training = dataclasses.replace(
-        base.training, steps=given.steps, learning_rate=rate, warmup_steps=given.steps // 8, evaluate_every=0,
+        base.training, steps=arguments.steps, learning_rate=rate, warmup_steps=arguments.steps // 8, evaluate_every=0,
         optimizer="muon" if way == "full" else way, seed=seed,
     )  # fmt: skip
-    data = dataclasses.replace(base.data, supervised=True, validation=given.held_out)
-    lora = LoraConfig(rank=None if way == "full" else given.rank)
+    data = dataclasses.replace(base.data, supervised=True, validation=arguments.held_out)
+    lora = LoraConfig(rank=None if way == "full" else arguments.rank)
     return dataclasses.replace(base, training=training, data=data, lora=lora, plan=None)
 
 
@@ -72,25 +72,25 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["full:0.01", "adamw:0.01", "muon:0.02"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--questions", type=int, default=300)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     chance = random.Random(0)
-    known = ((questions("train"), 2000), (questions("heldout"), given.questions))
+    known = ((questions("train"), 2000), (questions("heldout"), arguments.questions))
     examples, asked = (chance.sample(found, min(number, len(found))) for found, number in known)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given.held_out = str(written(folder / "questions.jsonl", asked))
-        base = pretrained(folder, configuration(given.pretraining, given.d_model))
+        arguments.held_out = str(written(folder / "questions.jsonl", asked))
+        base = pretrained(folder, configuration(arguments.pretraining, arguments.d_model))
         found = find_checkpoint(base.folder)
         task = scan_corpus(
             find_text_files([str(written(folder / "task.jsonl", examples))], DataConfig(supervised=True)),
-            settings(base.config, "full", 1.0, given, seed=0).data,
+            settings(base.config, "full", 1.0, arguments, seed=0).data,
         )
         data = TrainingCorpus(prepare_corpus(task, base.tokenizer, folder=folder / "task").folder, base.tokenizer)
-        print(f"{len(examples)} examples, {len(asked)} questions, {given.steps} steps", flush=True)
+        print(f"{len(examples)} examples, {len(asked)} questions, {arguments.steps} steps", flush=True)
         print(f"{'way':<6} {'rate':>7} seed    loss  accuracy  trained  CPU time of a step", flush=True)
-        for way, rate in (each.split(":") for each in given.rates):
-            for seed in given.seeds:
-                config = settings(base.config, way, float(rate), given, seed=seed)
+        for way, rate in (each.split(":") for each in arguments.rates):
+            for seed in arguments.seeds:
+                config = settings(base.config, way, float(rate), arguments, seed=seed)
                 run = start_run(
                     folder / f"{way}-{rate}-{seed}", config, data, weights=load_weights(found),
                     base=found if config.lora else None,

@@ -1,4 +1,4 @@
-"""Log-probabilities of `lm perplexity` against a loop in float64 that predicts one token at a time.
+"""Compare log-probabilities of `lm perplexity` with a loop in float64 that predicts one token at a time.
 
     python -m tests.benchmarks.perplexity_exactness RUN FILE [--tokens 1500]
 
@@ -19,7 +19,7 @@ from lm.model.transformer import DecoderOnly
 
 
 def loop(model: DecoderOnly, tokens: list[int], context: int, stride: int) -> np.ndarray:
-    """Surprisal of tokens[1:], each predicted alone from what its window shows of the tokens before it."""
+    """Return the surprisal of tokens[1:], each predicted alone from the preceding tokens in its window."""
     nats, start = [], 0
     for place in range(1, len(tokens)):
         while place > start + context:  # the first window that predicts this token

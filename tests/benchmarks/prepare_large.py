@@ -4,12 +4,11 @@
     python tests/benchmarks/prepare_large.py kills [--megabytes 200] [--files 10] [--kills 10] [--seed 0]
     python tests/benchmarks/prepare_large.py parts [--megabytes 200] [--files 10] [--parts 2]
 
-The corpus is made of the stories that ship, shuffled again for each file. `memory` prints for each number of processes
-how long the command took, its processor time, and its memory: the most that all its processes ever had resident at the
-same time, looked at fifty times a second, and the most that the first one had. `kills` ends the command, with a signal
-that no process can catch, at moments drawn by a seed, starts it again, and checks that no finished part is made twice
-and that the folder is that of an unbroken run, byte for byte. `parts` prepares a corpus in several shares, and checks
-that joined they are the same folder, too. What a busy machine distorts is the time, not the processor time.
+The corpus is made of the stories that ship, shuffled again for each file. `memory` prints, for each number of
+processes, wall time, CPU time and peak memory: of all processes together, sampled fifty times a second, and of the
+first. `kills` kills the command at random moments, starts it again, and checks that no finished chunk is computed twice
+and that the folder equals that of an uninterrupted run. `parts` prepares a corpus in several partitions, and checks
+that the joined folder equals it too. On a busy machine, CPU time is reliable and wall time is not.
 """
 
 import argparse
@@ -72,25 +71,25 @@ def command(corpus: Path, out: Path, *more: str) -> list[str]:
 
 
 @dataclass
-class Used:
-    """What a command has used: seconds, seconds of processors, bytes, and how many processes it had."""
+class Usage:
+    """Wall and CPU seconds of a command, and the peak memory of all its processes and of the first one, in bytes."""
 
     seconds: float
-    processor: float
+    cpu_seconds: float
     memory: int
-    of_first: int
+    memory_of_first: int
 
 
-def measured(arguments: list[str]) -> Used:
+def run_measured(arguments: list[str]) -> Usage:
     began, before = time.perf_counter(), children_seconds()
-    memory = of_first = 0
+    memory = memory_of_first = 0
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     while process.poll() is None:
         resident = [resident_of(identity) for identity in (process.pid, *children_of(process.pid))]
-        memory, of_first = max(memory, sum(resident)), max(of_first, resident[0])
+        memory, memory_of_first = max(memory, sum(resident)), max(memory_of_first, resident[0])
         time.sleep(0.02)
     assert process.returncode == 0
-    return Used(time.perf_counter() - began, children_seconds() - before, memory, of_first)
+    return Usage(time.perf_counter() - began, children_seconds() - before, memory, memory_of_first)
 
 
 def children_seconds() -> float:
@@ -114,22 +113,22 @@ def resident_of(identity: int) -> int:
 
 
 def memory(arguments: argparse.Namespace, folder: Path) -> None:
-    sums = set()
+    checksums = set()
     for number in arguments.processes:
         out = folder / f"out-{number}"
         os.environ["LM_CACHE"] = str(folder / f"cache-{number}")  # so that each trains the tokenizer
-        used = measured(command(folder / "corpus", out, "--processes", str(number)))
-        sums.add(sum_of(out))
+        usage = run_measured(command(folder / "corpus", out, "--processes", str(number)))
+        checksums.add(checksum(out))
         print(
-            f"{arguments.megabytes} MB in {arguments.files} files, --processes {number}: {used.seconds:.0f} s, "
-            f"{used.processor:.0f} s of processors, {used.memory / 1e6:.0f} MB in all, {used.of_first / 1e6:.0f} MB in "
-            "the first process",
+            f"{arguments.megabytes} MB in {arguments.files} files, --processes {number}: {usage.seconds:.0f} s, "
+            f"{usage.cpu_seconds:.0f} s of CPU time, {usage.memory / 1e6:.0f} MB in all, "
+            f"{usage.memory_of_first / 1e6:.0f} MB in the first process",
             flush=True,
         )
-    print("the same folder, byte for byte" if len(sums) == 1 else "DIFFERENT FOLDERS")
+    print("the same folder, byte for byte" if len(checksums) == 1 else "DIFFERENT FOLDERS")
 
 
-def sum_of(folder: Path) -> str:
+def checksum(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         digest.update(path.name.encode())
@@ -141,45 +140,46 @@ def sum_of(folder: Path) -> str:
 
 def kills(arguments: argparse.Namespace, folder: Path) -> None:
     corpus, drawn = folder / "corpus", random.Random(arguments.seed)
-    whole = measured(command(corpus, folder / "whole"))
-    print(f"unbroken: {whole.seconds:.0f} s, {whole.processor:.0f} s of processors", flush=True)
-    out, left, repeated = folder / "out", arguments.kills, 0
-    while left:
-        kept = finished(out)
+    usage = run_measured(command(corpus, folder / "whole"))
+    print(f"uninterrupted: {usage.seconds:.0f} s, {usage.cpu_seconds:.0f} s of CPU time", flush=True)
+    out, n_kills, n_repeated = folder / "out", 0, 0
+    while n_kills < arguments.kills:
+        before = finished(out)
         process = subprocess.Popen(command(corpus, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            process.wait(drawn.uniform(0, whole.seconds / 3))
+            process.wait(drawn.uniform(0, usage.seconds / 3))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            left -= 1
+            n_kills += 1
             time.sleep(0.2)  # in which its processes end, as it has
-        repeated += sum(kept[name] != made for name, made in finished(out).items() if name in kept)
-        print(f"killed {arguments.kills - left}: {len(kept)} parts before, {len(finished(out))} after", flush=True)
+        after = finished(out)
+        n_repeated += sum(before[name] != identity for name, identity in after.items() if name in before)
+        print(f"killed {n_kills}: {len(before)} chunks before, {len(after)} after", flush=True)
         if out.exists():
-            assert sum_of(out) == sum_of(folder / "whole")
+            assert checksum(out) == checksum(folder / "whole")
             subprocess.run(["rm", "-r", str(out)], check=True)
     subprocess.run(command(corpus, out), check=True, stdout=subprocess.DEVNULL)
-    assert sum_of(out) == sum_of(folder / "whole")
-    print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were recomputed")
+    assert checksum(out) == checksum(folder / "whole")
+    print(f"killed {n_kills} times: the same folder, {n_repeated} finished chunks were recomputed")
 
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:
-    """The finished parts of an unfinished folder, each with what tells it from one that was recomputed."""
-    found = {path.parent.name: path.stat() for path in out.with_name(f".{out.name}.parts").glob("*/part.json")}
-    return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items() if ".new-" not in name}
+    """Return the finished chunks of an unfinished folder, each with what tells it from one that was recomputed."""
+    chunks = {path.parent.name: path.stat() for path in out.with_name(f".{out.name}.parts").glob("*/part.json")}
+    return {name: (status.st_ino, status.st_mtime_ns) for name, status in chunks.items() if ".new-" not in name}
 
 
 def parts(arguments: argparse.Namespace, folder: Path) -> None:
     corpus, count = folder / "corpus", arguments.parts
-    shares = [folder / f"share-{number}" for number in range(1, count + 1)]
-    for number, share in enumerate(shares, 1):
-        subprocess.run(command(corpus, share, "--part", f"{number}/{count}"), check=True)
-    join = [sys.executable, "-m", "cli.main", "prepare", "--join", *map(str, shares), "-o", str(folder / "joined")]
+    partitions = [folder / f"part-{number}" for number in range(1, count + 1)]
+    for number, partition in enumerate(partitions, 1):
+        subprocess.run(command(corpus, partition, "--part", f"{number}/{count}"), check=True)
+    join = [sys.executable, "-m", "cli.main", "prepare", "--join", *map(str, partitions), "-o", str(folder / "joined")]
     subprocess.run(join, check=True)
     subprocess.run(command(corpus, folder / "whole"), check=True)
-    same = sum_of(folder / "joined") == sum_of(folder / "whole")
-    print(f"{count} shares joined: {'the same folder, byte for byte' if same else 'ANOTHER FOLDER'}")
+    is_same = checksum(folder / "joined") == checksum(folder / "whole")
+    print(f"{count} partitions joined: {'the same folder, byte for byte' if is_same else 'ANOTHER FOLDER'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each ingredient of the recipe is worth: the same run with one of them changed, on each corpus, for each seed.
+"""Ablations of the training recipe: the same run with one ingredient changed, on each corpus, for each seed.
 
     python -m tests.benchmarks.recipe CORPUS... [--seeds 1 2] [--only NAME...] [-- flags of lm train]
 
@@ -28,7 +28,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "RMSNorm": ("--norm", "rmsnorm"),
     "SwiGLU": ("--activation", "swiglu"),
     "ReLU²": ("--activation", "relu2"),
-    "no zero start": ("--no-zero-init",),
+    "no zero initialisation": ("--no-zero-init",),
     "an output layer of its own": ("--no-tie-embeddings",),
     "soft cap of 15": ("--softcap", "15"),
     "no value residual": ("--no-value-residual",),
@@ -39,7 +39,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 
 
 def measured(corpus: Path, flags: Sequence[str], seeds: Sequence[int]) -> tuple[float, float]:
-    """Mean bits per byte at the end, and median seconds of a step."""
+    """Return the mean bits/byte at the end, and the median step time in seconds."""
     bits, seconds = [], []
     for seed in seeds:
         _, [*_, last] = trained(corpus, "--seed", str(seed), "--evaluate-every", "0", *flags)
@@ -54,13 +54,13 @@ def main() -> None:
     parser.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", nargs="+", default=list(CHANGES), choices=list(CHANGES), metavar="NAME")
-    given, flags = parser.parse_known_args()
+    arguments, flags = parser.parse_known_args()
     flags = [flag for flag in flags if flag != "--"]
-    for corpus in given.corpora:
+    for corpus in arguments.corpora:
         print(f"\n{corpus.name}\n\n| change | bits per byte | difference | time of a step |\n|-|-|-|-|", flush=True)
         base: tuple[float, float] | None = None
-        for name in dict.fromkeys([RECIPE, *given.only]):
-            bits, seconds = measured(corpus, [*flags, *CHANGES[name]], given.seeds)
+        for name in dict.fromkeys([RECIPE, *arguments.only]):
+            bits, seconds = measured(corpus, [*flags, *CHANGES[name]], arguments.seeds)
             base = base or (bits, seconds)
             print(f"| {name} | {bits:.4f} | {bits - base[0]:+.4f} | {seconds / base[1]:.2f} |", flush=True)
 

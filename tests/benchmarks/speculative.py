@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.speculative RUN TEXT [--draft RUN ...] [--dtype float32] [--threads 1] [--rounds 3]
 
-A draft is a smaller run with the same tokenizer, or `prompt`. Texts begin with the first words of the documents of TEXT
-and are greedy, and drawn at temperature 0.8. Prints tokens per CPU second, which other work on the machine
-changes least, their ratio to those without a draft, the median over rounds, and how many guessed tokens were kept.
+A draft is a smaller run with the same tokenizer, or `prompt`. The prompts are the first words of documents of TEXT;
+they are continued greedily, and sampled at temperature 0.8. Prints tokens per CPU second (median over rounds), the
+ratio to decoding without a draft, and the acceptance rate of draft tokens.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def _draft(name: str, hardware: Hardware) -> DecoderOnly | str:
 
 
 def main() -> None:
-    """A table for greedy texts and one for drawn ones."""
+    """Print a table for greedy decoding and one for sampling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("text", type=Path)
@@ -56,12 +56,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     for name, default in (("threads", 1), ("rounds", 3), ("prompts", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    hardware = select_inference_hardware(HardwareConfig("cpu", given.dtype, given.threads))
-    torch.set_num_threads(given.threads)
-    loaded = load_model(given.run, hardware)
-    drafts = {"": None, **{name: _draft(name, hardware) for name in given.draft}}
-    texts = prompts(given.text, given.prompts)
+    arguments = parser.parse_args()
+    hardware = select_inference_hardware(HardwareConfig("cpu", arguments.dtype, arguments.threads))
+    torch.set_num_threads(arguments.threads)
+    loaded = load_model(arguments.run, hardware)
+    drafts = {"": None, **{name: _draft(name, hardware) for name in arguments.draft}}
+    texts = prompts(arguments.text, arguments.prompts)
     assert isinstance(loaded.model, DecoderOnly)
     for settings in (SamplingConfig(greedy=True), SamplingConfig(temperature=0.8, seed=0)):
         config = SamplingConfig(**{**vars(settings), "max_tokens": _TOKENS, "token_healing": False})
@@ -70,14 +70,14 @@ def main() -> None:
         }
         for generator in generators.values():
             rate(generator, texts[:1])
-        rounds = [[rate(each, texts) for each in generators.values()] for _ in range(given.rounds)]
-        print(f"\n{'greedy' if config.greedy else 'drawn'}, {given.dtype}, {given.threads} threads")
+        rounds = [[rate(each, texts) for each in generators.values()] for _ in range(arguments.rounds)]
+        print(f"\n{'greedy' if config.greedy else 'sampled'}, {arguments.dtype}, {arguments.threads} threads")
         for place, (name, generator) in enumerate(generators.items()):
-            found = statistics.median(each[place] for each in rounds)
-            ratio = statistics.median(each[place] / each[0] for each in rounds)
-            agreement = generator.acceptance_stats
-            kept = f"  kept {agreement.accepted / agreement.proposed:.0%} of the guesses" if agreement.proposed else ""
-            print(f"{name or 'no draft':<40} {found:>8.0f} tokens/s {ratio:>6.2f}{kept}", flush=True)
+            speed = statistics.median(rates[place] for rates in rounds)
+            ratio = statistics.median(rates[place] / rates[0] for rates in rounds)
+            stats = generator.acceptance_stats
+            accepted = f"  accepted {stats.accepted / stats.proposed:.0%} of draft tokens" if stats.proposed else ""
+            print(f"{name or 'no draft':<40} {speed:>8.0f} tokens/s {ratio:>6.2f}{accepted}", flush=True)
 
 
 if __name__ == "__main__":

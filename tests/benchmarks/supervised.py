@@ -107,17 +107,17 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=0.02)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     chance = random.Random(0)
     examples, asked = questions("train"), questions("heldout")
-    examples = chance.sample(examples, min(given.examples, len(examples)))
-    asked = chance.sample(asked, min(given.questions, len(asked)))
+    examples = chance.sample(examples, min(arguments.examples, len(examples)))
+    asked = chance.sample(asked, min(arguments.questions, len(asked)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(
-            folder, build_run_config("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}})
+            folder, build_run_config("tiny", {"training": {"steps": arguments.pretraining, "evaluate_every": 0}})
         )
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
         corpus = scan_corpus(
@@ -125,18 +125,19 @@ def main() -> None:
         )
         task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder
         print(
-            f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True
+            f"{len(examples)} examples, {len(asked)} questions, {arguments.pretraining} steps of pre-training",
+            flush=True,
         )
         print("steps       pre-trained      from scratch")
-        for steps in given.steps:
+        for steps in arguments.steps:
             found = []
             for kind, initial in (("tuned", weights), ("scratch", None)):
                 runs = [
                     start_run(
-                        folder / f"{kind}-{steps}-{seed}", settings(steps, given.learning_rate, seed),
+                        folder / f"{kind}-{steps}-{seed}", settings(steps, arguments.learning_rate, seed),
                         TrainingCorpus(task, base.tokenizer), weights=initial,
                     )
-                    for seed in given.seeds
+                    for seed in arguments.seeds
                 ]  # fmt: skip
                 found.append([learned(run, asked) for run in runs])
             cells = (f"{statistics.mean(each):.1%} ({min(each):.0%}-{max(each):.0%})" for each in found)

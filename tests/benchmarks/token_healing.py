@@ -2,9 +2,8 @@
 
     python -m tests.benchmarks.token_healing RUN TEXT [--prompts 300] [--characters 8]
 
-TEXT is unseen by the run. Prints, for each kind of cut, how likely the true continuation is: bits a character of the
-first ones after the cut, over all spellings that the tokenizer makes; and how often the first word of a greedy
-continuation is the true one.
+TEXT is unseen by the run. Prints, for each kind of cut, the bits/character of the true continuation, summed over all
+its tokenizations; and how often the first word of a greedy continuation is the true one.
 """
 
 import argparse
@@ -31,7 +30,7 @@ _TOKENS = 12
 
 
 def nats(generator: Generator, ids: list[int], text: str) -> float:
-    """The log-probability that a text follows some ids."""
+    """Return the log-probability that a text follows some IDs."""
     tokenizer = generator.tokenizer
     own = tokenizer.encode(text)
     spelled = {
@@ -45,7 +44,7 @@ def nats(generator: Generator, ids: list[int], text: str) -> float:
 
 
 def healed_nats(generator: Generator, prompt: str, text: str) -> float:
-    """The log-probability that a text follows a prompt whose end is covered in any way."""
+    """Return the log-probability that a text follows a prompt whose end may be tokenized in any way."""
     ids = encode_prompt(generator.tokenizer, prompt)
     ending = PromptEnding.find(generator.tokenizer, prompt, ids)
     if ending is None:
@@ -73,26 +72,26 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     for name, default in (("prompts", 300), ("characters", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     loaded, text = (
-        load_model(given.run, select_inference_hardware(HardwareConfig("cpu", "float32", 1))),
-        given.text.read_text(),
+        load_model(arguments.run, select_inference_hardware(HardwareConfig("cpu", "float32", 1))),
+        arguments.text.read_text(),
     )
     assert isinstance(loaded.model, DecoderOnly)
     healing = Generator(loaded.model, loaded.tokenizer, SamplingConfig(greedy=True, max_tokens=_TOKENS))
     plain = dataclasses.replace(healing, config=dataclasses.replace(healing.config, token_healing=False))
     chance, bits, right = random.Random(0), defaultdict(list), defaultdict(list)
-    for _ in range(given.prompts):
+    for _ in range(arguments.prompts):
         cut = chance.randrange(_PROMPT, len(text) - _WORD)
         prompt, rest = text[cut - _PROMPT : cut], text[cut : cut + _WORD]
-        ahead, word = rest[: given.characters], first_word(rest)
+        ahead, word = rest[: arguments.characters], first_word(rest)
         ids = encode_prompt(loaded.tokenizer, prompt)
         found = [nats(plain, ids, ahead), healed_nats(healing, prompt, ahead)]
         same = [first_word(each.samples(prompt)[0].text) == word for each in (plain, healing)]
         for kind in ("all", kind_of(text[cut - 1], text[cut])):
-            bits[kind].append([-each / math.log(2) / given.characters for each in found])
+            bits[kind].append([-each / math.log(2) / arguments.characters for each in found])
             right[kind].append(same)
-    print("| cut | prompts | bits a character, plain | healed | first words right, plain | healed |")
+    print("| cut | prompts | bits/character, plain | healed | first words right, plain | healed |")
     print("|-|-|-|-|-|-|")
     for kind, of_kind in bits.items():
         values = torch.tensor(of_kind)

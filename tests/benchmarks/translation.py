@@ -70,20 +70,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--reverse", action="store_true", help="German to English")
     parser.add_argument("flags", nargs="*", help="flags of lm train, after --")
-    given = parser.parse_args()
-    sides = ("de", "en") if given.reverse else ("en", "de")
+    arguments = parser.parse_args()
+    sides = ("de", "en") if arguments.reverse else ("en", "de")
     runs, found = [], []
-    for seed in given.seeds:
-        run = given.out / f"{'-'.join(sides)}-{seed}"
-        train(given.data, sides, seed, run, given.flags)
+    for seed in arguments.seeds:
+        run = arguments.out / f"{'-'.join(sides)}-{seed}"
+        train(arguments.data, sides, seed, run, arguments.flags)
         report(run)
         runs.append(run)
-        found.append(scores(given.data, sides, [run]))
+        found.append(scores(arguments.data, sides, [run]))
         print(f"{run}: BLEU {found[-1][0]:.2f} (13a, cased), {found[-1][1]:.2f} (whitespace, lowercased)", flush=True)
     cased, plain = (statistics.mean(column) for column in zip(*found, strict=True))
     print(f"mean of {len(found)} seeds: BLEU {cased:.2f} (13a, cased), {plain:.2f} (whitespace, lowercased)")
     if len(runs) > 1:
-        together = scores(given.data, sides, runs)
+        together = scores(arguments.data, sides, runs)
         print(f"all of them as an ensemble: BLEU {together[0]:.2f} and {together[1]:.2f}")
 
 

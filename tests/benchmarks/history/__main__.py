@@ -31,20 +31,20 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="to measure attention patterns against the length of a context on")
     parser.add_argument("--text-steps", type=int, default=100, help="of 8,192 tokens each")
     parser.add_argument("--page", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if unknown := set(given.only) - set(keys):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.only) - set(keys):
         parser.error(f"no system {', '.join(sorted(unknown))}")
-    experiment = Experiment(given.data, given.out, seconds=60 * given.minutes, dtype=given.dtype)
-    for seed in given.seeds:
+    experiment = Experiment(arguments.data, arguments.out, seconds=60 * arguments.minutes, dtype=arguments.dtype)
+    for seed in arguments.seeds:
         for system in SYSTEMS:
-            if system.key in given.only:
+            if system.key in arguments.only:
                 print(experiment.do(system, seed), flush=True)
     lengths = None
-    if given.text:
-        lengths = Lengths(given.text, given.out / "lengths.json", steps=given.text_steps)
+    if arguments.text:
+        lengths = Lengths(arguments.text, arguments.out / "lengths.json", steps=arguments.text_steps)
         lengths.measure(LENGTHS)
-    if given.page:
-        given.page.write_text(page(experiment, lengths, given.page.parent / "pictures"), encoding="utf-8")
+    if arguments.page:
+        arguments.page.write_text(page(experiment, lengths, arguments.page.parent / "pictures"), encoding="utf-8")
 
 
 if __name__ == "__main__":
