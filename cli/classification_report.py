@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from cli.console.escapes import format_json_line
 from cli.console.messages import print_labelled, print_paragraph, print_warnings
-from cli.console.numbers import format_number_of
+from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
 from lm.checkpoint import LoadedModel
 from lm.errors import list_some
@@ -34,9 +34,9 @@ def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = 
         [
             (
                 label_scores.label,
-                _format_score(label_scores.precision),
-                _format_score(label_scores.recall),
-                _format_score(label_scores.f1),
+                format_value(label_scores.precision, 3),
+                format_value(label_scores.recall, 3),
+                format_value(label_scores.f1, 3),
                 f"{label_scores.support:,}",
             )
             for label_scores in scores.by_label
@@ -44,10 +44,6 @@ def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = 
     )
     print()
     _print_confusions(scores)
-
-
-def _format_score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _print_confusions(scores: ClassificationScores) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from cli.flags.options import ParsedOptions, with_options
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
 from lm.errors import missing_packages
-
-if TYPE_CHECKING:
-    from lm.serving.models import Models
 
 _TOKEN_VARIABLE = "LM_SERVE_TOKEN"
 _Runs = Annotated[
@@ -60,10 +57,10 @@ def serve(runs: _Runs, *, options: ParsedOptions) -> None:
     from lm.serving.models import name_models
     from lm.serving.server import serve as run_server
 
-    def announce(url: str, models: Models) -> None:
-        print_note(f"serving {', '.join(model.name for model in models)} on {url}")
-
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
     with compiling_in_background(first, select_device(hardware), waits_at_end=False):
-        run_server(named, config, hardware, on_ready=announce)
+        run_server(
+            named, config, hardware,
+            on_ready=lambda url, models: print_note(f"serving {', '.join(model.name for model in models)} on {url}"),
+        )  # fmt: skip

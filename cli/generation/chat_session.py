@@ -136,7 +136,9 @@ class _ChatSession:
         try:
             for event in events:
                 if self.chat.dropped > dropped:
-                    dropped = self._report_dropped()
+                    dropped = self.chat.dropped
+                    which = "oldest turn is" if dropped == 1 else f"oldest {dropped} turns are"
+                    print_note(f"(the context is full: the {which} no longer read)")
                 sample.append(event)
                 timer.record_token()
                 output.write_sample(sample)
@@ -158,13 +160,6 @@ class _ChatSession:
         if self.stats and sample.tokens:
             generator = self.chat.generator
             timer.report(len(sample.tokens), generator.sampler, generator.acceptance_stats, engines=generator.plan())
-
-    def _report_dropped(self) -> int:
-        """Say how many turns the model no longer reads, and return their number."""
-        turns = self.chat.dropped
-        which = "oldest turn is" if turns == 1 else f"oldest {turns} turns are"
-        print_note(f"(the context is full: the {which} no longer read)")
-        return turns
 
     def _retry(self, _: str) -> None:
         self.reply(self._undo_last() if self._unanswered is None else self._unanswered)

@@ -177,14 +177,11 @@ class _InteractiveSession:
             raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
         option = settings[key]
         if value is not None:
-            self._change(option, _read_value(option, value))
+            changes: dict[str, Any] = {option.name: _read_value(option, value)}
+            config = dataclasses.replace(self.config, **changes)
+            parse_logit_biases(config.logit_bias, self.generator.tokenizer)
+            self.generator = dataclasses.replace(self.generator, config=config)
         return f"{key} = {_format_value(getattr(self.config, option.name))}" + ("" if value else f"  {option.help}")
-
-    def _change(self, option: Option, value: Any) -> None:  # noqa: ANN401
-        changes: dict[str, Any] = {option.name: value}
-        config = dataclasses.replace(self.config, **changes)
-        parse_logit_biases(config.logit_bias, self.generator.tokenizer)
-        self.generator = dataclasses.replace(self.generator, config=config)
 
 
 def _print_wrapped(text: str) -> None:
