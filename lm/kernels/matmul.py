@@ -68,17 +68,22 @@ def _round_to_int16(x):
 
 
 @njit
-def _accumulate_tiles(weights, x, sums, first, n_blocks):
+def _accumulate_tiles(weights, x, inputs, sums):
+    """Add the dot products over the first `inputs` inputs, outputs outermost: so weights are read nearly in order."""
     outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // TILE_ROWS * TILE_ROWS
     for block in range(0, outputs, _OUTPUTS_PER_ROW):
-        for row in range(0, in_tiles, TILE_ROWS):
-            for output in range(block, block + _OUTPUTS_PER_ROW, TILE_OUTPUTS):
-                _tile(weights, x, sums, output, row, first, n_blocks)
-        for row in range(in_tiles, len(x)):
-            _row_tile(weights, x, sums, block, row, first, n_blocks)
+        for first in range(0, inputs, MAX_TILE_INPUTS):
+            n_blocks = min(MAX_TILE_INPUTS, inputs - first) // INPUT_BLOCK
+            for row in range(0, in_tiles, TILE_ROWS):
+                for output in range(block, block + _OUTPUTS_PER_ROW, TILE_OUTPUTS):
+                    _tile(weights, x, sums, output, row, first, n_blocks)
+            for row in range(in_tiles, len(x)):
+                _row_tile(weights, x, sums, block, row, first, n_blocks)
     for output in range(outputs, len(weights)):
-        for row in range(len(x)):
-            _single_output(weights, x, sums, output, row, first, n_blocks)
+        for first in range(0, inputs, MAX_TILE_INPUTS):
+            n_blocks = min(MAX_TILE_INPUTS, inputs - first) // INPUT_BLOCK
+            for row in range(len(x)):
+                _single_output(weights, x, sums, output, row, first, n_blocks)
 
 
 @njit(fastmath={"contract"})
@@ -143,9 +148,7 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
             for index in range(len(buffer)):
                 for i in range(buffer.shape[1]):
                     buffer[index, i] = np.float32(0.0)
-            for part in range(0, inputs, MAX_TILE_INPUTS):
-                n_blocks = (min(part + MAX_TILE_INPUTS, inputs) - part) // INPUT_BLOCK
-                _accumulate_tiles(of_outputs, of_rows, sums, part, n_blocks)
+            _accumulate_tiles(of_outputs, of_rows, inputs, sums)
             if inputs < x.shape[1]:
                 _accumulate_remainder(of_outputs, of_rows, inputs, sums)
             for index in range(len(of_rows)):
