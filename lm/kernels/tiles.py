@@ -32,6 +32,9 @@ TILE_ROWS, TILE_OUTPUTS = 4, LANES // 4
 MAX_TILE_INPUTS = 512
 """Inputs per call: the sum of this many products of int16 and int8 fits into 32 bits."""
 
+_PREFETCH_DISTANCE = 1024
+"""Inputs that a single output prefetches ahead: they may be those of the next outputs, which follow in memory."""
+
 
 def build_tile_kernel(rows: int, outputs: int) -> Any:
     """Build the compiled function that computes a tile.
@@ -74,7 +77,10 @@ def _accumulate(
         of_rows = [x.load(row, first) for row in range(rows)]
         for output in range(outputs):
             of_output = weights.load(output, first)
-            weights.prefetch(output + outputs, first)
+            if outputs == 1:
+                weights.prefetch(output, builder.add(first, INDEX(_PREFETCH_DISTANCE)))
+            else:
+                weights.prefetch(output + outputs, first)
             for row, of_row in enumerate(of_rows):
                 place = places[row * outputs + output]
                 builder.store(add(builder, builder.load(place), of_output, of_row), place)
