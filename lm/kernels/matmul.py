@@ -31,8 +31,8 @@ _MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.PANEL_ROWS, 72
 than tiles, and a text must be bit-identical in any batch.
 """
 _READS_IN_ORDER = LANES == 8
-"""Whether the int8 weights of few rows are read one output after another: on Zen 3 1.3 to 1.5 times as fast from memory
-as eight outputs at a time (docs/lab/speed.md). Not measured with AVX-512, whose processors have more streams.
+"""Whether the int8 weights of few rows are read one output after another, which from memory is 1.3 to 1.5 times as fast
+as eight outputs at a time on a Zen 3 (docs/lab/speed.md). With AVX-512 this has not been measured.
 """
 _INT16_MAX = np.float32(2**15 - 1)
 _SIGN_MASK = np.int32(2**31 - 1)
