@@ -9,8 +9,8 @@ Prints one Markdown table to stdout, and progress to stderr. Systems whose packa
 run"; docs/benchmarks.md says how to build llama-bench. Each system has a process of its own, pinned to as many cores as
 it has threads; all do their work once per round, alternating, after a warm-up. "lm is faster" is the median over rounds
 of how many times as long the baseline took. "% of GEMM" are the FLOP/s of the model relative to those of a matmul of
-1024³ in the same dtype with the same threads, measured in the same round. Peak memory is that of the process, packages
-and baseline's runtime included. Exits with 1 if a system that is installed failed.
+1024³ in the same dtype with the same threads, measured in the same round; in float32 where that is faster. Peak memory
+is that of the process, packages and baseline's runtime included. Exits with 1 if a system that is installed failed.
 """
 
 import argparse
