@@ -176,7 +176,7 @@ top = np.empty((1, 2), np.float32), np.empty((1, 2), np.int64), np.empty((1, 2),
 top_k(logits, logits, *top)
 print(top[1][0], top[2][0].round(4), "numba.np.arrayobj" in sys.modules, "numba.cpython.unicode" in sys.modules)
 """
-    environment = {**os.environ, "LM_CACHE": str(tmp_path)}
+    environment = {**os.environ, "LM_CACHE": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path)}
     compiled, loaded = (
         subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
