@@ -15,9 +15,9 @@ def main() -> None:
     if not atexit._ncallbacks():  # exit functions are called in reverse order: this one last
         atexit.register(_skip_teardown, exit_codes)
     try:
-        from cli.interrupts import defer_interrupt_during_imports
+        from cli.interrupts import defer_interrupts
 
-        defer_interrupt_during_imports()
+        defer_interrupts()
         from cli.main import main as run
 
         run()

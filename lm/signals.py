@@ -1,8 +1,9 @@
-"""Signals that end a process: stop requests, or immediate termination in compiled code."""
+"""Signals that end a process: stop requests, delayed ones, or immediate termination in compiled code."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,27 @@ def default_signal_handling() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def delayed_interrupt() -> Iterator[None]:
+    """Within the context, SIGINT is delayed until the end of it; only in the main thread.
+
+    For code that is broken by an exception at any point: llvmlite frees an object again if it is interrupted just after
+    the first time, and drops exceptions in finalisers.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    received = []
+    signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if received:
+            before(signal.SIGINT, sys._getframe())
 
 
 class StopSignals:

@@ -19,6 +19,7 @@ import torch
 from lm import files
 from lm.errors import InputError
 from lm.locks import LockFile
+from lm.signals import delayed_interrupt
 
 _SOURCE_FOLDERS = ("kernels", "engine/compiled")
 _FILE_LIST, SUFFIX, _FAILED = "compiled.json", ".nbc", "failed"
@@ -265,6 +266,7 @@ def _try_lock(lock: LockFile) -> bool:
     return True
 
 
+@delayed_interrupt()
 def target_cpu() -> str:
     """The processor that code is compiled for: LLVM's name and features."""
     from llvmlite import binding

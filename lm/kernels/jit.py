@@ -18,6 +18,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.core.runtime import rtsys
 
 from lm.kernels import code_cache
+from lm.signals import delayed_interrupt
 
 Function = Callable[..., Any]
 
@@ -93,6 +94,7 @@ class _Cache(FunctionCache):
         super().__init__(function)
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
+    @delayed_interrupt()
     def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401
         """Load a compiled function, without the modules that only compiling needs, which took as long again."""
         rtsys.initialize(target_context)

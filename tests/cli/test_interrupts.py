@@ -1,4 +1,4 @@
-"""Ctrl-C never leaves a module half imported, and is never lost."""
+"""Ctrl-C never leaves a module half imported, and is not lost in a finaliser."""
 
 import subprocess
 import sys
@@ -10,12 +10,20 @@ ROOT = Path(__file__).parents[2]
 MODULES = {
     "outer.py": "import inner\nis_complete = True\n",
     "inner.py": "import signal\nsignal.raise_signal(signal.SIGINT)\nis_complete = True\n",
+    "freed.py": """
+import signal
+class Freed:
+    def __del__(self):
+        global is_complete
+        signal.raise_signal(signal.SIGINT)
+        is_complete = True
+""",
     "missing.py": "import signal\nsignal.raise_signal(signal.SIGINT)\nimport nosuch\n",
 }
 PROGRAM = """
 import sys
-from cli.interrupts import defer_interrupt_during_imports
-defer_interrupt_during_imports()
+from cli.interrupts import defer_interrupts
+defer_interrupts()
 
 def load():
     {statement}
@@ -24,7 +32,7 @@ def load():
 try:
     load()
 except KeyboardInterrupt:
-    print(*sorted(name for name in ("inner", "outer") if getattr(sys.modules.get(name), "is_complete", False)))
+    print(*sorted(name for name in ("freed", "inner", "outer") if getattr(sys.modules.get(name), "is_complete", False)))
 try:
     import signal; signal.raise_signal(signal.SIGINT)
 except KeyboardInterrupt:
@@ -39,10 +47,11 @@ except KeyboardInterrupt:
         ("from outer import is_complete", "inner outer"),
         ("return __import__('importlib').import_module('inner')", "inner"),
         ("import ctypes; ctypes.pythonapi.PyImport_ImportModule(b'outer')", "inner outer"),
+        ("import freed\n    freed.Freed()", "freed"),
         ("import contextlib\n    with contextlib.suppress(ImportError): import missing", ""),
     ],
 )
-def test_an_interrupt_during_an_import_comes_right_after_it(statement, complete, tmp_path):
+def test_an_interrupt_during_an_import_or_a_finaliser_comes_right_after_it(statement, complete, tmp_path):
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n{PROGRAM.format(statement=statement)}"

@@ -1,11 +1,12 @@
-"""The first signal asks training to stop, the second ends it at once, and afterwards all is as before."""
+"""Signals that stop training, and interrupts that are delayed."""
 
 import os
 import signal
+import threading
 
 import pytest
 
-from lm.signals import StopSignals
+from lm.signals import StopSignals, delayed_interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -53,3 +54,46 @@ def test_a_system_without_hang_ups_has_the_other_signals(monkeypatch):
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.number == signal.SIGTERM
+
+
+def test_an_interrupt_is_delayed_to_the_end_of_a_context():
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    @delayed_interrupt()
+    def interrupt_twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_twice()
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_within_a_context_that_delays_interrupts_is_raised():
+    with pytest.raises(ZeroDivisionError), delayed_interrupt():
+        raise ZeroDivisionError
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with delayed_interrupt():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_delay_nothing():
+    before, within = signal.getsignal(signal.SIGINT), []
+
+    def enter():
+        with delayed_interrupt():
+            within.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert within == [before]
