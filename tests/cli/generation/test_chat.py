@@ -244,7 +244,7 @@ def endless(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("endless") / "run", context_length=1_000_000)
 
 
-ENDLESS = ("--max-tokens", 10**9, "--logit-bias", "<|endoftext|>=-inf")
+ENDLESS = ("--max-tokens", 10**9, "--ignore-eos")
 
 
 def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_path):
