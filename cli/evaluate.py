@@ -140,7 +140,7 @@ def evaluate(
         if files and run_config.model.translates:
             instead = f"lm evaluate {run} --source FILE --target FILE (or --pairs FILE) scores its translations"
             raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
-        classifies = run_config.is_classifier or (labels is not None and run_config.has_completions)
+        classifies = run_config.is_classifier or (labels is not None and run_config.learns_completions)
         if files or (is_held_out and classifies):
             if is_held_out and has_piped_text():
                 files, is_held_out = [STDIN], False

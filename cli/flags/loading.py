@@ -88,7 +88,7 @@ def load_classifier(
 
     completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
-    if not (loaded.config.is_classifier or completions or loaded.config.has_completions):
+    if not (loaded.config.is_classifier or completions or loaded.config.learns_completions):
         raise _wrong_kind_error(run, loaded)
     return build_classifier(loaded, completions, batch_size=batch_size), loaded
 

@@ -134,7 +134,7 @@ class RunConfig:
         return "classifies texts" if self.is_classifier else self.model.purpose
 
     @property
-    def has_completions(self) -> bool:
+    def learns_completions(self) -> bool:
         """Whether it is a decoder trained on examples, whose completions are scored or ranked."""
         return self.data.supervised and not self.model.is_masked
 

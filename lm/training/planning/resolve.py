@@ -295,7 +295,7 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
         source_vocab_size=source_size,
         labels=corpus.labels if config.model.is_masked and config.data.supervised else (),
     )
-    completions = corpus.label_completions if config.has_completions else ()
+    completions = corpus.label_completions if config.learns_completions else ()
     parallel = config.parallel
     if parallel.bpe_dropout and not corpus.has_merges:
         parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
