@@ -120,7 +120,7 @@ def _score(
 ) -> PairScores:
     """Score the pairs of one file, with a counter; the target language is the user's, or else that of the file."""
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
-        purpose = loaded.model.config.purpose
+        purpose = loaded.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of pairs")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     language, file_language = languages

@@ -52,7 +52,7 @@ class TranslationModel:
             UsageError: it was not trained on sentence pairs.
         """
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
-            purpose = loaded.model.config.purpose
+            purpose = loaded.config.purpose
             raise UsageError(f"{loaded.folder}: this run {purpose}; only a run trained on sentence pairs translates")
         source_tokenizer = loaded.source_tokenizer or loaded.tokenizer
         config = loaded.config

@@ -67,7 +67,7 @@ def compute_attention(
         )
     if to is not None:
         raise UsageError(
-            f"{loaded.folder}: this run {loaded.model.config.purpose}; it has no language {to!r}", settings=["to"]
+            f"{loaded.folder}: this run {loaded.config.purpose}; it has no language {to!r}", settings=["to"]
         )
     assert not isinstance(loaded.model, EncoderDecoder), "that translates"
     return _compute_text_attention(loaded.model, loaded.tokenizer, text, unit=unit)
