@@ -41,7 +41,7 @@ def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None
     for column in ("documents", "tokens", "text", "bytes per token"):
         table.add_column(column, justify="right")
     for name, split in manifest.splits.items():
-        compression = f"{split.bytes / split.tokens:.2f}" if split.tokens else "–"
+        compression = f"{split.bytes_per_token:.2f}" if split.tokens else "–"
         table.add_row(name, f"{split.documents:,}", f"{split.tokens:,}", format_bytes(split.bytes), compression)
     Console(stderr=True, highlight=False).print(table)
     if prepared.chunks_reused:

@@ -293,8 +293,8 @@ def list_changed_sources(folder: Path) -> list[str]:
     Sizes are compared, and checksums of files that are newer than the manifest, up to 64 MiB each.
     """
     manifest, path = PreparedManifest.read(folder), find_manifest(folder)
-    made_at = 0 if path is None else path.stat().st_mtime_ns
-    records = (*manifest.sources, *manifest.validation_sources)
+    assert path is not None, "it was read"
+    records, made_at = (*manifest.sources, *manifest.validation_sources), path.stat().st_mtime_ns
     return [record.path for record in records if _has_changed(record, made_at=made_at)]
 
 

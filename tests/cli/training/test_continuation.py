@@ -40,14 +40,14 @@ def base(trained, tmp_path, monkeypatch):
     return tmp_path
 
 
-def told(capsys, *arguments: str) -> tuple[dict[str, object], str]:
+def train(capsys, *arguments: str) -> tuple[dict[str, object], str]:
     assert run(["train", *arguments, "--json"]) == 0
     out, err = capsys.readouterr()
     return json.loads(out), err
 
 
-def test_what_was_chosen_is_told_with_the_losses_that_it_was_chosen_by(base, capsys):
-    summary, err = told(capsys, "two.txt", "--from", "base", "-o", "tuned")
+def test_what_was_chosen_is_reported_with_the_losses_that_it_was_chosen_by(base, capsys):
+    summary, err = train(capsys, "two.txt", "--from", "base", "-o", "tuned")
     (line,) = [line for line in err.splitlines() if line.startswith("from ")]
     assert "on this text" in line
     assert "of a new model's), " in line
@@ -61,10 +61,10 @@ def test_a_tokenizer_that_fits_the_new_text_badly_is_warned_about(base, capsys):
     (base / "near.txt").write_text("the owl and the moon sing to the fox. " * 60)
     (base / "far.txt").write_text("лиса и сова поют под луной. " * 60)
     flags = [*SMALL[2:], "--steps", "2", "--evaluate-every", "0"]
-    told(capsys, "one.txt", "-o", "words", "--vocab-size", "300", *flags)
+    train(capsys, "one.txt", "-o", "words", "--vocab-size", "300", *flags)
 
     def warning(text: str, parent: str) -> str:
-        _, err = told(capsys, text, "--from", parent, "-o", f"{text}-{parent}-{next(numbers)}", "--steps", "1")
+        _, err = train(capsys, text, "--from", parent, "-o", f"{text}-{parent}-{next(numbers)}", "--steps", "1")
         return "".join(line for line in err.splitlines() if "fits it badly" in line)
 
     numbers = itertools.count()
@@ -80,19 +80,19 @@ def test_a_tokenizer_that_fits_the_new_text_badly_is_warned_about(base, capsys):
 
 
 def test_a_run_that_does_not_improve_says_so(base, capsys):
-    summary, err = told(capsys, "two.txt", "--from", "base", "-o", "still", "--learning-rate", "0", "--steps", "3")
+    summary, err = train(capsys, "two.txt", "--from", "base", "-o", "still", "--learning-rate", "0", "--steps", "3")
     assert (summary["best_step"], summary["improved"]) == (0, False)
     assert "of a new model's" not in err  # the rate was given
     assert "no improvement: no later step was better than what training began with" in err
 
 
 def test_a_loss_that_rises_names_the_page_that_helps(base, capsys):
-    _, err = told(capsys, "two.txt", "--from", "base", "-o", "worse", "--learning-rate", "10", "--steps", "3")
+    _, err = train(capsys, "two.txt", "--from", "base", "-o", "worse", "--learning-rate", "10", "--steps", "3")
     assert "what helps against a loss that rises: docs/troubleshooting.md" in err
 
 
 def test_an_extended_run_tells_which_rate_and_weights_it_takes(base, capsys):
-    summary, err = told(capsys, "--resume", "base", "--steps", "50")
+    summary, err = train(capsys, "--resume", "base", "--steps", "50")
     assert "resume  base at step 40 of 50" in err
     assert "10% of its peak, falling to the end" in err
     assert "it has overfit" not in err
@@ -104,9 +104,9 @@ def test_an_extended_run_that_has_overfit_tells_so(base, capsys):
     (base / "learned.txt").write_text("aaaabbbbccccdddd\n" * 60)
     (base / "held-out.txt").write_text("zyxw vuts rqpo nmlk " * 20)
     settings = ["--validation", "held-out.txt", "--steps", "100", "--evaluate-every", "5", "--keep", "0", *SMALL]
-    first, _ = told(capsys, "learned.txt", "-o", "overfit", "--preset", "tiny", *settings)
+    first, _ = train(capsys, "learned.txt", "-o", "overfit", "--preset", "tiny", *settings)
     assert first["best_step"] < 100
-    summary, err = told(capsys, "--resume", "overfit", "--steps", "110")
+    summary, err = train(capsys, "--resume", "overfit", "--steps", "110")
     assert f"from the weights of step-{first['best_step']}, the best" in err
     assert "it has overfit (validation loss " in err
     assert summary["best_loss"] <= first["best_loss"]
