@@ -6,7 +6,7 @@ runs, so that a difference in training shows up in the training case alone, and 
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 HARDWARE = "--device cpu --dtype float32 --threads 1"
 _ENGINES: Mapping[str, str] = {
@@ -30,7 +30,6 @@ class Case:
         needs: cases whose runs are read; the run of train/NAME is runs/NAME.
         is_compiled: whether compiled code is loaded before the command, and so used from the first token on.
         is_process: whether each command is a process of its own, which cases of several processes need.
-        ignored: patterns of recorded values that depend on time.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Case:
     needs: tuple[str, ...] = ()
     is_compiled: bool = False
     is_process: bool = False
-    ignored: tuple[str, ...] = field(default=())
 
     def matches(self, word: str) -> bool:
         """Whether a word selects this case: a tag, or a part of the name."""

@@ -70,7 +70,7 @@ def _run(request: dict[str, Any]) -> int:
 
 
 def _child(request: dict[str, Any]) -> int:
-    """Become a process as the shell would start it, and run a command line or a piece of Python."""
+    """Become a process as the shell would start it, and run a command line."""
     os.setsid()
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
@@ -84,9 +84,6 @@ def _child(request: dict[str, Any]) -> int:
     try:
         for name in request["preload"]:
             importlib.import_module(name)
-        if "python" in request:
-            exec(compile(request["python"], "<golden>", "exec"), {"__name__": "__golden__"})
-            return 0
         sys.argv = ["lm", *request["arguments"]]
         importlib.import_module("cli.__main__").main()
     except SystemExit as exit_:
