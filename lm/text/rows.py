@@ -19,7 +19,7 @@ FIELD, LABEL = "text", "label"
 _TEXTS = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
 _LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic")
 _PROMPTS = ("prompt", "user", "question", "instruction", "input", "human", "query", "message")
-_REPLIES = ("response", "assistant", "answer", "output", "reply", "gpt", "bot")
+_REPLIES = ("response", "completion", "assistant", "answer", "output", "reply", "gpt", "bot")
 _SHOWN, _SHOWN_LETTERS = 20, 40
 _NAMED_ROWS, _SEARCHED_ROWS = 10, 100_000
 

@@ -93,7 +93,14 @@ def test_labels_that_are_not_learned_are_named(place, capsys):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("user", "assistant"), ("prompt", "response"), ("Question", "Answer"), ("message", "reply")]
+    ("first", "second"),
+    [
+        ("user", "assistant"),
+        ("prompt", "completion"),
+        ("Question", "Answer"),
+        ("message", "reply"),
+        ("query", "response"),
+    ],
 )
 def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, monkeypatch, capsys, first, second):
     monkeypatch.chdir(tmp_path)
