@@ -279,6 +279,7 @@ def target_cpu() -> str:
     return " ".join(mine or its for mine, its in zip(configured, detected, strict=True))
 
 
+@cache
 def _numba_version() -> str | None:
     try:
         return importlib.metadata.version("numba")

@@ -51,7 +51,7 @@ def test_greedy_samples_are_the_same(kind, penalty):
     """Beyond the context too, with log-probabilities, stop tokens and alternatives."""
     shape = {"vocab_size": 40, "n_layers": 2}
     sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=penalty))
-    for seed, stop in itertools.product(range(4), [(), (7,)]):
+    for seed, stop in itertools.product(range(2), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)
         draft = ModelDrafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)

@@ -54,23 +54,14 @@ def test_a_model_that_learned_to_copy_copies(beam):
 
 
 def test_each_line_has_its_own_translation_whatever_lines_are_around_it():
-    sources = [*lines(30, seed=8), "", "  \t", *lines(30, seed=9), ""]
+    sources = [*lines(12, seed=8), "", "  \t", *lines(12, seed=9), ""]
     expected = [source.strip() for source in sources]
     assert texts(copier(), sources) == expected
     for config in (
         TranslationConfig(batch_tokens=1), TranslationConfig(read_ahead=1), TranslationConfig(read_ahead=7),
-        TranslationConfig(batch_tokens=20, read_ahead=40),
+        TranslationConfig(batch_tokens=20, read_ahead=20),
     ):  # fmt: skip
         assert texts(copier(), sources, config) == expected
-
-
-def test_batches_do_not_change_scores():
-    sources = lines(20, seed=3)
-    together = list(Translator([untrained()]).translate(sources))
-    alone = [next(Translator([untrained()]).translate([source])) for source in sources]
-    for left, right in zip(together, alone, strict=True):
-        assert left.translations[0].tokens == right.translations[0].tokens
-        assert left.translations[0].score == approx(right.translations[0].score, model=untrained().model)
 
 
 def test_the_score_is_the_forced_one():
@@ -326,7 +317,7 @@ def greedy(member, source: str, count: int) -> list[int]:
 @each_model
 def test_a_beam_of_one_is_greedy(fields):
     member = untrained(**fields)
-    for line in Translator([member], TranslationConfig(beam=1)).translate(filter(None, SOURCES)):
+    for line in Translator([member], TranslationConfig(beam=1)).translate(["by the mill", "fox"]):
         tokens = list(line.translations[0].tokens)
         assert tokens == greedy(member, line.source, len(tokens))
 
@@ -347,7 +338,7 @@ def test_batches_change_no_translation_and_no_score(fields, beam):
 @each_model
 def test_any_two_kinds_of_model_are_an_ensemble(fields):
     models = [untrained(**fields), untrained(seed=1)]
-    assert len(texts(models, SOURCES, TranslationConfig(beam=3))) == len(SOURCES)
+    assert len(texts(models, SOURCES[1:3], TranslationConfig(beam=3))) == 2
 
 
 def test_an_ensemble_of_one_model_twice_translates_as_it_does_alone():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -156,9 +157,14 @@ def test_windows_in_some_layers_only_are_refused(values, named, tmp_path):
         from_json({"model_type": "qwen2", "use_sliding_window": True, **values}, tmp_path / "config.json")
 
 
+@pytest.fixture(scope="module")
+def saved_llama(tmp_path_factory) -> Path:
+    return saved(tmp_path_factory.mktemp("saved"), "llama", 3)
+
+
 @pytest.fixture
-def llama(tmp_path) -> Path:
-    return saved(tmp_path, "llama", 3)
+def llama(saved_llama, tmp_path) -> Path:
+    return shutil.copytree(saved_llama, tmp_path / "theirs")
 
 
 def changed(folder: Path, **values: object) -> Path:
