@@ -1,5 +1,6 @@
 """With a draft, samples have the distribution that the model alone has, and greedy ones are the same."""
 
+import functools
 import itertools
 import random
 from collections import Counter
@@ -28,6 +29,7 @@ from tests.tolerances import approx
 PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
 
 
+@functools.cache
 def model(seed: int, *, vocab_size: int = 5, n_layers: int = 1, context_length: int = 16) -> DecoderOnly:
     shape = {"context_length": context_length, "d_model": 16, "n_heads": 2, "init_std": 0.6}
     return build_model(ModelConfig(vocab_size=vocab_size, n_layers=n_layers, **shape), seed=seed).eval()
