@@ -20,6 +20,16 @@ from lm.processes import (
     map_on_threads,
     open_process_map,
 )
+from tests.lm.worker_functions import (
+    fail,
+    kill_oneself,
+    make_double,
+    make_pairs,
+    map_slowly,
+    refuse,
+    refuse_three,
+    refuse_to_begin,
+)
 from tests.waiting import wait_until
 
 
@@ -28,12 +38,6 @@ def test_results_are_in_the_order_of_the_items_whatever_each_takes():
     assert [seconds for seconds, _, _ in found] == [0.2, 0.0, 0.1]
     assert os.getpid() not in {process for _, process, _ in found}
     assert not any(torch for _, _, torch in found)
-
-
-def map_slowly(seconds: float) -> tuple[float, int, bool]:
-    """What was asked for, by which process, and whether it has loaded what its caller has."""
-    time.sleep(seconds)
-    return seconds, os.getpid(), "torch" in sys.modules
 
 
 def test_one_process_is_this_one():
@@ -64,31 +68,9 @@ def test_results_before_an_error_are_there():
         next(found)
 
 
-def fail(_: int) -> None:
-    raise ValueError("no good", lambda: None)
-
-
-def refuse_to_begin() -> None:
-    raise InputError("runs/novel: no such run")
-
-
-def refuse_three(number: int) -> int:
-    if number == 3:
-        raise InputError("three")
-    return number
-
-
-def refuse(message: str) -> None:
-    raise InputError(message)
-
-
 def test_a_killed_process_is_told_of():
     with pytest.raises(InputError, match=r"has ended \(exit code -9\), perhaps because memory ran out"):
         list(map_in_processes(kill_oneself, [signal.SIGKILL], processes=2))
-
-
-def kill_oneself(number: int) -> None:
-    os.kill(os.getpid(), number)
 
 
 def test_who_stops_asking_ends_them_at_once():
@@ -101,7 +83,7 @@ def test_who_stops_asking_ends_them_at_once():
 PARENT = """
 import sys
 from lm.processes import map_in_processes
-from tests.lm.test_processes import map_slowly
+from tests.lm.worker_functions import map_slowly
 for seconds, process, _ in map_in_processes(map_slowly, [0.0, 0.0, 1e6, 1e6], processes=2):
     print(process, flush=True)
 """
@@ -139,30 +121,6 @@ def test_on_windows_a_worker_inherits_a_handle(monkeypatch):
 
 def test_there_is_a_processor():
     assert available_cores() >= 1
-
-
-def double(number: int) -> int:
-    return 2 * number
-
-
-def in_pairs(items):
-    """Two items make a result, and the last may be alone."""
-    held = []
-    for item in items:
-        held.append(item)
-        if len(held) == 2:
-            yield tuple(held)
-            held = []
-    if held:
-        yield tuple(held)
-
-
-def make_pairs():
-    return in_pairs
-
-
-def make_double():
-    return double
 
 
 def test_workers_are_set_up_once_and_work_again():

@@ -10,7 +10,7 @@ from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
-COUNT = 700
+COUNT = 400
 BOTH = ParallelTextConfig(bidirectional=True)
 
 

@@ -112,7 +112,7 @@ FILTERS = [temperature, top_k, top_p, min_p, typical, repetition_penalty, no_rep
 @pytest.mark.parametrize("make", FILTERS, ids=lambda make: make.__name__)
 def test_a_filter_agrees_with_hugging_face_on_random_cases(make):
     changed = 0
-    for number in range(300):
+    for number in range(150):
         chance, logits, tokens = random_case(number)
         ours, theirs = make(chance, logits.shape[1])
         before, expected = logits.clone(), theirs(tokens, logits.clone())
@@ -120,7 +120,7 @@ def test_a_filter_agrees_with_hugging_face_on_random_cases(make):
         assert logits.equal(before)
         assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
         changed += not found.equal(before)
-    assert changed > 60
+    assert changed > 30
 
 
 def test_min_tokens_agrees_with_hugging_face_and_counts_each_row_without_its_padding():
@@ -285,7 +285,7 @@ def goodness_of_fit(drawn: torch.Tensor, probabilities: torch.Tensor) -> float:
     ids=str,
 )
 def test_draws_have_the_filtered_distribution(config):
-    logits, draws = random_logits(1, 30)[0] / 2, 20_000
+    logits, draws = random_logits(1, 30)[0] / 2, 8_000
     sampler = Sampler.from_config(dataclasses.replace(config, seed=3))
     streams = [sampler.rng(row) for row in range(draws)]
     tokens, _ = sampler.sample(logits.expand(draws, -1), streams, history(draws))
@@ -299,7 +299,7 @@ def test_consecutive_draws_of_one_row_have_the_distribution_too():
     probabilities = torch.tensor([0.5, 0.2, 0.2, 0.1])
     sampler = Sampler(seed=9)
     streams = [sampler.rng(0)]
-    drawn = torch.cat([sampler.sample(probabilities.log()[None], streams, history(1))[0] for _ in range(5000)])
+    drawn = torch.cat([sampler.sample(probabilities.log()[None], streams, history(1))[0] for _ in range(2000)])
     assert goodness_of_fit(drawn, probabilities) > 1e-3
 
 

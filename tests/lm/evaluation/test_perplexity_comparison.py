@@ -10,7 +10,7 @@ from lm.text.text_files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import segment
 
-TEXTS = (TEXT * 6, "", f"the owl\n{SEPARATOR}\n" + TEXT * 2, "ran")
+TEXTS = (TEXT * 3, "", f"the owl\n{SEPARATOR}\n" + TEXT * 2, "ran")
 
 
 def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):

@@ -5,6 +5,7 @@ import pwd
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from lm.engine.compiled.build import compile_decode_step
 from lm.errors import InputError
 from lm.kernels import code_cache
 from lm.locks import LockFile
+from tests.forked import Forked
 
-pytest.importorskip("numba")
+pytestmark = pytest.mark.skipif(not code_cache.is_installed(), reason="needs numba")
 
 
 def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
@@ -155,32 +157,36 @@ def test_a_compiler_that_is_switched_off_is_none(code, monkeypatch):
     assert code_cache.is_ready()
 
 
+def print_readiness() -> None:
+    code_cache.write_file_list()
+    print(code_cache.is_ready(), "numba" in sys.modules)
+
+
 def test_whether_code_is_ready_is_known_without_the_compiler(tmp_path):
     """Which takes its time to be loaded."""
-    asked = "import sys; from lm.kernels import code_cache; code_cache.write_file_list(); code_cache.is_ready(); "
-    told = subprocess.run(
-        [sys.executable, "-c", asked + "print('numba' in sys.modules)"], env={**os.environ, "LM_CACHE": str(tmp_path)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert told.stdout.strip() == "False"
+    assert printed(print_readiness, LM_CACHE=str(tmp_path)) == "True False"
 
 
-def test_loaded_code_computes_the_same_without_what_compiling_needs(tmp_path):
-    """Numba's implementations of NumPy and of strings take longer to import than the code takes to load."""
-    code = """
-import sys
-import numpy as np
-from lm.kernels.topk import top_k
-logits = np.float32([[1, 4, 2, 3]])
-top = np.empty((1, 2), np.float32), np.empty((1, 2), np.int64), np.empty((1, 2), np.float32)
-top_k(logits, logits, *top)
-print(top[1][0], top[2][0].round(4), "numba.np.arrayobj" in sys.modules, "numba.cpython.unicode" in sys.modules)
-"""
-    environment = {**os.environ, "LM_CACHE": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path)}
-    compiled, loaded = (
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
+def print_top_two() -> None:
+    """Print the best two logits, and whether numba's implementations of NumPy and of strings are loaded."""
+    from lm.kernels.topk import top_k
+
+    logits = np.float32([[1, 4, 2, 3]])
+    top = np.empty((1, 2), np.float32), np.empty((1, 2), np.int64), np.empty((1, 2), np.float32)
+    top_k(logits, logits, *top)
+    print(
+        top[1][0], top[2][0].round(4), *(f"numba.{name}" in sys.modules for name in ("np.arrayobj", "cpython.unicode"))
     )
+
+
+def test_loaded_code_computes_the_same_without_what_compiling_needs():
+    """Numba's implementations of NumPy and of strings take longer to import than the code takes to load."""
+    printed(print_top_two)  # compiled, unless an earlier run of the tests did
     logprobs = np.log(np.exp([4, 3]) / np.exp([1, 4, 2, 3]).sum()).round(4).astype(np.float32)
-    assert compiled.strip() == f"[1 3] {logprobs} True True"
-    assert loaded.strip() == f"[1 3] {logprobs} False False"
+    assert printed(print_top_two) == f"[1 3] {logprobs} False False"
+
+
+def printed(function: Callable[[], None], **environment: str) -> str:
+    with Forked(function, stdout=subprocess.PIPE, env={**os.environ, **environment}) as process:
+        assert process.stdout
+        return process.stdout.read().strip()

@@ -47,8 +47,9 @@ def test_every_stack_is_made_of_the_same_block():
 def test_every_preset_builds_and_runs(name):
     shape = build_run_config(name).model
     layers = shape.expert_every
-    config = dataclasses.replace(shape, vocab_size=97, n_layers=layers, context_length=16, experts=min(shape.experts, 4))
-    config = dataclasses.replace(config, n_encoder_layers=min(layers, config.n_encoder_layers))
+    layers_of_source = min(layers, shape.n_encoder_layers)
+    fewer = {"n_layers": layers, "n_encoder_layers": layers_of_source, "experts": min(4, shape.experts)}
+    config = dataclasses.replace(shape, vocab_size=97, context_length=16, **fewer)
     model = build_model(config).eval()
     inputs = (ids(2, 5), ids(2, 7)) if config.is_encoder_decoder else (ids(2, 7),)
     assert model(*inputs).shape == (2, 7, 97)

@@ -76,7 +76,7 @@ def test_many_streams_with_different_settings_equal_their_runs_alone(client, loa
             "seed": number, "max_tokens": 5 + 3 * number, "temperature": 0.5 + 0.1 * number,
             **({"frequency_penalty": 0.2} if number % 2 else {"top_p": 0.95}),
         }
-        for number in range(32)
+        for number in range(18)
     ]  # fmt: skip
 
     def stream(request):

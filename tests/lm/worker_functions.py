@@ -1,0 +1,59 @@
+"""What the worker processes of the tests run: in a module of its own, which they import in no time."""
+
+import os
+import sys
+import time
+
+from lm.errors import InputError
+
+
+def map_slowly(seconds: float) -> tuple[float, int, bool]:
+    """What was asked for, by which process, and whether it has loaded what its caller has."""
+    time.sleep(seconds)
+    return seconds, os.getpid(), "torch" in sys.modules
+
+
+def fail(_: int) -> None:
+    raise ValueError("no good", lambda: None)
+
+
+def refuse_to_begin() -> None:
+    raise InputError("runs/novel: no such run")
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise InputError("three")
+    return number
+
+
+def refuse(message: str) -> None:
+    raise InputError(message)
+
+
+def kill_oneself(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def in_pairs(items):
+    """Two items make a result, and the last may be alone."""
+    held = []
+    for item in items:
+        held.append(item)
+        if len(held) == 2:
+            yield tuple(held)
+            held = []
+    if held:
+        yield tuple(held)
+
+
+def make_pairs():
+    return in_pairs
+
+
+def make_double():
+    return double
