@@ -55,6 +55,13 @@ class Server:
         return self.process.wait(SECONDS)
 
 
+def request(method: str, url: str, **options):
+    """The answer of a server; certificates, which take longer to load than an answer, are left out."""
+    import httpx
+
+    return httpx.request(method, url, verify=False, **options)
+
+
 def served(*arguments: object, **environment: str) -> contextlib.AbstractContextManager[Server]:
     """A server with some arguments, killed at the end if it is still there."""
     return serving(start("serve", "--port", 0, "--threads", 1, *arguments, stderr=PIPE, env=os.environ | environment))

@@ -5,10 +5,10 @@ import socket
 import pytest
 
 from tests.forked import lm
-from tests.lm.serving.conftest import RUNS, served
+from tests.lm.serving.conftest import RUNS, request, served
 from tests.waiting import SECONDS
 
-httpx = pytest.importorskip("httpx")
+pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
 
 TOKEN = "a-long-token"
@@ -48,22 +48,22 @@ def test_a_port_in_use_is_one_clear_line():
                                      {"access-control-request-method": "GET"}])  # fmt: skip
 def test_without_the_token_nothing_is_answered(guarded, headers):
     for path in ("/v1/models", "/metrics", "/runs", "/nothing"):
-        answer = httpx.get(guarded.url + path, headers=headers)
+        answer = request("GET", guarded.url + path, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
-    assert httpx.get(f"{guarded.url}/health", headers=headers).status_code == 200
-    assert httpx.get(f"{guarded.url}/", headers=headers).status_code == 200
+    assert request("GET", f"{guarded.url}/health", headers=headers).status_code == 200
+    assert request("GET", f"{guarded.url}/", headers=headers).status_code == 200
 
 
 def test_without_the_token_only_preflights_ask_for_options(guarded):
-    asked = [httpx.options(f"{guarded.url}/v1/models", headers=headers).status_code for headers in (
+    asked = [request("OPTIONS", f"{guarded.url}/v1/models", headers=headers).status_code for headers in (
         {}, {"access-control-request-method": "GET"})]  # fmt: skip
     assert asked[0] == 401 != asked[1]
 
 
 def test_with_the_token_requests_are_answered_under_any_name(guarded):
     headers = {"authorization": f"Bearer {TOKEN}", "host": "models.example"}
-    assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
+    assert request("GET", f"{guarded.url}/v1/models", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -75,26 +75,28 @@ def test_with_the_token_requests_are_answered_under_any_name(guarded):
 )  # fmt: skip
 def test_a_name_that_points_here_reaches_nothing(server, host, status):
     """DNS rebinding."""
-    assert httpx.get(f"{server.url}/v1/models", headers={"host": host}).status_code == status
+    assert request("GET", f"{server.url}/v1/models", headers={"host": host}).status_code == status
 
 
 def test_pages_of_other_origins_are_refused_unless_allowed(server):
     url = f"{server.url}/v1/models"
-    refused = httpx.get(url, headers={"origin": "https://evil.example"})
+    refused = request("GET", url, headers={"origin": "https://evil.example"})
     assert refused.status_code == 403
     assert "access-control-allow-origin" not in refused.headers
-    allowed = httpx.get(url, headers={"origin": "https://friend.example"})
+    allowed = request("GET", url, headers={"origin": "https://friend.example"})
     assert allowed.status_code == 200
     assert allowed.headers["access-control-allow-origin"] == "https://friend.example"
-    own = httpx.get(url, headers={"origin": server.url})
+    own = request("GET", url, headers={"origin": server.url})
     assert own.status_code == 200
-    asked = httpx.options(url, headers={"origin": "https://friend.example", "access-control-request-method": "POST"})
+    asked = request(
+        "OPTIONS", url, headers={"origin": "https://friend.example", "access-control-request-method": "POST"}
+    )
     assert asked.status_code == 204
     assert asked.headers["access-control-allow-headers"] == "authorization, content-type"
 
 
 def test_the_page_runs_only_scripts_of_its_own(server):
-    answer = httpx.get(f"{server.url}/")
+    answer = request("GET", f"{server.url}/")
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
     assert "script-src 'self'" in policy
@@ -112,8 +114,8 @@ def test_files_outside_the_page_are_not_served(server, path):
 
 @pytest.mark.parametrize("name", ["gpt", "%2e%2e", "a%2f..%2fb", "..%2fgpt", "gpt%00"])
 def test_without_a_folder_of_runs_there_are_none(server, name):
-    assert httpx.get(f"{server.url}/runs").json() == {"folder": None, "runs": []}
-    assert httpx.get(f"{server.url}/runs/{name}/metrics").status_code == 404
+    assert request("GET", f"{server.url}/runs").json() == {"folder": None, "runs": []}
+    assert request("GET", f"{server.url}/runs/{name}/metrics").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -125,19 +127,19 @@ def test_without_a_folder_of_runs_there_are_none(server, name):
     ],
 )  # fmt: skip
 def test_a_malformed_body_is_refused_in_the_format_of_openai(server, body, status):
-    answer = httpx.post(f"{server.url}/v1/completions", content=body)
+    answer = request("POST", f"{server.url}/v1/completions", content=body)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
 def test_a_body_in_parts_has_the_same_limit(server):
-    answer = httpx.post(f"{server.url}/v1/completions", content=iter([b'{"prompt": "', *[b"x" * 100] * 50, b'"}']))
+    answer = request("POST", f"{server.url}/v1/completions", content=iter([b'{"prompt": "', *[b"x" * 100] * 50, b'"}']))
     assert answer.status_code == 413
 
 
 def test_unknown_paths_and_methods_are_errors_in_the_format_of_openai(server):
-    assert httpx.get(f"{server.url}/v1/nothing").json()["error"]["code"] == "not_found"
-    answer = httpx.get(f"{server.url}/v1/completions")
+    assert request("GET", f"{server.url}/v1/nothing").json()["error"]["code"] == "not_found"
+    answer = request("GET", f"{server.url}/v1/completions")
     assert answer.status_code == 405
     assert answer.json()["error"]["code"] == "method_not_allowed"
 
@@ -157,4 +159,4 @@ def test_what_is_no_http_is_refused_and_the_server_continues(server, raw):
             answer = b""
     assert not answer or b" 4" in answer.partition(b"\r\n")[0]
     assert b"Traceback" not in answer
-    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert request("GET", f"{server.url}/health").status_code == 200

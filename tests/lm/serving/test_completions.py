@@ -10,9 +10,9 @@ from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
-from tests.lm.serving.conftest import RUNS, served
+from tests.lm.serving.conftest import RUNS, request, served
 
-httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
+openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
 
 
@@ -149,7 +149,7 @@ def test_a_logit_bias_bans_or_forces_a_token(client, loaded):
 )
 def test_a_wrong_request_is_a_bad_request_that_says_what_is_wrong(server, field, expected):
     body = {"model": "gpt", "prompt": "one", "max_tokens": 3} | field
-    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    answer = request("POST", f"{server.url}/v1/completions", json=body)
     assert answer.status_code == 400
     assert expected in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error"

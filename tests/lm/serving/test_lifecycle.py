@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.small_runs import make_run
-from tests.lm.serving.conftest import served
+from tests.lm.serving.conftest import request, served
 from tests.waiting import SECONDS, wait_until
 
 httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
@@ -33,7 +33,7 @@ def server(run):
 
 
 def metric(server, name: str) -> int:
-    text = httpx.get(f"{server.url}/metrics", timeout=SECONDS).text
+    text = request("GET", f"{server.url}/metrics", timeout=SECONDS).text
     return int(re.search(rf"^{name}\{{.*\}} (\d+)$", text, re.MULTILINE)[1])
 
 
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_frees_its_rows(server):
 
 def test_a_client_that_waits_for_the_whole_answer_and_leaves_frees_its_row(server):
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=0.5)
+        request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=0.5)
     wait_until(lambda: is_idle(server))
 
 
@@ -79,7 +79,7 @@ def test_more_requests_than_may_wait_are_refused_at_once(server):
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
         )
         wait_until(lambda number=number: metric(server, "lm_waiting") == number)
-    refused = httpx.post(f"{server.url}/v1/completions", json=LONG)
+    refused = request("POST", f"{server.url}/v1/completions", json=LONG)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
@@ -95,7 +95,7 @@ def test_a_slow_client_slows_nobody_down(server):
     with open_stream(server, max_tokens=6000, logprobs=5):
         quick = {"model": "owl", "prompt": "The owl", "max_tokens": 50, "seed": 1}
         for _ in range(3):
-            assert httpx.post(f"{server.url}/v1/completions", json=quick, timeout=60).status_code == 200
+            assert request("POST", f"{server.url}/v1/completions", json=quick, timeout=60).status_code == 200
     wait_until(lambda: is_idle(server))
 
 
@@ -104,11 +104,12 @@ def test_a_long_prompt_does_not_stall_the_others(server):
     long = {"prompt": [5] * 60, "max_tokens": 5, "seed": 2, "temperature": 1.0}
     short = {"prompt": "The owl", "max_tokens": 60, "seed": 1, "temperature": 1.0, "ignore_eos": True}
     alone = [
-        httpx.post(f"{server.url}/v1/completions", json=each).json()["choices"][0]["text"] for each in (long, short)
+        request("POST", f"{server.url}/v1/completions", json=each).json()["choices"][0]["text"]
+        for each in (long, short)
     ]
     with ThreadPoolExecutor(4) as pool:
         requests = [short, long, long, short]
-        found = pool.map(lambda body: httpx.post(f"{server.url}/v1/completions", json=body, timeout=60), requests)
+        found = pool.map(lambda body: request("POST", f"{server.url}/v1/completions", json=body, timeout=60), requests)
         texts = [answer.json()["choices"][0]["text"] for answer in found]
     assert texts == [alone[1], alone[0], alone[0], alone[1]]
     assert metric(server, "lm_shared_prompt_tokens_total") >= 2 * 59
@@ -127,7 +128,7 @@ def test_an_idle_server_uses_no_cpu(server):
 
 def test_a_request_that_takes_too_long_is_ended(run):
     with served(run, "--timeout", 0.5) as server:
-        answer = httpx.post(f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=60)
+        answer = request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=60)
         assert answer.status_code == 503
         assert "took too long" in answer.json()["error"]["message"]
         assert answer.headers["x-should-retry"] == "false"
@@ -146,7 +147,9 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(run):
 
         def complete() -> None:
             body = LONG | {"stream": False, "max_tokens": 400, "seed": 1}
-            texts.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"])
+            texts.append(
+                request("POST", f"{server.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
+            )
 
         threads = [threading.Thread(target=complete) for _ in range(3)]
         for thread in threads:
