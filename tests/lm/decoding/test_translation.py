@@ -327,7 +327,7 @@ def test_a_beam_of_one_is_greedy(fields):
 def test_batches_change_no_translation_and_no_score(fields, beam):
     member = untrained(**fields)
     together, alone = (
-        list(Translator([member], TranslationConfig(beam=beam, batch_tokens=size)).translate(SOURCES))
+        list(Translator([member], TranslationConfig(beam, batch_tokens=size, max_length_ratio=1)).translate(SOURCES))
         for size in (1024, 1)
     )
     for left, right in zip(together, alone, strict=True):

@@ -153,7 +153,7 @@ def test_hypotheses_of_sources_equal_those_of_single_sources(seed, is_int8):
     of = random.Random(seed)
     source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
     steps, known = SessionDriver(model, source, lengths), model.config.position_limit or 30
-    for _ in range(30):
+    for _ in range(20):
         n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
         fresh = torch.randint(37, (len(tokens), n))
         tokens = torch.cat((tokens, fresh), dim=1)

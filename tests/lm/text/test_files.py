@@ -1,7 +1,6 @@
 """What names stand for, what is text and what is not, and how it is read."""
 
 import dataclasses
-import gc
 import gzip
 import io
 import os
@@ -125,10 +124,8 @@ class TestResolve:
         path, other = file.path, dataclasses.replace(file, data=DataConfig(field="body"))
         text_files._copy_stdin.cache_clear()
         del file
-        gc.collect()
         assert read(other) == "text"
         del other
-        gc.collect()
         assert not path.exists()
 
     def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path):

@@ -110,16 +110,19 @@ def test_adapters_of_peft_are_imported(family, settings, tmp_path):
     same_logits(tmp_path / "run", again, seed=1)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Adapters of PEFT, and the run `base` beside them."""
-    base = random_run(tmp_path / "base", random_config("llama", 1))
-    return export_and_name(adapted(tmp_path / "run", base, LoraConfig(rank=2)), tmp_path / "adapters")
-
-
-def export_and_name(run, folder):
-    export_adapters(run, folder)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder of the run `base`, of `run` with adapters to it, and of these as `adapters` of PEFT."""
+    folder = tmp_path_factory.mktemp("exported")
+    base = random_run(folder / "base", random_config("llama", 1))
+    export_adapters(adapted(folder / "run", base, LoraConfig(rank=2)), folder / "adapters")
     return folder
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """Adapters of PEFT, and both runs beside them."""
+    return shutil.copytree(exported, tmp_path, dirs_exist_ok=True) / "adapters"
 
 
 @pytest.mark.parametrize(
