@@ -6,11 +6,11 @@ two dtypes or on two devices. Backward passes need an accelerator, and kernels t
 
 import ctypes
 import functools
-import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -64,9 +64,10 @@ def _guard() -> Iterator[None]:
 @contextmanager
 def _forgetting() -> Iterator[None]:
     """Empty the caches of the library before and after: they hold tensors, and answers about devices."""
-    gc.unfreeze()  # what is frozen is not among the objects that are listed
-    found = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
-    caches = [each for each in found if each.__wrapped__.__module__.startswith("lm.")]
+    defined = [each for name, module in sys.modules.items() if name.startswith("lm.") for each in vars(module).values()]
+    functions = [each for each in defined if isinstance(each, FunctionType)]
+    enclosed = [cell.cell_contents for each in functions for cell in each.__closure__ or ()]
+    caches = [each for each in (*defined, *enclosed) if isinstance(each, functools._lru_cache_wrapper)]
     try:
         for cache in caches:
             cache.cache_clear()

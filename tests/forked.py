@@ -16,7 +16,9 @@ from typing import IO
 from tests.waiting import SECONDS
 
 _CONTEXT = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
-_CONTEXT.set_forkserver_preload(["torch", "lm.api", "cli.main", "cli.training.train", "cli.generation.generate"])
+_CONTEXT.set_forkserver_preload([
+    "torch", "torch._dynamo", "lm.api", "cli.main", "cli.training.train", "cli.generation.generate",
+])  # fmt: skip
 Stream = int | IO[str] | IO[bytes] | None  # None: closed
 
 

@@ -1,21 +1,29 @@
 """What Python trains is what the command trains, tensor by tensor."""
 
+import contextlib
+import importlib
 import json
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig
 
 import lm
 from cli.main import run
 from cli.training import running
 from lm.config.run_spec import RunSpec
+from lm.distributed import launcher
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import SpeedMeter, Started, Trainer
+from tests.forked import Forked
 from tests.lm.training.steady import steady
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
@@ -137,17 +145,19 @@ def test_labels(tmp_path):
 def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
     files = {"source": "train.en", "target": "train.de"} if pairs else {}
     text = [] if pairs else ["text.txt"]
-    spec = lm.run_spec(*text, budget="3s", out=tmp_path / "ours", **files)
-    with Trainer(spec, **steady()) as trainer:
+    spec = lm.run_spec(*text, budget="2s", out=tmp_path / "ours", **files)
+    with Trainer(spec, **steady(step=0.05, tick=0.05)) as trainer:
         steps = [event.step for event in trainer if isinstance(event, lm.Step)]
-    monkeypatch.setattr(running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady()}))
-    command(*text, budget="3s", out=tmp_path / "theirs", **files)
+    monkeypatch.setattr(
+        running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady(step=0.05, tick=0.05)})
+    )
+    command(*text, budget="2s", out=tmp_path / "theirs", **files)
     assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
     assert steps[-1] == load_config(tmp_path / "ours").plan.steps
     assert "enough for" in capsys.readouterr().err
     decided = [json.loads(line) for line in (tmp_path / "ours" / "decisions.jsonl").read_text().splitlines()]
     by = {entry["by"]: entry["chosen"] for entry in decided}
-    assert by["python"] == {"training.budget": "3s"}
+    assert by["python"] == {"training.budget": "2s"}
     assert "training.batch_tokens" in by["budget"]
     assert "model.dropout" in by["epochs in the budget"]
     assert by["budget clock"]["plan.steps"] == steps[-1]
@@ -175,7 +185,35 @@ def test_files_are_read_before_the_machine_is_measured(tmp_path):
             list(Trainer(spec, speed_meter=Unmeasurable()))
 
 
-def test_two_processes(tmp_path):
+def run_rank(_: str, module: str, *arguments: str) -> None:
+    """Run a module as `python -m` does."""
+    sys.exit(importlib.import_module(module).main(*arguments))
+
+
+def launch_forked(config: LaunchConfig, _: str) -> Callable[..., None]:
+    """A stand-in for torch's launcher, with its store: processes are forked, so that none imports torch again."""
+
+    def run_ranks(*command: str) -> None:
+        store, size = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), config.nproc_per_node
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
+        group |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+        with contextlib.ExitStack() as stack:
+            ranks = [os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+            processes = [stack.enter_context(Forked(run_rank, *command, env=rank)) for rank in ranks]
+            codes = [process.wait() for process in processes]
+        failures = {
+            rank: ProcessFailure(rank, processes[rank].pid, code, "") for rank, code in enumerate(codes) if code
+        }
+        if failures:
+            raise ChildFailedError("", failures)
+
+    return run_ranks
+
+
+@pytest.mark.parametrize("is_forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_two_processes(tmp_path, monkeypatch, is_forked):
+    if is_forked:
+        monkeypatch.setattr(launcher, "elastic_launch", launch_forked)
     events: list[object] = []
     lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)
     assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]

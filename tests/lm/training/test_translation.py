@@ -139,13 +139,12 @@ def test_resuming_equals_never_having_stopped(make_run, model, training):
     settings = {
         **training,
         "model": {"dropout": 0.2, **model}, "pairs": {"bpe_dropout": 0.2, "bpe_dropout_until": 0.5},
-        "steps": 12, "ema": 0.9,
-        "micro_batch_size": 20, "batch_tokens": 300, "evaluate_every": 0,
+        "steps": 8, "ema": 0.9, "micro_batch_size": 20, "batch_tokens": 300, "evaluate_every": 0, "bleu_sentences": 4,
     }  # fmt: skip
     whole, parts = make_run(list, name="whole", **settings), make_run(list, name="parts", **settings)
     list(train(whole))
     taken = iter(range(1, 100))
-    assert isinstance(list(train(parts, stop=lambda: next(taken) >= 5))[-1], StoppedEarly)
+    assert isinstance(list(train(parts, stop=lambda: next(taken) >= 3))[-1], StoppedEarly)
     resumed = resume_run(parts.folder)
     list(train(resumed))
     for name in ("model.safetensors", "optimizer.safetensors"):
@@ -213,7 +212,7 @@ def resume_config(run: Run) -> RunConfig:
 
 
 def test_the_best_by_bleu(make_run):
-    run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", keep=0)
+    run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", bleu_sentences=20, keep=0)
     events = [event for event in train(run) if isinstance(event, Evaluation)]
     best = max(events, key=lambda event: (event.bleu, -event.loss, -event.step))
     assert run.state.best_step == best.step

@@ -92,10 +92,10 @@ def test_resumed_before_the_decay_it_has_what_was_left(make_run, time):
 
 def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time):
     """Whatever the clock says: the step where the decay begins was written down."""
-    whole = make_run("whole", **BUDGET, evaluate_every=5)
-    list(driven(whole, time, step=2.0))
-    stopped = make_run("stopped", **BUDGET, evaluate_every=5)
-    events = driven(stopped, time, step=2.0)
+    whole = make_run("whole", **BUDGET, evaluate_every=3)
+    list(driven(whole, time, step=4.0))
+    stopped = make_run("stopped", **BUDGET, evaluate_every=3)
+    events = driven(stopped, time, step=4.0)
     list(itertools.takewhile(lambda event: not isinstance(event, DecayStarted), events))
     next(event for event in events if isinstance(event, Saved))
     events.close()
@@ -108,11 +108,11 @@ def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time)
 
 def test_a_finished_run_can_be_given_more_time(make_run, time):
     run = make_run(**BUDGET)
-    list(driven(run, time, step=2.0))
+    list(driven(run, time, step=4.0))
     steps = run.state.step
     longer = resume_run(run.folder, new_length=TrainingConfig(budget="50s", schedule="wsd"))
     began = time.now
-    list(driven(longer, time, step=2.0))
+    list(driven(longer, time, step=4.0))
     assert longer.state.step > steps
     assert time.now - began <= 50
     assert json.loads((run.folder / "config.json").read_text())["training"]["budget"] == "50s"
@@ -338,13 +338,13 @@ def test_a_plan_made_on_a_busy_machine_is_adapted_to_the_pace_of_the_first_steps
 
 
 def test_a_plan_that_was_right_or_settings_that_were_given_stay(paced, time):
-    run = paced(1.1, adjustable_settings=frozenset({"evaluate_every", "weight_decay"}))
-    assert not [event for event in driven(run, time, step=1.0) if isinstance(event, Replanned)]
+    run = paced(4.4, adjustable_settings=frozenset({"evaluate_every", "weight_decay"}))
+    assert not [event for event in driven(run, time, step=4.0) if isinstance(event, Replanned)]
 
 
 def test_settings_that_were_given_are_not_adapted(paced, time):
     run = paced(4.0)
-    assert [event for event in driven(run, time, step=1.0) if isinstance(event, Replanned)]
+    assert any(isinstance(event, Replanned) for event in driven(run, time, step=1.0))
     assert (run.config.training.evaluate_every, run.config.training.weight_decay) == (10, 1.0)
 
 
