@@ -113,14 +113,16 @@ class RunLog:
 
     def _write_pending(self, path: Path) -> None:
         """Append the pending entries to a log, all or none."""
-        with files.with_path_in_errors(path), path.open("ab", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+        with files.with_path_in_errors(path):
+            size = path.stat().st_size if path.exists() else 0
             unwritten = memoryview(self._pending[path].encode(errors="backslashreplace"))
             try:
-                while unwritten:
-                    unwritten = unwritten[file.write(unwritten) :]
-            except OSError:
-                file.truncate(size)
+                with path.open("ab", buffering=0) as file:
+                    while unwritten:
+                        unwritten = unwritten[file.write(unwritten) :]
+            except OSError:  # closing may fail too
+                with contextlib.suppress(FileNotFoundError):
+                    os.truncate(path, size)
                 raise
         del self._pending[path]
 

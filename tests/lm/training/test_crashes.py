@@ -34,8 +34,8 @@ SHAPE = {"context_length": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
 SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep": 1}
 BETTER = {"learning_rate": 0.05}
 """Each evaluation is better than the one before: of 4.2, 3.3 and 2.8 nats."""
-WORSE = {"learning_rate": 0.3, "schedule": "constant"}
-"""The first evaluation is the best one: of 2.5 nats, before 3.3 and 2.5."""
+WORSE = {"learning_rate": 0.32, "schedule": "constant"}
+"""The first evaluation is the best one: of 2.6 nats, before 3.1, 2.9 and 2.9."""
 
 
 @pytest.fixture(autouse=True)
