@@ -406,7 +406,7 @@ _OF_TRAINING_RUNS = (
     ),
     IneffectiveRule(
         _TRAIN, _PAIR_COLUMNS, lambda mode: _has_pairs(mode) and _no_rows(mode),
-        "where no pairs are in JSON Lines or Parquet", stage="files",
+        "where pairs are in plain text, which has no named columns", stage="files",
     ),
     IneffectiveRule(
         _TRAIN, ("--processes",), lambda mode: mode.is_launched,

@@ -223,11 +223,14 @@ def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
         first = next(table, None)
         if file.format == "text":
             return ParallelText(file, None, fields, notes=_note_header(first, table, file, "format=tsv"))
-        has_names = first is not None and {*fields} <= {*first.values.values()}
-        header = has_names if file.reading.header is None else file.reading.header
-        if not header and not all(field.isdecimal() for field in fields):
-            if first is not None and len(first.values) > 2:
-                rows.raise_unclear_pair(list(first.values.values()), file=file.name)
+        names = [] if first is None else list(first.values.values())
+        are_names = [field in names for field in fields if not field.isdecimal()]
+        header = (any(are_names) and all(are_names)) if file.reading.header is None else file.reading.header
+        if not header and are_names:
+            if names and fields != rows.PAIR_FIELDS and file.reading.header is None:
+                rows.find_pair_fields(names, fields, file=file.name)  # which refuses names that are not there
+            if len(names) > 2:
+                rows.raise_unclear_pair(names, file=file.name)
             as_text = replace(file, reading=replace(file.reading, format="text"))
             return ParallelText(as_text, None, fields, notes=_note_header(first, table, file))
         notes = () if header else _note_header(first, table, file, fields=fields)

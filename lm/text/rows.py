@@ -16,6 +16,7 @@ from lm.text import normalization
 from lm.text.normalization import TextChanges
 
 FIELD, LABEL = "text", "label"
+PAIR_FIELDS = "source", "target"
 _TEXTS = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
 _LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic")
 _PROMPTS = ("prompt", "user", "question", "instruction", "input", "human", "query", "message")
@@ -133,11 +134,16 @@ def find_label_fields(
 def find_pair_fields(
     names: Sequence[str], requested: tuple[str, str], *, file: str, in_order: bool = False
 ) -> tuple[str, str]:
-    """Return the columns of source and target; `in_order` allows the first and second of two, whatever their names."""
+    """Return the columns of source and target.
+
+    Two columns of other names are source and target in this order if they have no names, or if no names are requested
+    and they are language codes, or `in_order` says so.
+    """
     source, target = (_find_field(names, name, name, ()) for name in requested)
     if source is None and target is None and len(names) == 2:
-        are_told = in_order or all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
-        source, target = names if are_told else (None, None)
+        are_codes = all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names)
+        if list(names) == ["1", "2"] or (requested == PAIR_FIELDS and (in_order or are_codes)):
+            source, target = names
     source = source or _raise_unclear_column(names, requested[0], file=file, noun="source", setting="source_field")
     return source, target or _raise_unclear_column(
         names, requested[1], file=file, noun="target", setting="target_field"

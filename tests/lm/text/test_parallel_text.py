@@ -92,6 +92,23 @@ def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
     assert not one_file(tmp_path, "pairs.tsv", TABLE, named).notes
 
 
+@pytest.mark.parametrize("header", ["english\tgerman", "en\tde", "english\tgerman\tid"])
+@pytest.mark.parametrize("fields", [("german", "English"), ("foo", "bar"), ("1", "bar"), ("source", "bar")])
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.csv"])
+def test_columns_that_are_not_there_are_named(tmp_path, header, fields, name):
+    table = f"{header}\n" + "\t".join(["a line"] * len(header.split("\t"))) + "\n"
+    config = ParallelTextConfig(source_field=fields[0], target_field=fields[1])
+    with pytest.raises(UsageError, match=r"no column .*; its columns are 1 'en"):
+        one_file(tmp_path, name, table if name == "pairs.tsv" else table.replace("\t", ","), config)
+
+
+def test_the_columns_of_a_run_are_not_looked_for_without_a_header(tmp_path):
+    path, config = tmp_path / "pairs.tsv", ParallelTextConfig(source_field="german", target_field="english")
+    path.write_text("eine Zeile\ta line\n")
+    (found,) = find_parallel_texts(config, FilesConfig(header=False), pairs=[str(path)])
+    assert texts(found) == [("eine Zeile", "a line")]
+
+
 WORDS = "".join(f"{word}\t{word[::-1]}\n" for word in ("cat", "house", "go", "rain"))
 
 
