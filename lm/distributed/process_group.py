@@ -38,12 +38,18 @@ _GLOO_ERRORS = (
 """Parts of the messages of the plain RuntimeErrors that Gloo raises for a lost rank; stores and NCCL have exception
 types."""
 
+_process_groups: list[dist.ProcessGroup | None] = []
+"""Kept until the process ends: if DDP were the last to release one, it would hold the GIL, for which a thread of gloo
+waits.
+"""
+
 
 class DistributedWorld(World):
     """A `World` of several ranks. All methods are collective: every rank calls them in the same order."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        _process_groups.append(dist.group.WORLD)
         self._patient_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
 
     def parallelize(self, loss: LossModule, config: DistributionConfig) -> ParallelStrategy:
