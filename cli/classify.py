@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from cli.console.messages import print_labelled, print_notes, quote
 from cli.flags.loading import Labels, RunPath, load_classifier
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
@@ -66,8 +67,6 @@ def classify(
       lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
-    from cli.console.messages import print_labelled, print_notes
-
     config = ClassificationConfig(**options["classification"])
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
@@ -75,7 +74,7 @@ def classify(
     try:
         refuse_missing(names)
     except InputError as error:
-        raise InputError(f'{error}; to classify a text, pipe it: echo "…" | lm classify {run}') from None
+        raise InputError(f'{error}; to classify a text, pipe it: echo "…" | lm classify {quote(run)}') from None
     refuse_stdin_twice([*names, labels or ""])
     classifier, loaded = load_classifier(
         run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size

@@ -41,7 +41,7 @@ def compile_(
     from cli.console.numbers import format_duration
     from lm.engine.compiled.build import compile_decode_step
     from lm.files import check_cache
-    from lm.kernels.code_cache import is_installed
+    from lm.kernels.code_cache import is_complete, is_installed
     from lm.run_folder import find_checkpoint, verify_checkpoint
 
     checkpoint = None if run is None else find_checkpoint(run)
@@ -49,6 +49,8 @@ def compile_(
         verify_checkpoint(checkpoint, to_train=False)  # before anything is compiled
     check_cache()
     if checkpoint is None or is_installed():
+        if not is_complete():
+            print_note("compiling the decode step for this CPU, which takes a minute or more")
         with default_signal_handling():  # an exception would be lost where the compiler calls Python
             seconds = compile_decode_step()
         print_note(f"compiled the decode step in {format_duration(seconds)}")

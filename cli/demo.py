@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from cli.console.messages import quote
 from cli.flags.options import RunCommand
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
@@ -42,7 +43,7 @@ def demo(
         "Your turn: use any text file, or two whose lines are translations. (After make demo, lm is .venv/bin/lm.)"
     )
     for command in (
-        f'lm generate {out} "Your own beginning" --temperature 1.0 -n 3',
+        f'lm generate {quote(out)} "Your own beginning" --temperature 1.0 -n 3',
         "lm train my-book.txt -o runs/mine",
         "lm train --resume runs/mine --steps 3000",
         "lm perplexity runs/mine another-book.txt",

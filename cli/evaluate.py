@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.console.messages import print_notes, quote
 from cli.flags import shell_completion
 from cli.flags.arguments import SentencePairs
 from cli.flags.loading import Labels, load_classifier
@@ -138,7 +139,7 @@ def evaluate(
     if run is not None:
         run_config = load_config(find_checkpoint(run))
         if files and run_config.model.translates:
-            instead = f"lm evaluate {run} --source FILE --target FILE (or --pairs FILE) scores its translations"
+            instead = f"lm evaluate {quote(run)} --source FILE --target FILE (or --pairs FILE) scores its translations"
             raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
         classifies = run_config.is_classifier or (labels is not None and run_config.learns_completions)
         if files or (is_held_out and classifies):
@@ -192,7 +193,6 @@ def _evaluate_classifier(
         run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
     )
     from cli import classification_report
-    from cli.console.messages import print_notes
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 
@@ -215,9 +215,11 @@ def _refuse_other_kinds(run: Path, config: RunConfig) -> None:
     """Raise UsageError for a run that neither translates nor is given labelled examples, with the right command."""
     model = config.model
     if config.is_classifier:
-        raise UsageError(f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {run} FILE")
+        raise UsageError(
+            f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {quote(run)} FILE"
+        )
     if not model.translates:
-        instead = f"lm perplexity {run} FILE tells how well it predicts text"
+        instead = f"lm perplexity {quote(run)} FILE tells how well it predicts text"
         raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")
 
 

@@ -12,7 +12,7 @@ import typer
 from cli.console.colours import is_colour_enabled
 from cli.console.curves import plot_curves
 from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_note
+from cli.console.messages import print_note, quote
 from cli.console.numbers import format_count, format_trainable, format_value
 from cli.console.pictures import load_pyplot, save_figure
 from cli.console.tables import print_table
@@ -56,7 +56,7 @@ def runs(
         print(format_json_line([_summary_to_dict(summary) for summary in summaries]))
         return
     if not summaries:
-        problem = f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"
+        problem = f"is a run, not a folder of runs; see lm info {quote(folder)}" if is_run(folder) else "no runs"
         print_note(f"{folder}: {problem}")
         return
     print_table(("run", "preset", "size", "bits/byte", "steps"), map(_table_row, summaries))

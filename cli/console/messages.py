@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cli.console.escapes import escape_controls
@@ -40,6 +42,11 @@ def print_notes(notes: Iterable[Advice]) -> None:
 
     for note in notes:
         print_labelled("note", with_flags(note))
+
+
+def quote(path: Path) -> str:
+    """Return a path as it is typed in a command."""
+    return shlex.quote(str(path))
 
 
 def print_paragraph(text: str) -> None:

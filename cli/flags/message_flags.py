@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -46,7 +47,7 @@ def _format_setting(setting: str, command: Command, all_commands: Callable[[], C
     name, equals, value = setting.partition("=")
     own = (parameter_name(parameter) for parameter in getattr(command, "params", ()) if parameter.name == name)
     flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
-    text = flag + ("=" if flag.startswith(SET) else " ") + value if equals else flag
+    text = flag + ("=" if flag.startswith(SET) else " ") + shlex.quote(value) if equals else flag
     if all_commands is None or flag in _command_flags(command):
         return text
     others = [path for path, other in _list_commands(all_commands(), "lm") if flag in _command_flags(other)]

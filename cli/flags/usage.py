@@ -23,6 +23,8 @@ _NOUNS = {
     "boolean": "yes or no, true or false, 1 or 0",
 }
 _TEXTS = ("PROMPT", "TEXT")
+_OTHER_NAMES = {"--length": "--max-tokens", "--n-predict": "--max-tokens"}
+"""Flags of other tools that are spelled differently from ours."""
 
 
 def format_usage_error(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
@@ -78,7 +80,8 @@ def _suggest_flag(typed: str, context: Context) -> str:
     spelled = {flag: spell(parameter, value=flag not in parameter.secondary_opts) if is_set_by_key(parameter) else flag
                for parameter in context.command.params
                for flag in (*parameter.opts, *parameter.secondary_opts) if flag[0] == "-"}  # fmt: skip
-    near = find_nearest(typed, spelled)
+    other = _OTHER_NAMES.get(typed)
+    near = other if other in spelled else find_nearest(typed, spelled)
     return f" (did you mean {spelled[near]!r}?)" if near else ""
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.console.messages import print_labelled, print_note
+from cli.console.messages import print_labelled, print_note, quote
 from cli.flags.message_flags import with_flags
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
@@ -48,7 +48,7 @@ def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
         print_labelled(
             "warning",
             f"{run} was not trained on conversations, and continues a transcript instead of replying; train it on "
-            f"some: lm train chats.jsonl --from {run}",
+            f"some: lm train chats.jsonl --from {quote(run)}",
         )
     if sys.stdin.isatty():
         print_note(INTRODUCTION)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.console.messages import print_labelled, quote
 from cli.flags import shell_completion
 from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
@@ -148,7 +149,6 @@ def generate(
 
     import_torch()
     from cli.background_compilation import compiling_in_background
-    from cli.console.messages import print_labelled
     from cli.generation.writers import write_hypotheses
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
@@ -178,14 +178,13 @@ def generate(
         )
         if not has_text and loaded.learned_conversations:
             print_labelled(
-                "note", f"{run} was trained on conversations, and does not continue this text: lm chat {run}"
+                "note", f"{run} was trained on conversations, and does not continue this text: lm chat {quote(run)}"
             )
         return None
 
 
 def _advise_prompt(loaded: LoadedModel) -> None:
     """Note that a model of one document saw no document begin, so that a new one starts anywhere."""
-    from cli.console.messages import print_labelled
     from lm.corpus.manifest import Manifest
     from lm.evaluation.held_out import find_prepared_folder
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from cli.console.colours import is_colour_enabled
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings, quote
 from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
@@ -231,7 +231,7 @@ def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     if with_conversations and scorer.loaded.tokenizer.chat_template is None:
         raise UsageError(
             f"{scorer.run}: has no chat template, so it cannot score conversations; train it on some (lm train "
-            f"{with_conversations[0].name} --from {scorer.run})"
+            f"{quote(with_conversations[0].path)} --from {quote(scorer.run)})"
         )
     return bool(with_conversations)
 

@@ -15,7 +15,7 @@ import typer
 
 from cli.background_compilation import compiling_in_background
 from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_labelled, print_note
+from cli.console.messages import print_labelled, print_note, quote
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
 from cli.console.progress import show_activity, show_tokenization_progress
 from cli.flags.message_flags import with_flags
@@ -121,7 +121,7 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
         _report_results(run, ngram_bits=() if trainer.forecast is None else trainer.forecast.ngram_bits)
     else:
         print_labelled("stopped", f"at step {run.state.step:,}, saved")
-        print_note(f"next    lm train --resume {run.folder}")
+        print_note(f"next    lm train --resume {quote(run.folder)}")
     return number
 
 
@@ -230,7 +230,7 @@ def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:
     Longer training doesn't unless it `can_improve`: the run has neither overfit nor reached a plateau.
     """
     if can_improve:
-        return f"train longer (lm train --resume {folder} --budget 10m), or on more text"
+        return f"train longer (lm train --resume {quote(folder)} --budget 10m), or on more text"
     return "train on more text"
 
 
@@ -245,18 +245,19 @@ def _format_later_steps(run: Run) -> str:
 
 
 def _next_commands(run: Run) -> list[str]:
+    folder = quote(run.folder)
     if run.config.model.translates:
-        return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
+        return [f"lm translate {folder} < FILE", f"lm evaluate {folder} --source FILE --target FILE"]
     if run.config.is_classifier:
-        evaluate_command = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
+        evaluate_command = f"lm evaluate {folder}"  # without evaluations there is nothing held out
         evaluate = evaluate_command if run.state.best_loss is not None else f"{evaluate_command} FILE"
-        return [f"lm classify {run.folder} FILE", evaluate, f"lm info {run.folder}"]
+        return [f"lm classify {folder} FILE", evaluate, f"lm info {folder}"]
     if run.config.model.is_masked:
-        fill = f'lm fill {run.folder} "... [MASK] ..."'
-        return [fill, f"lm train FILE --supervised --from {run.folder}", f"lm info {run.folder}"]
+        fill = f'lm fill {folder} "... [MASK] ..."'
+        return [fill, f"lm train FILE --supervised --from {folder}", f"lm info {folder}"]
     if run.data.holds_conversations:
-        return [f"lm chat {run.folder}", f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
-    return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
+        return [f"lm chat {folder}", f"lm perplexity {folder} FILE", f"lm info {folder}"]
+    return [f'lm generate {folder} "..."', f"lm perplexity {folder} FILE", f"lm info {folder}"]
 
 
 def _summarise(run: Run) -> dict[str, object]:

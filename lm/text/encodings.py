@@ -52,19 +52,29 @@ def is_non_ascii_utf8(blocks: Iterable[bytes]) -> bool:
 
 
 def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False, can_name_encoding: bool = True) -> None:
-    """Raise UnreadableError if a text begins with the byte order mark of UTF-16 or UTF-32.
+    """Raise UnreadableError if a text begins with the byte order mark of UTF-16 or UTF-32, or is clearly UTF-16.
 
     Args:
         compressed: whether the file has to be decompressed first.
         can_name_encoding: whether a setting selects another encoding.
     """
     marks = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
-    encoding = next((encoding for encoding, both in marks.items() if beginning.startswith(both)), None)
+    marked = (encoding for encoding, both in marks.items() if beginning.startswith(both))
+    encoding = next(marked, None) or _guess_utf16(beginning[:_SAMPLE_BYTES])
     if encoding is not None:
         how = f"convert it first: {_iconv_command(encoding, name, compressed)}"
         advice = f"name its encoding, or {how}" if can_name_encoding else how
         settings = [f"encoding={encoding.lower()}"] if can_name_encoding else []
         raise UnreadableError(f"{name}: looks like {encoding} text; {advice}", settings=settings)
+
+
+def _guess_utf16(sample: bytes) -> str | None:
+    """Return the name of UTF-16 in a byte order if most bytes at every other position, and no others, are zero."""
+    zeros = [sample[first::2].count(0) for first in (0, 1)]
+    for encoding, (most, none) in (("UTF-16LE", zeros[::-1]), ("UTF-16BE", zeros)):
+        if not none and 4 * most > len(sample):
+            return encoding
+    return None
 
 
 def decoding_error(

@@ -16,7 +16,6 @@ import itertools
 import logging
 import os
 import re
-import shlex
 import sys
 import tempfile
 import weakref
@@ -439,7 +438,7 @@ class TextFiles(list[TextFile]):
             read = Counter(Path(file.name).suffix or "other" for file in self)
             kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in read.most_common(_NAMED_SUFFIXES))
             counted = f"only {kinds} file{'s' * (len(self) != 1)} read; {counted}"
-        return [Advice(counted, settings=[f"include={shlex.quote('*' + common)}"] if common else [])]
+        return [Advice(counted, settings=[f"include=*{common}"] if common else [])]
 
 
 def find_text_files(

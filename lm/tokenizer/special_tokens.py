@@ -117,7 +117,7 @@ def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
     if not frame.after:  # nor is there a start then
         raise UsageError(
             "the tokenizer has no end-of-text token, so no completion could end; use one that has",
-            settings=["special='<|endoftext|>'"],
+            settings=["special=<|endoftext|>"],
         )
     return frame
 
@@ -150,6 +150,6 @@ def require_mask_token(tokenizer: Tokenizer) -> int:
         raise UsageError(
             f"the tokenizer has no {MASK} token, which a masked model needs; use one that has, or none, to have one "
             "trained",
-            settings=[f"special='{MASK}'", "tokenizer"],
+            settings=[f"special={MASK}", "tokenizer"],
         )
     return tokenizer.mask

@@ -180,6 +180,7 @@ REFUSED = [
     ("generate translator The", 2, "encoder-decoder"),
     ("generate none The", 1, "none: no such run"),
     ("generate run --temprature 1", 2, "no option --temprature (did you mean '--temperature'?)"),
+    ("generate run --length 1", 2, "no option --length (did you mean '--max-tokens'?)"),
     ("generate run --temp 1", 2, "no option --temp (did you mean '--temperature'?)"),
     ("generate char 'The owl Q'", 1, "Q"),
     ("generate run --prompt-file none.txt", 1, "none.txt"),

@@ -78,8 +78,8 @@ CASES: dict[tuple[str, str], Case] = {
     ("train", "without evaluations before the end"): Case("empty.txt --evaluate-every 0", "empty.txt"),
     ("train", "without held-out data"): Case(f"{_PAIRS} --validation 0.0", _PAIRS),
     ("train", "where no sentence is translated"): Case(f"{_PAIRS} --bleu-sentences 0", _PAIRS),
-    ("train", "where no pairs are in JSON Lines"): Case(
-        "--pairs pairs.tsv -o occupied", "--pairs rows.jsonl -o occupied"
+    ("train", "where pairs are in plain text"): Case(
+        "--pairs text.txt -o occupied", "--pairs rows.jsonl -o occupied"
     ),
     ("train", "where another launcher"): Case("empty.txt", None),
     ("train", "in one process"): Case("empty.txt", None),

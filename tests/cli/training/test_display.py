@@ -118,7 +118,7 @@ def test_why_the_plan_changes_is_said(capsys):
 
 
 def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
-    folder = tmp_path / "run"
+    folder = tmp_path / "my run"
     assert run(["train", str(place / "text.txt"), "-o", str(folder), "--steps", "5", "--json", *SMALL]) == 0
     output = capsys.readouterr()
     summary = json.loads(output.out)
@@ -126,7 +126,7 @@ def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
     assert summary["best_step"] == 5
     assert "\x1b" not in output.err
     assert "validation loss" in output.err
-    assert f'next    lm generate {folder} "..."\n' in output.err
+    assert f"next    lm generate '{folder}' \"...\"\n" in output.err
     assert run(["train", "--resume", str(folder), "--steps", "6"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -69,6 +69,13 @@ class TestWrongFiles:
         with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16 .* \S*corpus\.txt > NEW$"):
             read(written(tmp_path, "text".encode("utf-16")))
 
+    @pytest.mark.parametrize("order", ["le", "be"])
+    def test_utf16_without_a_byte_order_mark_is_named(self, tmp_path, order):
+        with pytest.raises(InputError, match=rf"looks like UTF-16{order.upper()} text") as error:
+            read(written(tmp_path, "Der Löwe, said the owl – and “left”.\n".encode(f"utf-16-{order}")))
+        (setting,) = error.value.settings
+        assert "".encode(setting.removeprefix("encoding=")) == b""  # Python knows it
+
 
 class TestResolve:
     def names(self, folder: Path, patterns: list[str]) -> list[str]:
@@ -198,16 +205,16 @@ class TestSelection:
         assert found.skipped_suffixes == {".py": 3, ".json": 1, "": 1}
         (note,) = found.notes
         assert note.startswith("3 .py, 1 .json, 1 other files not read")
-        assert note.settings == ("include='*.py'",)
+        assert note.settings == ("include=*.py",)
         for number in range(9):
             (code / f"{number}.pyc").write_bytes(b"\xa7\r\r\n\0\0")
         (note,) = find_text_files([str(code)]).notes
         assert note.startswith("3 .py, 1 .json, 10 other files not read")
-        assert note.settings == ("include='*.py'",)
+        assert note.settings == ("include=*.py",)
         assert find_text_files([str(code)], reading=FilesConfig(include=("*.py",))).notes == []
         with pytest.raises(InputError, match=r"no .* file in this folder \(1 \.py file not read\)") as error:
             find_text_files([str(code / "tests")])
-        assert error.value.settings == ("include='*.py'",)
+        assert error.value.settings == ("include=*.py",)
 
     def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path):
         names = [str(written(tmp_path, b"a\xff\n" if n % 2 else "text\n", f"{n:02}.txt").path) for n in range(24)]
