@@ -1,29 +1,21 @@
 """What Python trains is what the command trains, tensor by tensor."""
 
-import contextlib
-import importlib
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.launcher.api import LaunchConfig
 
 import lm
 from cli.main import run
 from cli.training import running
 from lm.config.run_spec import RunSpec
-from lm.distributed import launcher
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import SpeedMeter, Started, Trainer
-from tests.forked import Forked
 from tests.lm.training.steady import steady
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
@@ -185,35 +177,7 @@ def test_files_are_read_before_the_machine_is_measured(tmp_path):
             list(Trainer(spec, speed_meter=Unmeasurable()))
 
 
-def run_rank(_: str, module: str, *arguments: str) -> None:
-    """Run a module as `python -m` does."""
-    sys.exit(importlib.import_module(module).main(*arguments))
-
-
-def launch_forked(config: LaunchConfig, _: str) -> Callable[..., None]:
-    """A stand-in for torch's launcher, with its store: processes are forked, so that none imports torch again."""
-
-    def run_ranks(*command: str) -> None:
-        store, size = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), config.nproc_per_node
-        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
-        group |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-        with contextlib.ExitStack() as stack:
-            ranks = [os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
-            processes = [stack.enter_context(Forked(run_rank, *command, env=rank)) for rank in ranks]
-            codes = [process.wait() for process in processes]
-        failures = {
-            rank: ProcessFailure(rank, processes[rank].pid, code, "") for rank, code in enumerate(codes) if code
-        }
-        if failures:
-            raise ChildFailedError("", failures)
-
-    return run_ranks
-
-
-@pytest.mark.parametrize("is_forked", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_two_processes(tmp_path, monkeypatch, is_forked):
-    if is_forked:
-        monkeypatch.setattr(launcher, "elastic_launch", launch_forked)
+def test_two_processes(tmp_path):
     events: list[object] = []
     lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)
     assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
