@@ -77,9 +77,9 @@ def evaluations(run: Run) -> list[Evaluation]:
 )
 @pytest.mark.parametrize("model", [{}, {"output_transform": True, "embedding_norm": True, "bias": True}])
 def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
-    whole = begun(tmp_path / "whole", corpus, model=model, **fields)
+    whole = begun(tmp_path / "whole", corpus, model=model, steps=8, **fields)
     list(train(whole))
-    list(train(begun(tmp_path / "part", corpus, model=model, **fields), stop=stop_after(7)))
+    list(train(begun(tmp_path / "part", corpus, model=model, steps=8, **fields), stop=stop_after(6)))
     part = resume_run(tmp_path / "part")
     list(train(part))
     assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
@@ -136,9 +136,9 @@ def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
 
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9}, {"r_drop": 1.0, "label_smoothing": 0.1}])
 def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
-    whole = begun(tmp_path / "whole", examples, **fields)
+    whole = begun(tmp_path / "whole", examples, steps=8, **fields)
     list(train(whole))
-    list(train(begun(tmp_path / "part", examples, **fields), stop=stop_after(7)))
+    list(train(begun(tmp_path / "part", examples, steps=8, **fields), stop=stop_after(6)))
     part = resume_run(tmp_path / "part")
     list(train(part))
     assert sums(part) == sums(whole) | {

@@ -26,8 +26,8 @@ EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_n
 @pytest.mark.parametrize(
     ("stop", "optimizer", "model"),
     [
-        (1, "adamw", {}), (4, "adamw", {}), (5, "muon", {}), (7, "adamw", {}), (4, "adamw", EXPERTS),
-        (5, "muon", EXPERTS),
+        (1, "adamw", {}), (7, "adamw", {}), (4, "adamw", EXPERTS), (5, "muon", EXPERTS),
+        pytest.param(4, "adamw", {}, marks=pytest.mark.slow), pytest.param(5, "muon", {}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
