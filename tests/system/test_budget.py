@@ -163,7 +163,7 @@ def test_a_dry_run_does_not_build_the_model(place, tmp_path):
     *memory, peak = re.findall(r"^memory +about ([\d.]+) GB|^peak (\d+)", (tmp_path / "said").read_text(), re.M)
     assert len(memory) == 2
     assert all(float(planned) > 2.2 for planned, _ in memory)
-    assert int(peak[1]) < 1e9
+    assert int(peak[1]) < 1.5e9
 
 
 def plan_large_runs(text: str) -> None:
