@@ -1,5 +1,6 @@
 """The front door does what the commands do, and imports nothing before it is asked for."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import lm
+from cli.main import run
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.keywords import RunOptions, SamplingOptions, TranslationOptions
 from lm.config.options import list_options
@@ -16,7 +18,7 @@ from lm.config.run_config import SECTIONS
 from lm.errors import InputError, UsageError
 from lm.files import atomic_new_file, atomic_new_folder
 from lm.hardware import MAX_THREADS
-from tests.cli.small_runs import TEXT, make_run
+from tests.cli.small_runs import TEXT, make_run, make_tokenizer
 from tests.cli.toy_translation import make_translation_run
 from tests.golden.make_runs import RUNS
 
@@ -69,6 +71,16 @@ def test_a_stop_string_may_be_alone(writer):
     model, settings = lm.load(writer), {"max_tokens": 9, "seed": 3}
     whole = model.generate("The owl", **settings)
     assert model.generate("The owl", stop=whole[3:5], **settings) == whole[: whole.index(whole[3:5])]
+
+
+def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("byte").with_chat_template(), context_length=64)
+    turns = [{"role": "user", "content": "The owl"}, {"role": "assistant", "content": "It sat."}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    assert run(["perplexity", str(folder), str(tmp_path / "chats.jsonl"), "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["total"]
+    found = lm.load(folder).perplexity(tmp_path / "chats.jsonl")
+    assert (found.tokens, found.nats) == (total["tokens"], pytest.approx(total["nats"]))
 
 
 def test_an_unknown_keyword_is_named(writer):

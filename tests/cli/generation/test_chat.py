@@ -247,7 +247,8 @@ def endless(tmp_path_factory):
 ENDLESS = ("--max-tokens", 10**9, "--ignore-eos")
 
 
-def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_path):
+@pytest.mark.parametrize("typed", ["The owl\\\nsaw\n", '"""\nThe owl\nsaw\n"""\n'])
+def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_path, typed):
     saved = tmp_path / "saved.jsonl"
     with contextlib.closing(Terminal("chat", endless, *ENDLESS)) as terminal:
         terminal.wait_for(re.escape(INTRODUCTION))
@@ -258,7 +259,7 @@ def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_p
         terminal.wait_for("half a line")
         terminal.interrupt_waiting()
         terminal.wait_for("^\n> ")
-        terminal.type("The owl\\\nsaw\n")
+        terminal.type(typed)
         terminal.wait_for(r"\. saw\n")
         terminal.wait_for("(?s).{40}")
         terminal.interrupt()

@@ -135,6 +135,12 @@ def test_variants_of_a_label_are_named_with_quotes(capsys):
     assert "warning" not in capsys.readouterr().err
 
 
+def test_labels_without_an_example_to_train_on_are_named(capsys):
+    report_labels(LabelCounts({"good": 5, "bad": 0, "so-so": 0}, {}))
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert "no example to train on has the label 'bad', 'so-so'" in warning
+
+
 def planned(
     reasons: dict[str, str], given: dict[str, dict[str, Any]], *, forecast: BudgetForecast | None = None
 ) -> Planned:

@@ -12,8 +12,9 @@ import lm
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
+from lm.corpus.shards import open_split
 from lm.errors import InputError
-from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
+from lm.evaluation.held_out import find_prepared_folder, open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware
 from lm.optim.averaging import average_checkpoints
 from lm.run_folder import find_checkpoint
@@ -105,6 +106,8 @@ def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
     text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
     (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).documents()
     assert text.endswith(held_out)
+    split = open_split(find_prepared_folder(loaded(RUNS / "gpt")), "validation")
+    assert held_out == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
     assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
 
 

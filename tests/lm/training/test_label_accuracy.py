@@ -51,8 +51,8 @@ def test_its_run_records_the_labels_with_their_delimiter(tmp_path, examples):
     run = begun(tmp_path / "run", examples)
     assert load_config(run.folder).label_completions == ("\nx", "\nxx", "\ny", "\nyy", "\nz", "\nzz")
     decided = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()]
-    (by,) = (each["by"] for each in decided if "label_completions" in each["chosen"])
-    assert by == "corpus"
+    (entry,) = (each for each in decided if "label_completions" in each["chosen"])
+    assert (entry["step"], entry["by"]) == (0, "corpus")
 
 
 def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_first(tmp_path, examples, byte_tokenizer):
