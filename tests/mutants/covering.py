@@ -138,11 +138,15 @@ class Coverage:
     def covering(self, path: str, function: str | None, most_seconds: float) -> tuple[list[str], float]:
         """Return arguments for pytest, and seconds: the files beside a module, then single tests, the quickest first.
 
-        Of a function that no test calls, and of None, those that call any of its module.
+        Of a function that no test calls in its own process, and of None: all files of the folder, which may start
+        others, and tests that call any function of its module.
         """
-        files = sorted((ROOT / "tests" / path).parent.glob(f"test_{Path(path).stem}*.py"))
-        beside, functions = [str(file.relative_to(ROOT)) for file in files], self.functions.get(path, {})
-        numbers = functions.get(function or "") or set(chain(*functions.values()))
+        functions = self.functions.get(path, {})
+        numbers, name = functions.get(function or ""), f"test_{Path(path).stem}*.py"
+        files = sorted((ROOT / "tests" / path).parent.glob("test_*.py" if numbers is None else name))
+        beside = [str(file.relative_to(ROOT)) for file in files]
+        if numbers is None:
+            numbers = list({*chain(*functions.values())})
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
         others = [test for test in tests if test[0].partition("::")[0] not in beside]
         totals = accumulate(seconds for _, seconds in others)
