@@ -27,8 +27,10 @@ from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import RunSpec
+from lm.data.labels import count_labels
 from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
+from lm.evaluation.classification import wilson_interval
 from lm.hardware import measure_matmul_flops, peak_memory
 from lm.run_folder import read_pointer
 from lm.signals import StopSignals
@@ -211,6 +213,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
+        if accuracy is not None and (advice := _compare_with_majority(run, accuracy)) is not None:
+            print_labelled("", advice)
         bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
         has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
@@ -222,6 +226,18 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
     for index, command in enumerate(_next_commands(run)):
         print_note(f"{'' if index else 'next':<8}{command}")
+
+
+def _compare_with_majority(run: Run, accuracy: float) -> str | None:
+    """Return what helps if an accuracy is not clearly above that of the most frequent held-out label; None if it is."""
+    counts = count_labels(Path(run.plan.data)).validation
+    label, examples = max(counts, key=lambda label: counts[label]), sum(counts.values())
+    low, _ = wilson_interval(round(accuracy * examples), examples)
+    if low > counts[label] / examples:
+        return None
+    longer = f"train longer (lm train --resume {quote(run.folder)} --budget 10m)"
+    baseline = f"not clearly better than always {label!r}, {counts[label] / examples:.1%}"
+    return f"{baseline}: {longer}, on more examples, or from a pre-trained run (--from RUN)"
 
 
 def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:

@@ -101,8 +101,8 @@ def best_bits_per_byte(run: Path, state: TrainingState) -> float | None:
 
 
 def best_accuracy(run: Path, config: RunConfig, state: TrainingState) -> float | None:
-    """Return the held-out accuracy of a classifier's best checkpoint; None if not known."""
-    if state.best_step is None or not config.is_classifier:
+    """Return the held-out accuracy of the best checkpoint of a run that learns labels; None if not known."""
+    if state.best_step is None or not (config.is_classifier or config.label_completions):
         return None
     return _metric(run / run_folder.METRICS, state.best_step, _ACCURACY)
 

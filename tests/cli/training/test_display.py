@@ -140,6 +140,19 @@ def test_a_best_loss_of_zero_is_reported_like_any_other(place, tmp_path, capsys,
     assert "at step 2; 2 later steps changed the loss by +0.0200" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("are_learned", [False, True])
+def test_labels_that_are_not_learned_are_compared_with_the_most_frequent_one(tmp_path, capsys, are_learned):
+    labels = ["ab"[number * 7919 % 31 % 2] for number in range(200)]
+    rows = [{"text": f"{number}{4 * label * are_learned}", "label": label} for number, label in enumerate(labels)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ["--supervised", "--learning-rate", "0.01", "--kind", "byte", *SMALL]
+    settings += ["--steps", "200" if are_learned else "5", "--evaluate-every", "100"]
+    assert run(["train", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "run"), *settings]) == 0
+    notes = capsys.readouterr().err
+    assert re.search(r"^best .* accuracy [\d.]+%, at step", notes, re.M)
+    assert bool(re.search("not clearly better than always '[ab]', ", notes)) != are_learned
+
+
 def test_a_model_that_has_overfit_is_not_advised_to_train_longer(tmp_path):
     assert "train longer" in advise_against_baseline(tmp_path, can_improve=True)
     assert advise_against_baseline(tmp_path, can_improve=False) == "train on more text"
