@@ -133,15 +133,18 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
     if event.config.plan.is_limited:
         memorised = f"more than {forecast.epochs:.0f} epochs would only memorise the text"
         print_labelled("note", f"{memorised}, so the run ends before {budget}; more text would help")
+    seconds, needed = parse_duration(budget), suggest_budget(event.spent)
+    is_slow_start = event.spent > _MUCH_STARTUP * seconds
     if event.config.model.translates and forecast.tokens < _MIN_TARGETS:
         enough = event.spent + forecast.steps * forecast.step_seconds * _MIN_TARGETS / forecast.tokens
+        enough = max(enough, parse_duration(needed)) if is_slow_start else enough
         too_few = f"{format_count(forecast.tokens)} tokens of targets are too few to learn to translate"
         print_labelled(
             "warning", f"{too_few}: {format_duration(enough)} or more would be enough to begin with (--budget)"
         )
-    if event.spent > _MUCH_STARTUP * (seconds := parse_duration(budget)):
+    if is_slow_start:
         startup = f"start-up took {event.spent:.1f} s of {budget}, so {max(0.0, seconds - event.spent):.1f} s are left"
-        print_labelled("warning", f"{startup} for training: give {suggest_budget(event.spent)} or more (--budget)")
+        print_labelled("warning", f"{startup} for training: give {needed} or more (--budget)")
     is_tuned = event.reasons.get("model.d_model") == "from_run"
     warn_about_few_steps(forecast.steps, f"{budget} is enough for about", is_tuned=is_tuned)
     if forecast.evaluation_seconds > forecast.evaluation_limit:
