@@ -49,7 +49,7 @@ def compile_(
         verify_checkpoint(checkpoint, to_train=False)  # before anything is compiled
     check_cache()
     if checkpoint is None or is_installed():
-        if not is_complete():
+        if is_installed() and not is_complete():
             print_note("compiling the decode step for this CPU, which takes a minute or more")
         with default_signal_handling():  # an exception would be lost where the compiler calls Python
             seconds = compile_decode_step()
