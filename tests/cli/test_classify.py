@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections import Counter
 
@@ -132,6 +133,8 @@ def test_the_report_is_a_page_of_tables(succeed):
     assert lines[4].split() == ["label", "precision", "recall", "F1", "support"]
     (anger,) = (line.split() for line in lines[5:] if line.startswith("anger  ") and "–" in line)
     assert anger == ["anger", "–", "0.000", "0.000", "1"]
+    rows = [line.split() for line in lines[5 : lines.index("", 5)]]
+    assert all(re.fullmatch(r"–|[01]\.\d{3}", value) for row in rows if len(row) == 5 for value in row[1:4])
     assert any(line.startswith("confusion matrix") for line in lines)
 
 

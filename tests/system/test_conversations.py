@@ -93,6 +93,7 @@ def test_the_loss_falls_on_the_tokens_of_the_assistant_alone(place):
             seen.add(tuple(zip(inputs[: last + 1], targets[: last + 1], strict=True)))
     assert seen <= expected
     assert len(seen) == data.samples
+    assert data.tokens == sum(target != IGNORE_INDEX for row in seen for _, target in row)
     held_out = sum(batch.rows for batch in data.validation())
     assert held_out + data.samples == len(messages)
 

@@ -145,6 +145,6 @@ def test_joiners_join_on_both_sides():
     assert [
         is_within_grapheme(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))
     ] == [True, True, True, False]
-    assert [is_within_grapheme(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰", "🇿")] == [
-        True, False, True, False, True, True,
+    assert [is_within_grapheme(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰", "🇿", "\U0001f200")] == [
+        True, False, True, False, True, True, False,
     ]  # fmt: skip
