@@ -11,6 +11,7 @@ from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from tests.lm.serving.conftest import RUNS, request, served
+from tests.tolerances import approx
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -80,13 +81,17 @@ def test_many_streams_with_different_settings_equal_their_runs_alone(client, loa
     ]  # fmt: skip
 
     def stream(request):
-        parts = client.completions.create(model="gpt", stream=True, **request)
-        return "".join(choice.text for part in parts for choice in part.choices)
+        parts = client.completions.create(model="gpt", stream=True, logprobs=0, **request)
+        choices = [choice for part in parts for choice in part.choices]
+        logprobs = [value for choice in choices if choice.logprobs for value in choice.logprobs.token_logprobs]
+        return "".join(choice.text for choice in choices), logprobs
 
     with ThreadPoolExecutor(len(requests)) as pool:
-        texts = list(pool.map(stream, requests))
-    expected = [alone(loaded, **request)[0].text for request in requests]
-    assert texts == expected
+        streamed = list(pool.map(stream, requests))
+    for settings, (text, logprobs) in zip(requests, streamed, strict=True):
+        (sample,) = alone(loaded, **settings)
+        assert text == sample.text
+        assert logprobs == approx(sample.logprobs, model=loaded.model)
 
 
 def test_a_stop_string_ends_the_text_before_it(client):
