@@ -93,6 +93,11 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "a run from another's weights is evaluated and saved before its first step; its weights are as before",
     ),
     (r"^resume/[^/]*(?<!-branch)/", "an extended run's learning rate falls again, where its schedule was stretched"),
+    (
+        r"^train/(questions|labels|classifier|bert-classifier)/.*manifest\.json:repetition",
+        "copies among labelled examples are counted; new",
+    ),
+    (r"(^|/)ancestors\.json:", "new file: the text that earlier runs were trained on"),
     (r"(config\.json:|command \d+:config\.)label_completions$", "labels of decoders are recorded; new"),
     (
         r"(questions|labels)[^/]*/.*metrics\.jsonl:.*validation_accuracy$",
