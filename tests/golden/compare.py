@@ -50,7 +50,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"^(command \d+:)parts_found$", r"\1chunks_reused", _NEW_NAME),
     (r"^(command \d+:)each\.", r"\1per_process.", _NEW_NAME),
     (r"\brepetition\.stretch$", "repetition.window", _NEW_NAME),
-    (r"\bmodel\.rotary_share$", "model.rotary_fraction", _NEW_NAME),
+    (r"\b(model\.|config\.json:)rotary_share$", r"\1rotary_fraction", _NEW_NAME),
     (r"\btraining\.masked_share$", "training.masking_rate", _NEW_NAME),
     (r"\btraining\.final_learning_rate$", "training.final_learning_rate_fraction", _NEW_NAME),
     (r"\bplan\.decay_share$", "plan.decay_scale", _NEW_NAME),
@@ -94,7 +94,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     ),
     (r"^resume/[^/]*(?<!-branch)/", "an extended run's learning rate falls again, where its schedule was stretched"),
     (
-        r"^train/(questions|labels|classifier|bert-classifier)/.*manifest\.json:repetition",
+        r"^(train|prepare)/(questions|labels|classifier|bert-classifier)/.*:repetition",
         "copies among labelled examples are counted; new",
     ),
     (r"(^|/)ancestors\.json:", "new file: the text that earlier runs were trained on"),
