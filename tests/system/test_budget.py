@@ -157,19 +157,19 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
 
 @pytest.mark.skipif(os.name != "posix", reason="needs the peak memory of a process")
 def test_a_dry_run_does_not_build_the_model(place, tmp_path):
-    """Weights, gradients and optimizer state of the whole model would be 2.3 GB."""
+    """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
     with (tmp_path / "said").open("w") as said, Forked(plan_large_runs, place / "text.txt", stderr=said) as process:
         assert process.wait() == 0, (tmp_path / "said").read_text()
     *memory, peak = re.findall(r"^memory +about ([\d.]+) GB|^peak (\d+)", (tmp_path / "said").read_text(), re.M)
     assert len(memory) == 2
-    assert all(float(planned) > 2.2 for planned, _ in memory)
-    assert int(peak[1]) < 1.5e9
+    assert all(float(planned) > 4 for planned, _ in memory)
+    assert int(peak[1]) < 2e9
 
 
 def plan_large_runs(text: str) -> None:
     import resource
 
-    flags = ["--preset", "gpt2", "--n-layers", "20", "--context", "64", "--batch-size", "1", "--vocab-size", "300"]
+    flags = ["--preset", "gpt2", "--n-layers", "40", "--context", "64", "--batch-size", "1", "--vocab-size", "300"]
     flags += ["--dry-run", "--threads", "1", "--dtype", "float32"]
     codes = [run(["train", text, *flags, *length]) for length in (["--steps", "7"], ["--budget", "5m"])]
     unit = 1 if sys.platform == "darwin" else 1024

@@ -101,19 +101,19 @@ def test_healed_prompts_are_sampled_with_their_probabilities():
             self.number = number
 
         def random(self) -> float:
-            return (self.number + 0.5) / 1000
+            return (self.number + 0.5) / 2000
 
     ours = generator()
     options = found(ours, PROMPTS[0])
     for temperature in (1.0, 0.5):
         sampler = Sampler.from_config(SamplingConfig(temperature=temperature, seed=0))
         drawn = Counter()
-        for number in range(1000):
+        for number in range(2000):
             cover, token = choose_healed_prompt(options, sampler, Even(number))
             drawn[*cover.prompt, *([] if token is None else [token])] += 1
         weights = {key: math.exp(score / temperature) for key, score in by_tokens(options).items()}
         for key, weight in weights.items():
-            assert abs(drawn[key] / 1000 - weight / sum(weights.values())) <= 1 / 1000
+            assert abs(drawn[key] / 2000 - weight / sum(weights.values())) <= 1 / 2000
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -122,8 +122,8 @@ def test_an_idle_server_uses_no_cpu(server):
 
     wait_until(lambda: is_idle(server))
     before = seconds()
-    time.sleep(1)
-    assert seconds() - before <= 0.02
+    time.sleep(2)
+    assert seconds() - before <= 0.03
 
 
 def test_a_request_that_takes_too_long_is_ended(run):
