@@ -20,7 +20,7 @@ from lm.corpus.tokenized_examples import open_examples
 from lm.corpus.tokenized_pairs import open_pairs
 from lm.errors import InputError
 from lm.text.parallel_text import ParallelText
-from lm.text.rows import FIELD
+from lm.text.rows import FIELD, PAIR_FIELDS
 from lm.text.text_files import TextFile, write_temporary_file
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -78,14 +78,15 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     manifest, pairs = PairManifest.read(folder), list(open_pairs(folder).validation_texts())
     if not pairs:
         raise _nothing_held_out(loaded)
-    fields = "source", "target"
-    rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME)
+    rows = write_temporary_file(
+        _lines(dict(zip(PAIR_FIELDS, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME
+    )
     heads = None
     if manifest.has_dependency_heads:
         lines = (" ".join(map(str, source_heads or ())) + "\n" for _, _, source_heads in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(
-        dataclasses.replace(rows, data=DataConfig(field=fields[0], keep_line_ends=True)), None, fields, heads
+        dataclasses.replace(rows, data=DataConfig(field=PAIR_FIELDS[0], keep_line_ends=True)), None, PAIR_FIELDS, heads
     ), manifest.languages[1]
 
 

@@ -224,11 +224,11 @@ def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
         if file.format == "text":
             return ParallelText(file, None, fields, notes=_note_header(first, table, file, "format=tsv"))
         names = [] if first is None else list(first.values.values())
-        are_names = [field in names for field in fields if not field.isdecimal()]
-        header = (any(are_names) and all(are_names)) if file.reading.header is None else file.reading.header
-        if not header and are_names:
-            if names and fields != rows.PAIR_FIELDS and file.reading.header is None:
-                rows.find_pair_fields(names, fields, file=file.name)  # which refuses names that are not there
+        are_numbers = all(field.isdecimal() for field in fields)
+        are_requested = fields != rows.PAIR_FIELDS and not are_numbers  # by names, which a header has
+        has_header = bool(names) and (are_requested or {*fields} <= {*names})
+        header = has_header if file.reading.header is None else file.reading.header
+        if not header and not are_numbers:
             if len(names) > 2:
                 rows.raise_unclear_pair(names, file=file.name)
             as_text = replace(file, reading=replace(file.reading, format="text"))
