@@ -213,13 +213,13 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
-        if accuracy is not None and (advice := _compare_with_majority(run, accuracy)) is not None:
+        has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
+        can_improve = not (has_overfit or run.plan.on_plateau or run.plan.is_limited)
+        if accuracy is not None and (advice := _compare_with_majority(run, accuracy, can_improve=can_improve)):
             print_labelled("", advice)
         bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
-        has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
-            can_improve = not (has_overfit or run.plan.on_plateau or run.plan.is_limited)
             print_labelled("", f"{compared}: {advise_against_baseline(run.folder, can_improve=can_improve)}")
         if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
@@ -228,26 +228,26 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_note(f"{'' if index else 'next':<8}{command}")
 
 
-def _compare_with_majority(run: Run, accuracy: float) -> str | None:
+def _compare_with_majority(run: Run, accuracy: float, *, can_improve: bool) -> str | None:
     """Return what helps if an accuracy is not clearly above that of the most frequent held-out label; None if it is."""
     counts = count_labels(Path(run.plan.data)).validation
     label, examples = max(counts, key=lambda label: counts[label]), sum(counts.values())
     low, _ = wilson_interval(round(accuracy * examples), examples)
     if low > counts[label] / examples:
         return None
-    longer = f"train longer (lm train --resume {quote(run.folder)} --budget 10m)"
+    advice = advise_against_baseline(run.folder, can_improve=can_improve, data="examples")
     baseline = f"not clearly better than always {label!r}, {counts[label] / examples:.1%}"
-    return f"{baseline}: {longer}, on more examples, or from a pre-trained run (--from RUN)"
+    return f"{baseline}: {advice}, or from a pre-trained run (--from RUN)"
 
 
-def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:
-    """Return what helps a model that is worse than an n-gram baseline.
+def advise_against_baseline(folder: Path, *, can_improve: bool, data: str = "text") -> str:
+    """Return what helps a model that is worse than a baseline.
 
     Longer training doesn't unless it `can_improve`: the run has neither overfit nor reached a plateau.
     """
     if can_improve:
-        return f"train longer (lm train --resume {quote(folder)} --budget 10m), or on more text"
-    return "train on more text"
+        return f"train longer (lm train --resume {quote(folder)} --budget 10m), or on more {data}"
+    return f"train on more {data}"
 
 
 def _format_later_steps(run: Run) -> str:
