@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +54,7 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.console.messages import print_note
+    from cli.console.messages import print_note, quote
     from cli.corpus_download import copy_files, fetch_files
     from lm.text.public import catalogue
 
@@ -69,7 +68,7 @@ def get(
         paths = [file.path for file in fetched]
         files = [{**vars(file), "path": str(file.path)} for file in fetched]
     validation = "" if corpus.validation is None else f" --validation {corpus.validation}"
-    command = f"lm train {' '.join(corpus.train)}{validation}".format(folder=shlex.quote(str(folder)))
+    command = f"lm train {' '.join(corpus.train)}{validation}".format(folder=quote(folder))
     print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:
         print(format_json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))

@@ -44,7 +44,7 @@ def print_notes(notes: Iterable[Advice]) -> None:
         print_labelled("note", with_flags(note))
 
 
-def quote(path: Path) -> str:
+def quote(path: Path | str) -> str:
     """Return a path as it is typed in a command."""
     return shlex.quote(str(path))
 

@@ -231,7 +231,7 @@ def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     if with_conversations and scorer.loaded.tokenizer.chat_template is None:
         raise UsageError(
             f"{scorer.run}: has no chat template, so it cannot score conversations; train it on some (lm train "
-            f"{quote(with_conversations[0].path)} --from {quote(scorer.run)})"
+            f"{quote(with_conversations[0].name)} --from {quote(scorer.run)})"
         )
     return bool(with_conversations)
 
