@@ -20,6 +20,9 @@ _CONTEXT.set_forkserver_preload([
     "torch", "torch._dynamo", "lm.api", "cli.main", "cli.training.train", "cli.generation.generate",
 ])  # fmt: skip
 Stream = int | IO[str] | IO[bytes] | None  # None: closed
+Function = Callable[..., object]
+wrap: Callable[[Function], Function] | None = None
+"""What makes of each function the one that is run."""
 
 
 class Forked:
@@ -42,7 +45,9 @@ class Forked:
         self.stderr, stderr_of_process = _open(stderr)
         streams = [stdin_of_process, stdout_of_process, stderr_of_process]
         place = dict(os.environ if env is None else env), str(Path.cwd())
-        self._process = _CONTEXT.Process(target=_run, args=(function, [*map(str, arguments)], streams, *place))
+        self._process = _CONTEXT.Process(
+            target=_run, args=(wrap(function) if wrap else function, [*map(str, arguments)], streams, *place)
+        )
         self._process.start()
         self.pid = self._process.pid or 0
         for stream in filter(None, streams):

@@ -10,8 +10,8 @@ first, up to --seconds. Tests that never end have noticed.
 Prints a line per mutant and the totals. Survivors that cannot matter are equivalent: those in the value of a tuning
 constant of a module are marked as candidates; which of the rest are is for the reader.
 
-Which test calls which functions is recorded first, by running tests/lm and tests/cli once with a tracer. --map keeps
-that in a file for the next time: remove it when functions have moved. New tests beside a module are found without.
+Which test calls which functions is recorded first, by running the tests once with a tracer. --map keeps that in a file
+for the next time: remove it when functions have moved. New tests beside a module are found without.
 """
 
 import argparse

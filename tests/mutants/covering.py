@@ -14,9 +14,10 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from functools import partial
+from itertools import accumulate, chain, count
 from pathlib import Path
 from types import FrameType
 
@@ -27,7 +28,10 @@ PACKAGES = ("lm", "cli")
 LOADED_BEFORE = ("torch", "numpy", "safetensors.torch", "sacrebleu", "tokenizers", "transformers", "typer.testing")
 """What takes seconds to import: a process that has done so is forked for each run of tests."""
 
+TESTS = ("tests/lm", "tests/cli", "tests/system")
 RECORD = "coverage.json"
+CALLED_ELSEWHERE = "called-elsewhere"
+"""A folder with a file for each process that `tests.forked` started: the test, then the functions it called."""
 COMPILED = ("tests/lm/kernels", "tests/lm/engine")
 """Tests of compiled code, which are left out: in each copy of the tree it would be compiled again, for minutes."""
 _NOT_FOUND = 9
@@ -39,7 +43,8 @@ Functions = set[tuple[str, str]]
 class Recorder:
     """A plugin that notes which test calls which functions of the packages in a tree, and how long it takes.
 
-    A test with parameters is one; what a fixture of several tests calls counts for each of them.
+    A test with parameters is one; what a fixture of several tests calls counts for each of them. What a process calls
+    that `tests.forked` starts counts for all tests of the file, which may share it.
     """
 
     tree: Path
@@ -51,6 +56,13 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._prefixes = tuple(f"{self.tree / package}/" for package in PACKAGES)
+        self._numbers = count()
+
+    def pytest_sessionstart(self) -> None:
+        from tests import forked
+
+        (self.tree / CALLED_ELSEWHERE).mkdir()
+        forked.wrap = self._wrap
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):
@@ -83,12 +95,25 @@ class Recorder:
             self.failed.add(_function(report.nodeid))
 
     def _call(self, frame: FrameType, _event: str, _argument: object) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(self._prefixes):
-            self.called.add((code.co_filename, code.co_qualname.split(".<locals>")[0]))
+        if frame.f_code.co_filename.startswith(self._prefixes):
+            self.called.add(_called(frame))
+
+    def _wrap(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Return what writes the calls of a function that another process runs."""
+        from tests.mutants.covering import write_calls  # as that process will find it: not as it was loaded first
+
+        record = self.tree / CALLED_ELSEWHERE / str(next(self._numbers))
+        return partial(write_calls, record, os.environ["PYTEST_CURRENT_TEST"], self._prefixes, function)
 
     def pytest_sessionfinish(self) -> None:
         """Write the tests that passed with their seconds, those that failed, and for each function its tests."""
+        for record in (self.tree / CALLED_ELSEWHERE).iterdir():
+            test, *called = record.read_text().splitlines()
+            for name in self.run:
+                if name.partition("::")[0] == test.partition("::")[0]:
+                    self.run[name].update(
+                        (file, function) for file, _, function in (line.partition("\t") for line in called)
+                    )
         passed = [name for name in self.run if name not in self.failed]
         functions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for number, name in enumerate(passed):
@@ -97,6 +122,29 @@ class Recorder:
         tests = [(name, round(self.seconds[name], 3)) for name in passed]
         text = json.dumps({"tests": tests, "failed": sorted(self.failed), "functions": functions})
         (self.tree / RECORD).write_text(text)
+
+
+def _called(frame: FrameType) -> tuple[str, str]:
+    """Return the file and the qualified name of the outermost function of a frame."""
+    return frame.f_code.co_filename, frame.f_code.co_qualname.split(".<locals>")[0]
+
+
+def write_calls(
+    path: Path, test: str, prefixes: tuple[str, ...], function: Callable[..., object], *arguments: str
+) -> None:
+    """Call a function in this process, and write at once what it calls first: the process may be killed."""
+    with path.open("w", buffering=1) as record:
+        print(test, file=record)
+        known: Functions = set()
+
+        def write(frame: FrameType, _event: str, _argument: object) -> None:
+            if frame.f_code.co_filename.startswith(prefixes) and (called := _called(frame)) not in known:
+                known.add(called)
+                print(*called, sep="\t", file=record)
+
+        threading.settrace(write)
+        sys.settrace(write)
+        function(*arguments)
 
 
 def _clear_caches() -> None:
@@ -126,7 +174,7 @@ class Coverage:
             return cls(**json.loads(kept.read_text()))
         with tempfile.TemporaryDirectory() as folder:
             copy = clone(tree, Path(folder))
-            tests = ["tests/lm", "tests/cli", *(f"--ignore={folder}" for folder in COMPILED)]
+            tests = [*TESTS, *(f"--ignore={folder}" for folder in COMPILED)]
             passes(copy, tests, plugin=Recorder(copy), limit=None)
             if not (copy / RECORD).is_file():
                 raise SystemExit((copy / "output.txt").read_text()[-2000:])
@@ -179,7 +227,7 @@ def copied(to: Path) -> Path:
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, to / name)
-    passes(to, ["--collect-only", "tests/lm", "tests/cli"], plugin=None, limit=None, compiles=True)
+    passes(to, ["--collect-only", *TESTS], plugin=None, limit=None, compiles=True)
     return to
 
 
