@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.config.presets import PRESETS, build_run_config
-from lm.model.cost import parameters_by_part
 from tests import prose
 from tests.cli.small_runs import make_run
 from tests.documented_help import commands
@@ -88,14 +86,6 @@ def test_sentences_are_found_in_paragraphs_and_lists_but_not_in_code_or_tables()
         "One two.", "Three `four five` six?", "Seven et al 2020 eight", "nine ten", "Eleven.",
     ]  # fmt: skip
     assert [len(prose.words(sentence)) for sentence in prose.sentences(page)] == [2, 3, 5, 2, 1]
-
-
-def test_the_table_of_presets_has_their_sizes():
-    rows = re.findall(
-        r"^\| `([\w-]+)` \| ([\d,]+) \|", (ROOT / "docs/reference/presets.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    sizes = {preset: sum(parameters_by_part(build_run_config(preset).model).values()) for preset in PRESETS}
-    assert {preset: int(number.replace(",", "")) for preset, number in rows} == sizes
 
 
 def is_cheap(words: list[str], folder: Path) -> bool:

@@ -1,16 +1,94 @@
 """Presets are rows of values, which what is given replaces."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import BertConfig, GPT2Config, OpenAIGPTConfig
 
 from lm.config.portable_architectures import ARCHITECTURES, describe_unportable, differing_fields
-from lm.config.presets import PRESETS, build_run_config, depth_preset_name, find_preset, portable_name
+from lm.config.presets import (
+    PRESETS,
+    build_run_config,
+    depth_preset_name,
+    find_preset,
+    muon_learning_rate,
+    portable_name,
+)
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
+from lm.model.cost import parameters_by_part
+
+SHAPE = ("n_layers", "n_encoder_layers", "d_model", "n_heads", "n_kv_heads", "context_length")
+"""What the first table of docs/reference/presets.md has columns for."""
+
+
+def documented_rows(name: str) -> list[str]:
+    """The rows of a preset in docs/reference/presets.md: its shape, and what else it sets."""
+    preset, model = find_preset(name), build_run_config(name).model
+    layers = f"{model.n_encoder_layers}+{model.n_layers}" if model.n_encoder_layers else model.n_layers
+    grouped = f" ({model.n_kv_heads} kv)" if model.n_kv_heads != model.n_heads else ""
+    heads = "none" if model.is_recurrent else f"{model.n_heads}{grouped}"
+    parameters = sum(parameters_by_part(model).values())
+    shape = [f"{parameters:,}", layers, model.d_model, heads, f"{model.context_length:,}", preset.summary]
+    blocks = _settings({key: value for key, value in preset.model.items() if key not in SHAPE})
+    training = {**{f"parallel.{key}": value for key, value in preset.parallel.items()}, **preset.training}
+    return [f"| `{name}` | {' | '.join(map(str, cells))} |" for cells in (shape, [blocks, _settings(training)])]
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{key}={_spelt(value)}`" for key, value in values.items())
+
+
+def _spelt(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_reference_says_all_that_a_preset_sets(name):
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "presets.md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line.startswith(f"| `{name}` |")] == documented_rows(name)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_tokenizer_of_a_preset_has_the_vocabulary_of_its_model(name):
+    preset = find_preset(name)
+    sizes = {"kind": "char"} if preset.model["vocab_size"] == 65 else {"vocab_size": preset.model["vocab_size"]}
+    assert preset.tokenizer == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("gpt1", OpenAIGPTConfig()), ("gpt2", GPT2Config()), ("bert-base", BertConfig())]
+)
+def test_published_models_are_those_of_transformers(name, theirs):
+    ours = build_run_config(name).model
+    values = theirs.to_dict()
+    dropout, epsilon = (
+        next(values[key] for key in keys if key in values)
+        for keys in (("hidden_dropout_prob", "resid_pdrop"), ("layer_norm_eps", "layer_norm_epsilon"))
+    )
+    assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, theirs.max_position_embeddings)
+    assert (ours.d_model, ours.n_layers) == (theirs.hidden_size, theirs.num_hidden_layers)
+    assert ours.n_heads == theirs.num_attention_heads
+    assert (ours.dropout, ours.norm_eps, ours.init_std) == (dropout, epsilon, theirs.initializer_range)
+
+
+@pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
+def test_the_peak_learning_rate_of_the_transformer_is_that_of_its_schedule(name):
+    """Vaswani et al. 2017, equation 3, at the end of the warm-up."""
+    config = build_run_config(name)
+    peak = (config.model.d_model * config.training.warmup_steps) ** -0.5
+    assert config.training.learning_rate == pytest.approx(peak, rel=0.02)
+
+
+def test_the_rate_of_muon_falls_with_the_square_root_of_the_width():
+    """It is 0.02 at width 128 for texts (docs/explanation/recipe.md), and 0.006 at width 192 for pairs."""
+    assert [muon_learning_rate(width) for width in (128, 512, 2048)] == [0.02, 0.01, 0.005]
+    assert [muon_learning_rate(width, translates=True) for width in (192, 768)] == [0.006, 0.003]
 
 
 def test_unknown_presets_suggest_the_nearest():
@@ -39,6 +117,21 @@ def test_a_depth_says_all_of_a_preset(depth):
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config.training.tokens < deeper.training.tokens
     assert config == RunConfig.from_dict(config.to_dict(), where="x")
+
+
+@pytest.mark.parametrize(
+    ("depth", "vocabulary", "context"),
+    [(1, 1024, 128), (3, 1024, 128), (4, 4096, 256), (7, 4096, 256), (8, 4096, 1024), (12, 4096, 1024)],
+)
+def test_a_deeper_model_has_a_larger_vocabulary_and_20_tokens_for_each_weight_of_its_matrices(
+    depth, vocabulary, context
+):
+    config = build_run_config(f"depth-{depth}")
+    assert (config.tokenizer.vocab_size, config.model.vocab_size) == (vocabulary, vocabulary)
+    assert config.model.context_length == context
+    parts = parameters_by_part(config.model)
+    assert config.training.tokens == 20 * sum(parts[name] for name in ("token embeddings", "attention", "feed-forward"))
+    assert config.training.batch_tokens == 2048 * depth
 
 
 @pytest.mark.parametrize("depth", [1, 3, 4, 5, 12])
