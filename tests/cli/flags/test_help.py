@@ -1,7 +1,6 @@
 """Help: a short screen, all options in groups, and every setting; it does not depend on the environment."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from cli.flags.help import SHORT_HELP_LINES, group_names, summarize
 from cli.main import COMMANDS, run
 from lm.config.options import list_options
 from lm.config.run_config import SECTIONS
-from tests.documented_help import alias_table, commands
+from tests.documented_help import commands
 
 COLUMNS = 80
 PATHS = [path for path, _ in commands()]
@@ -173,11 +172,6 @@ def test_the_environment_changes_no_help(shown, monkeypatch):
     monkeypatch.setenv("LM_STEPS", "7")
     monkeypatch.setenv("LM_EXPERTS", "7")
     assert [shown("lm train", *page) for page in pages] == before
-
-
-def test_hidden_flags_are_those_of_the_table_in_the_docs():
-    page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
-    assert alias_table() in page.read_text(encoding="utf-8"), "make docs writes the page again"
 
 
 def test_completion_shows_the_first_sentence():

@@ -2,15 +2,19 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 
 from lm.config import options
 from lm.config.data import DataConfig
-from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
+from lm.config.decoding import BeamConfig, ClassificationConfig, FillConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
+from lm.config.hardware import WorkersConfig
+from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import SECTIONS
+from lm.config.serving import ServerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
@@ -20,7 +24,6 @@ def test_every_field_of_every_section_is_described(config):
     names = {field.name for field in dataclasses.fields(config)}
     described = {option.name for option in options.list_options(config)}
     assert names - described == ({"vocab_size", "source_vocab_size", "labels"} if config is ModelConfig else set())
-    assert all(option.help.endswith((".", "]")) for option in options.list_options(config))
 
 
 def test_no_two_sections_share_a_flag():
@@ -47,8 +50,8 @@ def test_a_wrong_value_is_named(config, values, message):
         config(**values)
 
 
-CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, ScoringConfig,
-           AttentionConfig)  # fmt: skip
+CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, FillConfig, ClassificationConfig,
+           PerplexityConfig, ScoringConfig, AttentionConfig, WorkersConfig, ServerConfig)  # fmt: skip
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -58,10 +61,89 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
             for value in (float("inf"), float("-inf"), float("nan"), 10**400):
                 with pytest.raises(UsageError, match=f"{described.name} must be a finite number"):
                     described.check(value)
-        elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
+        elif described.kind in (str, tuple) and not (described.choices or described.may_name_files):
             for surrogate in "\ud800\udce9\udfff":
                 with pytest.raises(UsageError, match=f"{described.name} is not valid UTF-8"):
                     described.check(surrogate if described.kind is str else ["one", f"caf{surrogate}"])
+
+
+COUNTS_FROM_ZERO = {"global_blocks", "random_blocks", "warmup_steps", "bleu_sentences", "seed", "max_length_extra"}
+RANGES = {
+    (
+        0,
+        1,
+    ): "rotary_fraction bpe_dropout bpe_dropout_until final_learning_rate_fraction decay_fraction top_p min_p typical",
+    (0, 0.99): "dropout attention_dropout label_smoothing",
+    (0, 0.9999): "beta1",
+    (0, 0.99999): "beta2 ema",
+    (0.001, 0.999): "masking_rate",
+    (0.001, None): "rope_slow",
+    (1, None): "rope_base rope_factor max_ratio",
+    (0, 10): "length_penalty",
+    (0, 100): "coverage_penalty",
+    (0, 1000): "softcap source_loss temperature max_length_ratio",
+    (0.01, 1000): "repetition_penalty",
+    (-1000, 1000): "presence_penalty frequency_penalty",
+    (0, 1e9): "learning_rate weight_decay",
+    (0.1, None): "timeout",
+    (1, 1024): "threads beam processes ServerConfig.batch_size max_samples",
+    (1, 100_000): "max_requests",
+    (0, 100_000): "resamples",
+    (1, 10_000): "n_layers",
+    (0, 10_000): "n_encoder_layers",
+    (2, 2**31 - 1): "attention_stride",
+    (1, 2**31): "min_frequency",
+    (1, 2**40): "TrainingConfig.batch_size TrainingConfig.batch_tokens",
+    (0, 2**64 - 1): "TrainingConfig.seed",
+    (0, 65535): "port",
+    (257, 2**20): "vocab_size",
+    (2, None): "ServerConfig.max_length",
+    (1024, None): "max_body",
+    (16, None): "prefill_chunk",
+}
+
+
+def expected_range(config, described):
+    """By name, or else: lengths of a model fit int32, and counts begin at one, unless zero has a meaning."""
+    named = {name: limits for limits, names in RANGES.items() for name in names.split()}
+    name = described.name
+    may_be_zero = described.default == 0 or "0:" in described.help or name in COUNTS_FROM_ZERO
+    minimum = 0 if may_be_zero or described.kind is float else 1
+    is_length = config in (ModelConfig, LoraConfig) and described.kind is int
+    usual = minimum, 2**31 - 1 if is_length else None
+    return named.get(f"{config.__name__}.{name}", named.get(name, usual))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_numbers_have_limits_which_are_allowed_themselves(config):
+    numbers = [each for each in options.list_options(config) if each.kind in (int, float)]
+    assert {each.name: (each.minimum, each.maximum) for each in numbers} == {
+        each.name: expected_range(config, each) for each in numbers
+    }
+    for each in numbers:
+        for limit, outside in ((each.minimum, -math.inf), (each.maximum, math.inf)):
+            if limit is not None:
+                each.check(limit)
+                beyond = limit + int(math.copysign(1, outside)) if each.kind is int else math.nextafter(limit, outside)
+                with pytest.raises(UsageError, match=f"^{each.name} must be at (least|most) "):
+                    each.check(beyond)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_an_option_has_a_default_that_it_allows_and_a_sentence(config):
+    for each in options.list_options(config):
+        each.check(each.default)
+        assert each.help.endswith((".", "]"))
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_without_a_maximum_a_number_fits_the_type_that_computes_with_it(kind):
+    described = options.Option("n", kind, (), False, 0, "N.", None, None, "--n")
+    largest = {int: 2**63 - 1, float: 1e30}[kind]
+    for sign in (1, -1):
+        described.check(sign * largest)
+        with pytest.raises(UsageError, match="^n must be at most "):
+            described.check(sign * largest * 2)
 
 
 @pytest.mark.parametrize(
