@@ -55,7 +55,7 @@ class DataConfig(CheckedConfig):
 
     validation: str = option(
         "0.1",
-        "Fraction of documents to hold out, or held-out files.",
+        "Fraction to hold out, or held-out files.",
         may_name_files=True,
         unit="X|FILES",
     )

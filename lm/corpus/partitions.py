@@ -22,7 +22,7 @@ from lm.corpus.prepare_corpus import (
 )
 from lm.corpus.prepared_folder import PreparedFolder, locked_folder
 from lm.corpus.shards import StoredChunk, load_chunk
-from lm.corpus.text_corpus import Corpus, chunk_name
+from lm.corpus.text_corpus import Corpus, chunk_name, split_into_chunks
 from lm.errors import InputError, UsageError
 from lm.text.text_files import ProgressCallback
 from lm.tokenizer.chat_template import CONFIG_FILE
@@ -59,10 +59,11 @@ def prepare_partition(
     if (kind := find_kind(corpus)) == "conversations":
         raise UsageError(f"{corpus.name}: conversations are prepared as a whole, not in partitions", settings=["part"])
     preparation = select_stages(kind)
-    all_chunks = preparation.chunks(corpus)
+    held_out = preparation.held_out(corpus)
+    all_chunks = split_into_chunks(corpus, held_out)
     own = all_chunks[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in all_chunks)
-    origin = PreparationInputs.from_corpus(corpus, tokenizer)
+    origin = PreparationInputs.from_corpus(corpus, tokenizer, held_out)
     partition = PartitionManifest(
         key=origin.key,
         sources=origin.sources,

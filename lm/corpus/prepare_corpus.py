@@ -53,6 +53,7 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
+    count_text_bytes,
     hash_text,
     split_at,
     split_into_chunks,
@@ -107,9 +108,6 @@ class PreparationStages:
     write: ChunkWriter
     join: Callable[[Iterable[StoredChunk], Tokenizer, Path], WrittenShards]
 
-    def chunks(self, corpus: Corpus) -> list[Chunk]:
-        return split_into_chunks(corpus, self.held_out(corpus))
-
 
 def select_stages(kind: DataKind) -> PreparationStages:
     if kind == "conversations":
@@ -139,9 +137,12 @@ class PreparationInputs:
     validation_sources: tuple[SourceRecord, ...]
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
+    def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer, held_out: HeldOutRule) -> PreparationInputs:
         contents = [[summary.identity for summary in group] for group in (corpus.files, corpus.validation_files)]
-        key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
+        inputs = [tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents]
+        if held_out.boundary is not None and not corpus.has_few_documents:
+            inputs.append("end held out")  # by hashes in earlier versions, whose tokens have the key without it
+        key = hash_inputs(*inputs)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, find_kind(corpus), corpus.name, corpus.bytes, *sources)
 
@@ -189,14 +190,15 @@ def prepare_corpus(
 ) -> PreparedFolder[Manifest]:
     """Tokenize a corpus of text or examples into a folder, or load it."""
     preparation = select_stages(find_kind(corpus))
+    held_out = preparation.held_out(corpus)
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
-        chunks, done = preparation.chunks(corpus), accumulate_progress(progress, corpus.bytes)
+        chunks, done = split_into_chunks(corpus, held_out), accumulate_progress(progress, corpus.bytes)
         yield from tokenize_chunks(
             chunks, tokenizer, preparation.write, folder=unfinished, saved=saved, workers=processes, done=done
         )
 
-    origin = PreparationInputs.from_corpus(corpus, tokenizer)
+    origin = PreparationInputs.from_corpus(corpus, tokenizer, held_out)
     read = _read_labelled if with_labels and corpus.config.supervised and folder is None else read_manifest
     return merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
 
@@ -364,6 +366,8 @@ def _load_tokenizer(path: Path) -> Tokenizer:
 
 
 _HASHED_CHARACTERS = 1 << 14
+_EVEN_DOCUMENTS = 100  # held-out documents, in effect, whose bytes have a relative standard deviation of 10%
+_MAX_DEVIATION = 1 / 3  # of the held-out fraction of bytes, relative
 _TOKENS, _EDGES = "tokens", "edges"
 
 
@@ -383,15 +387,31 @@ class SplitPiece:
 def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     """Return which documents of running text are held out.
 
-    With a fraction, a document is held out if a hash of its first 16,384 characters is below it; or, with few
-    documents, if it begins at or beyond a boundary, which ends the document that it falls into.
+    With a fraction, a document is held out if a hash of its first 16,384 characters is below it, so that it stays in
+    its split when others are added. If few or large documents make the fraction of the bytes another one, a document is
+    held out if it begins at or beyond a boundary, which ends the document that it falls into.
     """
-    few = corpus.fraction and corpus.has_few_documents
-    boundary = int(corpus.files_bytes * (1 - corpus.fraction)) if few else None
-    return HeldOutRule(compute_hash_bound(corpus.fraction), boundary)
+    fraction, by_hash = corpus.fraction, HeldOutRule(compute_hash_bound(corpus.fraction))
+    if not fraction or (not corpus.has_few_documents and _is_even(corpus, by_hash)):
+        return by_hash
+    return dataclasses.replace(by_hash, boundary=int(corpus.files_bytes * (1 - fraction)))
 
 
-def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+def _is_even(corpus: Corpus, by_hash: HeldOutRule) -> bool:
+    """Return whether the bytes held out by hashes are close to the fraction; reads the files unless that is likely."""
+    if corpus.effective_documents * corpus.fraction >= _EVEN_DOCUMENTS:
+        return True
+    held_out = sum(
+        count_text_bytes(item)
+        for chunk in split_into_chunks(corpus, by_hash)
+        for chunk_input in chunk.inputs
+        for item in read_split_pieces(chunk_input, chunk.separator, tokenizer=None)
+        if item.split == "validation"
+    )
+    return abs(held_out / (corpus.files_bytes * corpus.fraction) - 1) <= _MAX_DEVIATION
+
+
+def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer | None) -> Iterator[SplitPiece]:
     """Yield the pieces of an input with their splits; each document is in one split."""
     bound, boundary = chunk_input.held_out.bound, chunk_input.held_out.boundary
     pieces: Iterable[TextPiece] = documents.read_pieces(chunk_input.file, separator, file_range=chunk_input.file_range)

@@ -1,7 +1,7 @@
 """A scanned corpus: statistics, held-out split, tokenizer training, and division into chunks.
 
 Texts are held out for validation by hashes, so that equal texts are in the same split; what is hashed depends on the
-kind of data. With few documents of running text, the end of the corpus is held out instead.
+kind of data. If that divides running text unevenly, as with few documents, the end of the corpus is held out instead.
 
 Chunks are tokenized independently, by any process on any machine. They depend on the files alone, not on the number of
 processes, so neither do the tokens.
@@ -159,6 +159,14 @@ class Corpus:
     def has_few_documents(self) -> bool:
         """Return whether `files` have too few documents to be split evenly by hashes."""
         return sum(summary.documents for summary in self.files) < FEW_DOCUMENTS
+
+    @property
+    def effective_documents(self) -> float:
+        """Return how many documents of equal size would be split by hashes as evenly as `files` are, in expectation.
+
+        This is Kish's effective sample size (Survey Sampling, 1965).
+        """
+        return self.files_bytes**2 / sum(summary.squared_bytes for summary in self.files)
 
 
 def _name_first(summaries: Sequence[FileSummary]) -> str:

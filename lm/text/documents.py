@@ -65,6 +65,7 @@ class FileSummary:
         sha256: checksum of its decompressed bytes.
         size: number of decompressed bytes.
         bytes: UTF-8 bytes of the normalised text, without separators, whatever the encoding of the file.
+        squared_bytes: sum over the documents of their bytes squared.
         changes: what normalisation found and, unless it is to be kept, removed.
     """
 
@@ -73,6 +74,7 @@ class FileSummary:
     size: int
     documents: int
     bytes: int
+    squared_bytes: int
     changes: TextChanges = field(default_factory=TextChanges)
 
     @property
@@ -101,7 +103,7 @@ def scan_file(file: TextFile, separator: str) -> FileSummary:
         UsageError: it isn't clear which of its fields holds the text.
     """
     digest, changes = hashlib.sha256(), TextChanges()
-    documents = text_bytes = size = 0
+    documents = text_bytes = squared_bytes = document_bytes = size = 0
 
     def on_block(block: bytes) -> None:
         nonlocal size
@@ -109,9 +111,15 @@ def scan_file(file: TextFile, separator: str) -> FileSummary:
         size += len(block)
 
     for piece in read_pieces(file, separator, on_block=on_block, changes=changes):
-        documents += piece.starts_document
-        text_bytes += len(piece.text.encode())
-    return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, changes)
+        if piece.starts_document:
+            documents += 1
+            squared_bytes += document_bytes**2
+            document_bytes = 0
+        piece_bytes = len(piece.text.encode())
+        document_bytes += piece_bytes
+        text_bytes += piece_bytes
+    squared_bytes += document_bytes**2
+    return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, squared_bytes, changes)
 
 
 def read_pieces(

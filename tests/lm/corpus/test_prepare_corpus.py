@@ -61,7 +61,9 @@ def test_parts_join_to_what_one_makes(kind, elsewhere, tmp_path, monkeypatch):
     corpus = scan_corpus(found, config)
     whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
     monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 3000)
-    assert len(preparation.select_stages(config).chunks(corpus)) > 1 or kind.startswith("few")
+    assert len(text_corpus.split_into_chunks(corpus, preparation.choose_held_out_text(corpus))) > 1 or kind.startswith(
+        "few"
+    )
     prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert whole.chunks_reused == 0
@@ -151,7 +153,11 @@ class TestInterruption:
         assert not (tmp_path / "out").exists()
         found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
         assert (found.chunks_reused, found.reused) == (first, False)
-        assert len(made) == len(set(made)) == len(preparation.select_stages(corpus.config).chunks(corpus))
+        assert (
+            len(made)
+            == len(set(made))
+            == len(text_corpus.split_into_chunks(corpus, preparation.choose_held_out_text(corpus)))
+        )
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
         assert not list(tmp_path.glob(".*"))

@@ -1,5 +1,6 @@
 """Tokens are those of whole documents, each in the split that it belongs to."""
 
+import hashlib
 import json
 import random
 from fractions import Fraction
@@ -11,7 +12,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import text_corpus
 from lm.corpus.manifest import Manifest, SplitName
-from lm.corpus.prepared_folder import PreparedFolder
+from lm.corpus.prepared_folder import PreparedFolder, hash_inputs
 from lm.corpus.shards import open_split
 from lm.errors import InputError
 from lm.text import text_files
@@ -130,6 +131,29 @@ class TestValidation:
         random.Random(2).shuffle(texts)
         again = prepare(written(tmp_path, f"{SEPARATOR}\n".join(texts)), byte_tokenizer(), DataConfig(), tmp_path / "b")
         assert set(bytes(i for i in ids(again, "validation") if i < 256).decode().splitlines()) == set(held_out)
+
+    @pytest.mark.parametrize("fraction", ["0.1", "0.03"])
+    @pytest.mark.parametrize("seed", range(8))
+    def test_of_documents_of_very_different_sizes_the_fraction_counts_bytes(self, seed, fraction, tmp_path):
+        draw = random.Random(seed)
+        texts = [f"{number} " * int(draw.lognormvariate(3, 2) + 1) for number in range(150)]
+        found = written(tmp_path, *texts)
+        first = prepare(found, byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "a")
+        total = sum(map(len, texts))
+        held_out = first.manifest.splits["validation"].bytes
+        assert first.manifest.splits["train"].bytes == total - held_out
+        assert held_out / total == pytest.approx(float(fraction), rel=1 / 3)
+        again = prepare(found, byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "b")
+        assert again.manifest == first.manifest
+        assert ids(again, "validation") == ids(first, "validation")
+
+    @pytest.mark.parametrize("is_even", [True, False])
+    def test_the_key_tells_tokens_that_earlier_versions_held_out_by_hash(self, is_even, tmp_path):
+        texts = [f"{number:04} " * (1 if is_even or number else 9999) for number in range(1000)]
+        prepared = prepare(written(tmp_path, *texts), byte_tokenizer(), DataConfig(), tmp_path / "out")
+        hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        by_hash = hash_inputs(byte_tokenizer().sha256, SEPARATOR, "1/10", hashes, [])
+        assert (prepared.manifest.key == by_hash) == is_even
 
     def test_files_of_its_own_are_left_out_of_training(self, tmp_path):
         found = written(tmp_path, "train", "held out")

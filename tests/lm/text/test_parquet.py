@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lm.config.data import DataConfig, ParallelTextConfig
-from lm.corpus.prepare_corpus import prepare_corpus, select_stages
-from lm.corpus.text_corpus import scan_corpus
+from lm.corpus.prepare_corpus import choose_held_out_text, prepare_corpus
+from lm.corpus.text_corpus import scan_corpus, split_into_chunks
 from lm.errors import InputError, UsageError
 from lm.text import parquet
 from lm.text.documents import read_pieces, split_into_ranges
@@ -74,7 +74,7 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path, monkeypatch):
     prepare_corpus(scan_corpus([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
     monkeypatch.setattr("lm.corpus.text_corpus.CHUNK_BYTES", 3000)
     corpus = scan_corpus([table], config)
-    assert len(select_stages(config).chunks(corpus)) > 3
+    assert len(split_into_chunks(corpus, choose_held_out_text(corpus))) > 3
     prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)
     of_lines, of_table = contents(tmp_path / "lines"), contents(tmp_path / "table")
     manifests = [json.loads(found.pop("manifest.json")) for found in (of_lines, of_table)]
