@@ -279,8 +279,9 @@ def select_device(config: HardwareConfig) -> str:
     return config.device
 
 
+@cache
 def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats: int = 7) -> float:
-    """Return the FLOP/s of a square matmul in a dtype: the peak for model-FLOPs utilisation.
+    """Return the FLOP/s of a square matmul in a dtype, measured once: the peak for model-FLOPs utilisation.
 
     Args:
         size: rows and columns [default: `matmul_size`].

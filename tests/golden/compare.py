@@ -66,6 +66,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "compressed attention reads all again, as --no-cache always did: it differs from its cache by 2e-7",
     ),
     (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
+    (r"^fill/masked-linformer/command 4:\d+$", "lm info in words; its --json is compared in tools/info"),
     (r"^tools/presets/.*:t-dmca\.summary$", "the summary says alternating"),
     (r"^perplexity/(show|html)/command 1:(66|3)$", "the conditions say: conditioned on a document-start token"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
