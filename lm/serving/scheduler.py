@@ -408,12 +408,13 @@ class Scheduler:
         if completion.prefix is None and window:
             completion.prefix = self._prefixes.start(window)
             self.gauges.shared_tokens += len(completion.prefix.ids)
-        prefix = completion.prefix
+        prefix, computed = completion.prefix, 0
         if prefix is not None and len(prefix.ids) < len(window):
             part = window[len(prefix.ids) : len(prefix.ids) + limit]
             prefix.extend(part)
+            computed = len(part)
             if len(prefix.ids) < len(window):
-                return len(part)
+                return computed
             if len(window) >= self._chunk:
                 self._prefixes.keep(prefix)
         if completion.ending is not None:
@@ -426,7 +427,7 @@ class Scheduler:
         self._batch.admit(requests)
         if not completion.n_pending:
             self._prefilling = completion.prefix = None
-        return max(1, len(completion.ids) - (len(prefix.ids) if prefix else 0))
+        return computed + max(1, len(completion.ids) - (len(prefix.ids) if prefix else 0))
 
     def _number(self, completion: Completion, sample: int) -> int:
         """Number a sample of the batch."""
@@ -491,6 +492,8 @@ class Scheduler:
             self._session = self._batch = None
 
     def _finish_with(self, completion: Completion, error: ApiError) -> None:
+        if completion.is_done:
+            return
         completion.is_cancelled = completion.is_done = True
         if self._prefilling is completion:
             self._prefilling = None

@@ -1,0 +1,450 @@
+"""The scheduler, in this process: events and counts, however requests meet in the batch."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.batching import Continuation, Finish, Token
+from lm.decoding.generator import Generator
+from lm.engine.pytorch import SharedPrefix
+from lm.errors import InputError, UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from lm.serving.api_errors import ApiError, invalid
+from lm.serving.scheduler import Completion, PrefixCache, Scheduler
+from lm.text.prompts import Prompt
+from tests.cli.small_runs import make_tokenizer
+from tests.tolerances import approx
+from tests.waiting import SECONDS
+
+CHUNK = 8
+
+
+@functools.cache
+def model() -> DecoderOnly:
+    tokenizer = make_tokenizer("bpe")
+    built = build_model(
+        ModelConfig(vocab_size=tokenizer.vocab_size, context_length=128, d_model=16, n_layers=1, n_heads=2,
+                    init_std=0.3), seed=3,
+    ).eval()  # fmt: skip
+    assert isinstance(built, DecoderOnly)
+    return built
+
+
+def generator(**settings) -> Generator:
+    settings = {"seed": 5, "max_tokens": 6, "temperature": 1.5, "ignore_eos": True, **settings}
+    return Generator(model(), make_tokenizer("bpe"), SamplingConfig(**settings))
+
+
+def completion(
+    prompt: str | Sequence[int], *, n: int = 1, repeat: int = 0, alternatives: int = 0, **settings
+) -> Completion:
+    ours = generator(**settings)
+    return Completion(
+        ours, prompt, sampler=ours.sampler, samples=n, seed=ours.config.seed, repeat=repeat, alternatives=alternatives
+    )
+
+
+def ids(n: int, start: int = 0) -> list[int]:
+    return [5 + (start + 7 * place) % 200 for place in range(n)]
+
+
+class Driver:
+    """A scheduler, stopped at the end of a context.
+
+    Attributes:
+        events: of each completion.
+        steps: the completions of the tokens of each step.
+        running: samples in the batch after each step.
+        react: called in the scheduler's thread after each delivery, between two steps.
+    """
+
+    def __init__(self, *, batch_size: int = 4, max_waiting: int = 99) -> None:
+        self.events: dict[Completion, list[Token | Finish | ApiError]] = defaultdict(list)
+        self.steps: list[list[Completion]] = []
+        self.running: list[int] = []
+        self.react: Callable[[], object] = lambda: None
+        self._submitted: list[Completion] = []
+        self._are_done = threading.Event()
+        self.scheduler = Scheduler(
+            "owl", model(), batch_size=batch_size, max_waiting=max_waiting, prefill_chunk=CHUNK, deliver=self._deliver
+        )
+        self._is_started = False
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.start()
+        self.scheduler.stop()
+
+    def start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self.scheduler.start()
+
+    def submit(self, *completions: Completion) -> None:
+        self._submitted += completions
+        self._are_done.clear()
+        self.scheduler.submit(completions)
+
+    def run(self, *completions: Completion) -> None:
+        """Submit completions, and wait until all that were submitted have ended."""
+        if completions:
+            self.submit(*completions)
+        self.start()
+        assert self._are_done.wait(SECONDS)
+
+    def _deliver(self, events: Sequence[tuple[Completion, Token | Finish | ApiError]]) -> None:
+        for each, event in events:
+            self.events[each].append(event)
+        self.steps.append([each for each, event in events if isinstance(event, Token)])
+        self.running.append(self.scheduler.n_running)
+        self.react()
+        if all(each.is_done or each.is_cancelled for each in self._submitted):
+            self._are_done.set()
+
+    def continuations(self, each: Completion) -> list[Continuation]:
+        """The samples of a completion that did not fail."""
+        samples: dict[int, Continuation] = defaultdict(Continuation)
+        for event in self.events[each]:
+            assert not isinstance(event, ApiError)
+            samples[event.row].append(event)
+        return [samples[row] for row in sorted(samples)]
+
+    def error(self, each: Completion) -> ApiError:
+        """The error that ended a completion."""
+        *_, error = self.events[each]
+        assert isinstance(error, ApiError)
+        assert sum(isinstance(event, ApiError) for event in self.events[each]) == 1
+        return error
+
+
+def assert_equal(found: Sequence[Continuation], expected: Sequence[Continuation]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.text, one.tokens, one.finish_reason) == (other.text, other.tokens, other.finish_reason)
+        assert one.prompt_bytes == other.prompt_bytes
+        assert one.logprobs == approx(other.logprobs, model=model())
+        assert [len(best) for best in one.alternatives] == [len(best) for best in other.alternatives]
+
+
+def test_samples_equal_those_of_a_generator_and_are_counted():
+    """Short and long prompts, retokenised or not, beyond the context and with more samples than the batch has rows."""
+    asked = [
+        ("The owl saw the fo", {"n": 2, "alternatives": 3}),
+        ("The owl", {"temperature": 0.0, "token_healing": False}),
+        (ids(CHUNK), {"n": 5, "seed": 7, "max_tokens": 3}),
+        (ids(CHUNK + 1), {"n": 2, "top_k": 5}),
+        ("The owl saw the fox by the mill. Über den Bäumen sa", {"n": 3, "stop": ("e", "o")}),
+        (ids(200, start=1), {"max_tokens": 9, "repetition_penalty": 1.3}),
+        (ids(1), {"max_tokens": 1}),
+        ("The owl saw", {"ignore_eos": False, "logit_bias": (f"{make_tokenizer('bpe').end_of_text}=9",)}),
+    ]
+    completions = [completion(prompt, **settings) for prompt, settings in asked]
+    with Driver(batch_size=4) as driver:
+        driver.run(*completions)
+    total = 0
+    for each, (prompt, settings) in zip(completions, asked, strict=True):
+        options = {name: settings.pop(name) for name in ("n", "alternatives") if name in settings}
+        expected = generator(**settings).samples(prompt, **options)
+        assert_equal(driver.continuations(each), expected)
+        assert each.is_done
+        assert not each.is_cancelled
+        total += sum(len(sample.tokens) for sample in expected)
+    assert max(map(len, driver.steps)) == 4
+    counted = driver.scheduler.gauges
+    assert counted.generated_tokens == total
+    assert counted.prompt_tokens == sum(len(each.ids) for each in completions)
+    assert counted.steps == len(driver.steps)
+    assert (driver.scheduler.n_waiting, driver.scheduler.n_running, driver.scheduler.n_cache_rows) == (0, 0, 0)
+
+
+def test_repeats_of_a_prompt_have_the_samples_of_a_file_with_repeats():
+    completions = [completion(ids(3), repeat=repeat) for repeat in range(2)]
+    text = "The owl"
+    healed = [completion(text, repeat=repeat) for repeat in range(2)]
+    with Driver() as driver:
+        driver.run(*completions, *healed)
+    prompts = [Prompt(number, text, "", repeat=number) for number in range(2)]
+    expected = {prompt.repeat: samples for prompt, samples in generator().continue_prompts(prompts)}
+    for repeat, each in enumerate(healed):
+        assert_equal(driver.continuations(each), expected[repeat])
+    first, second = (driver.continuations(each) for each in completions)
+    assert_equal(first, generator().samples(ids(3)))
+    assert first[0].tokens != second[0].tokens
+
+
+def test_without_a_seed_each_completion_has_one_of_its_own():
+    ours = generator()
+    seeds = {Completion(ours, ids(2), sampler=ours.sampler, samples=1).seed for _ in range(4)}
+    assert len(seeds) == 4
+    assert ours.config.seed not in seeds
+
+
+@pytest.mark.parametrize(
+    ("prompts", "batch_size", "expected"),
+    [
+        ([(3, 1)] * 5, 8, [3, 5, 5, 2]),  # of a chunk of 8 tokens 2 are left after two prompts, so a third begins
+        ([(4, 1)] * 5, 8, [2, 4, 5, 3, 1]),
+        ([(8, 1)] * 3, 8, [1, 2, 3, 2, 1]),
+        ([(1, 1)] * 5, 3, [3, 3, 3, 2, 2, 2]),
+        ([(1, 2), (1, 1), (1, 1)], 3, [3, 3, 3, 1, 1, 1]),
+        ([(1, 2), (1, 2)], 3, [3, 3, 3, 1, 1, 1]),  # the samples of a completion join as far as there is room
+        ([(1, 5)], 3, [3, 3, 3, 2, 2, 2]),
+        ([(9, 1), (1, 1)], 8, [1, 2, 2, 1]),
+        ([(1, 1), (9, 1)], 8, [1, 2, 2, 1]),
+        ([(9, 1)] * 3, 8, [1, 2, 3, 2, 1]),
+        ([(17, 5), (1, 1)], 3, [3] * 6),
+    ],
+)
+def test_about_a_chunk_of_prompts_is_computed_between_two_steps(prompts, batch_size, expected):
+    """Given the length and the samples of each prompt, in samples of each step."""
+    completions = [completion(ids(size, start), n=n, max_tokens=3) for start, (size, n) in enumerate(prompts)]
+    with Driver(batch_size=batch_size) as driver:
+        driver.run(*completions)
+    assert list(map(len, driver.steps)) == expected
+
+
+@pytest.mark.parametrize(("length", "steps"), [(9, 0), (17, 1), (18, 2), (25, 2), (26, 3), (128, 15), (300, 13)])
+def test_between_chunks_of_a_long_prompt_others_get_a_token(length, steps):
+    """As many as chunks come before the last; of a prompt beyond the context the last window is computed."""
+    short, long = completion(ids(2), max_tokens=18), completion(ids(length), max_tokens=1)
+    with Driver() as driver:
+        driver.react = lambda: len(driver.steps) == 1 and driver.submit(long)
+        driver.run(short)
+    assert driver.steps.index([short, long]) - 1 == steps
+    assert_equal(driver.continuations(long), generator(max_tokens=1).samples(ids(length)))
+    assert_equal(driver.continuations(short), generator(max_tokens=18).samples(ids(2)))
+
+
+def test_samples_run_up_to_the_size_of_the_batch_and_others_wait():
+    completions = [completion(ids(2, start), max_tokens=2 + start) for start in range(6)]
+    waiting = []
+    with Driver(batch_size=3) as driver:
+        driver.react = lambda: waiting.append(driver.scheduler.n_waiting)
+        driver.run(*completions)
+        assert driver.scheduler.n_waiting == 0
+    assert list(zip(driver.running, waiting, strict=True))[:5] == [(3, 3), (2, 3), (2, 2), (2, 1), (3, 0)]
+
+
+def test_a_prompt_starts_with_the_prefix_of_an_earlier_one():
+    """If it is one of 32 tokens and more; all but the last token of the same prompt."""
+    first = ids(70)
+    others = {31: 0, 32: 32, 50: 50, 69: 69, 70: 69}
+    with Driver() as driver:
+        driver.run(completion(first))
+        for common, shared in others.items():
+            before = driver.scheduler.gauges.shared_tokens
+            asked = [*first[:common], *ids(80 - common, start=3)] if common < 70 else first
+            again = completion(asked)
+            driver.run(again)
+            assert driver.scheduler.gauges.shared_tokens - before == shared
+            assert_equal(driver.continuations(again), generator().samples(asked))
+
+
+def prefix(tokens: Sequence[int]) -> SharedPrefix:
+    computed = SharedPrefix(model())
+    computed.extend(tokens)
+    return computed
+
+
+def test_the_oldest_prefixes_leave_the_cache_and_the_last_one_stays():
+    cache = PrefixCache(model(), capacity=100)
+    prefixes = [prefix(ids(40, start)) for start in range(3)]
+    for each in prefixes[:2]:
+        cache.keep(each)
+    cache.keep(prefixes[0])  # used again
+    cache.keep(prefixes[2])
+    assert [len(cache.start(each.ids).ids) for each in prefixes] == [40, 0, 40]
+    cache.keep(prefix(ids(120, start=9)))
+    assert [len(cache.start(ids(length, start=9)).ids) for length in (120, 125, 33)] == [120, 120, 33]
+    assert not cache.start(prefixes[2].ids).ids
+
+
+def test_up_to_its_capacity_a_cache_keeps_prefixes():
+    cache = PrefixCache(model(), capacity=80)
+    for start in range(2):
+        cache.keep(prefix(ids(40, start)))
+    assert [len(cache.start(ids(40, start)).ids) for start in range(2)] == [40, 40]
+
+
+def test_the_longest_common_prefix_is_copied_and_an_equal_one_shared():
+    cache = PrefixCache(model(), capacity=1000)
+    short, long = prefix(ids(40)), prefix([*ids(50), *ids(20, start=1)])
+    for each in (short, long):
+        cache.keep(each)
+    assert cache.start(short.ids) is short
+    started = cache.start([*ids(60)])
+    assert started.ids == tuple(ids(50))
+    started.extend(ids(60)[50:])
+    with torch.inference_mode():
+        alone = model().hidden(torch.tensor([ids(60)]))[0, -1]
+        branched = model().hidden(torch.tensor([[9]]), cache=started.cache)
+        expected = model().hidden(torch.tensor([[*ids(60), 9]]))[:, -1:]
+    assert alone.shape == branched[0, 0].shape
+    assert branched.flatten().tolist() == approx(expected.flatten().tolist(), model=model())
+    assert long.ids == (*ids(50), *ids(20, start=1))
+
+
+BANNED = {"logit_bias": tuple(f"{token}=-inf" for token in range(300))}
+
+
+@pytest.mark.parametrize("prompt", ["The owl", ids(3), ids(20), "The owl saw the fox by the mill. " * 3])
+def test_a_completion_that_fails_leaves_the_others_alone(prompt):
+    """At its first token, or when the end of its prompt is retokenised."""
+    fails, works = completion(prompt, n=2, **BANNED), [completion(ids(4), n=2), completion("The owl saw")]
+    with Driver(batch_size=8) as driver:
+        driver.run(works[0], fails, works[1])
+        assert (driver.scheduler.n_running, driver.scheduler.n_waiting) == (0, 0)
+    error = driver.error(fails)
+    assert (error.status, error.body["error"]["type"]) == (400, "invalid_request_error")
+    assert "every token is banned" in error.message
+    assert len(driver.events[fails]) == 1
+    assert_equal(driver.continuations(works[0]), generator().samples(ids(4), n=2))
+    assert_equal(driver.continuations(works[1]), generator().samples("The owl saw"))
+
+
+def test_a_sample_that_fails_later_ends_its_completion():
+    """Each bigram may occur once: of two samples, one gets stuck first."""
+    pair = make_tokenizer("bpe").encode("o")
+    others = tuple(f"{token}=-inf" for token in range(300) if token not in pair)
+    fails = completion(ids(2), n=2, max_tokens=20, logit_bias=others, no_repeat_ngram=2)
+    works = completion(ids(4), max_tokens=20)
+    with Driver() as driver:
+        driver.run(fails, works)
+    assert driver.error(fails).status == 400
+    assert len(driver.events[fails]) == 2 * 2 + 1
+    assert_equal(driver.continuations(works), generator(max_tokens=20).samples(ids(4)))
+
+
+@pytest.mark.parametrize("size", [3, 20])
+def test_when_the_model_fails_what_has_started_fails_and_what_waits_is_computed(size, capsys):
+    """Whether the prompt that it fails at is computed with others or in chunks."""
+    runs, fails, waits = completion(ids(2), max_tokens=50), completion(ids(size, start=1)), completion(ids(2, start=2))
+
+    def fail_once(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if inputs[0].shape[1] > 1:  # a prompt
+            hooks.pop().remove()
+            raise RuntimeError("a fault")
+
+    def react() -> None:
+        if len(driver.steps) == 2:
+            hooks.append(model().decoder.register_forward_pre_hook(fail_once))
+            driver.submit(fails, waits)
+
+    hooks: list[RemovableHandle] = []
+    with Driver(batch_size=2) as driver:
+        driver.react = react
+        driver.run(runs)
+        assert driver.scheduler.n_running == 0
+    for each in (runs, fails):
+        error = driver.error(each)
+        assert (error.status, error.headers) == (503, {"x-should-retry": "false"})
+        assert "fault" not in error.message
+    assert [len(driver.events[each]) for each in (runs, fails)] == [3, 1]
+    assert_equal(driver.continuations(waits), generator().samples(ids(2, start=2)))
+    assert "RuntimeError: a fault" in capsys.readouterr().err
+
+
+def test_cancelled_completions_leave_before_the_next_step_wherever_they_are():
+    """In the batch, in the middle of their prompt and in the queue."""
+    runs, stays = completion(ids(2), n=2, max_tokens=50), completion(ids(4), max_tokens=20)
+    prefills, waits = completion(ids(90)), completion(ids(3))
+    joins = completion(ids(5), n=3)
+
+    def react() -> None:
+        if len(driver.steps) == 3:
+            driver.scheduler.cancel([runs, prefills, waits])
+            driver.submit(joins)
+
+    with Driver(batch_size=4) as driver:
+        driver.react = react
+        driver.run(runs, stays, prefills, waits)
+        assert driver.scheduler.n_waiting == 0
+    assert driver.steps[:5] == [*[[runs, runs, stays]] * 3, *[[stays, joins, joins, joins]] * 2]
+    assert len(driver.events[runs]) == 6
+    assert not driver.events[prefills]
+    assert not driver.events[waits]
+    assert_equal(driver.continuations(stays), generator(max_tokens=20).samples(ids(4)))
+    assert_equal(driver.continuations(joins), generator().samples(ids(5), n=3))
+
+
+def test_a_prompt_that_is_cancelled_while_nothing_else_runs_leaves_nothing():
+    prefills, asked_later = completion(ids(90)), completion(ids(60))
+    with Driver() as driver:
+        driver.submit(prefills)
+        cancelled = driver.scheduler.compute(lambda: driver.scheduler.cancel([prefills]))
+        driver.start()
+        cancelled.result(SECONDS)
+        driver.run(asked_later)
+    assert not driver.events[prefills]
+    assert driver.scheduler.n_cache_rows == 0
+    assert_equal(driver.continuations(asked_later), generator().samples(ids(60)))
+
+
+def test_a_job_runs_between_two_steps_and_its_errors_are_those_of_a_client(capsys):
+    def fail(error: Exception) -> None:
+        raise error
+
+    with Driver() as driver:
+        driver.submit(completion(ids(2), max_tokens=9))
+        steps = [driver.scheduler.compute(lambda: len(driver.steps)) for _ in range(3)]
+        errors = [
+            driver.scheduler.compute(functools.partial(fail, error))
+            for error in (UsageError("wrong", settings=("top_p",)), InputError("no text"), invalid("not so"),
+                          ValueError("a secret"))
+        ]  # fmt: skip
+        never = driver.scheduler.compute(lambda: fail(AssertionError("computed")))
+        assert driver.scheduler.n_waiting == 9
+        never.cancel()
+        driver.run()
+        assert [future.result(SECONDS) for future in steps] == [0, 1, 2]
+        raised = [future.exception(SECONDS) for future in errors]
+    assert [(each.status, each.message, each.param) for each in raised if isinstance(each, ApiError)] == [
+        (400, "wrong", "top_p"), (400, "no text", None), (400, "not so", None),
+        (503, "the model failed; see the server's log", None),
+    ]  # fmt: skip
+    with pytest.raises(CancelledError):
+        never.result(SECONDS)
+    output = capsys.readouterr().err
+    assert "ValueError: a secret" in output
+    assert "computed" not in output
+
+
+def test_a_full_queue_and_a_stopped_scheduler_refuse():
+    with Driver(max_waiting=2) as driver:
+        driver.submit(completion(ids(2)))
+        driver.scheduler.compute(int)
+        for ask in (lambda: driver.scheduler.submit([completion(ids(3))]), lambda: driver.scheduler.compute(int)):
+            with pytest.raises(ApiError, match="2 requests are waiting for this model") as refused:
+                ask()
+            assert (refused.value.status, refused.value.code) == (429, "queue_full")
+            assert refused.value.headers == {"Retry-After": "1"}
+        driver.run()
+        assert driver.scheduler.compute(lambda: 7).result(SECONDS) == 7
+        unfinished = completion(ids(2), max_tokens=10_000)
+        driver.submit(unfinished)
+    assert not unfinished.is_done
+    with pytest.raises(ApiError, match="shutting down") as refused:
+        driver.scheduler.compute(int)
+    assert (refused.value.status, refused.value.headers) == (503, {})
+
+
+def test_the_thread_computes_with_the_threads_of_its_creator():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        with Driver() as driver:
+            driver.start()
+            assert driver.scheduler.compute(torch.get_num_threads).result(SECONDS) == before + 1
+    finally:
+        torch.set_num_threads(before)
