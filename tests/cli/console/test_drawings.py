@@ -1,13 +1,25 @@
 """Curves and heat maps fit a terminal; their colours have the contrast that WCAG 2.1 asks for."""
 
+import itertools
 import re
+import unicodedata
 
+import matplotlib as mpl
 import pytest
 from rich.cells import cell_len
 
 from cli.console.colours import BANDS, BARS, BLACK, LINES, WHITE, is_colour_enabled
 from cli.console.curves import plot_curves, sparkline
-from cli.console.heat_map import ALL_COLOURS, FEW_COLOURS, NO_COLOURS, HeatMap, draw_heat_map, fraction_colour, is_light
+from cli.console.heat_map import (
+    ALL_COLOURS,
+    FEW_COLOURS,
+    NO_COLOURS,
+    HeatMap,
+    detect_colours,
+    draw_heat_map,
+    fraction_colour,
+    is_light,
+)
 from cli.perplexity import surprisal_page
 from cli.perplexity.surprisal import LEVELS
 
@@ -27,6 +39,39 @@ def test_a_rising_line_goes_from_bottom_left_to_top_right():
     assert drawing.splitlines()[1].startswith("9 ")
     assert drawing.splitlines()[6].startswith("5 ")
     assert drawing.splitlines()[-1].endswith("a")
+
+
+def dots(rows: list[str]) -> set[tuple[int, int]]:
+    """Column and line of each dot, by Unicode's names of Braille patterns (dots 1, 2, 3, 7 on the left, from above)."""
+    place = {"1": (0, 0), "2": (0, 1), "3": (0, 2), "7": (0, 3), "4": (1, 0), "5": (1, 1), "6": (1, 2), "8": (1, 3)}
+    numbers = {
+        (column, line): unicodedata.name(character).partition("DOTS-")[2]
+        for line, row in enumerate(rows)
+        for column, character in enumerate(row)
+        if character != " "
+    }
+    return {
+        (2 * column + place[dot][0], 4 * line + place[dot][1])
+        for (column, line), shown in numbers.items()
+        for dot in shown
+    }
+
+
+HILL = [*range(8), *range(7, -1, -1)]
+
+
+def test_each_value_has_the_dot_at_its_place():
+    drawing = plot_curves({"a": (range(16), HILL)}, title="loss", width=11, height=2, colour=False)
+    assert dots(area(drawing, 2)) == {(x, 7 - y) for x, y in enumerate(HILL)}
+    title, *rows, axis, legend = drawing.splitlines()
+    assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤⠤ a"]
+
+
+def test_two_values_are_joined_by_a_line():
+    drawing = plot_curves({"a": ([10, 25], [-7, 0])}, title="loss", width=12, height=2, colour=False)
+    joined = dots(area(drawing, 2))
+    assert {x for x, _ in joined} == {*range(16)}
+    assert all(abs(y - (7 - 7 * x / 15)) <= 0.5 for x, y in joined)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +114,17 @@ def test_without_colours_several_curves_have_marks_of_their_own():
 
 def test_a_sparkline_is_as_wide_as_asked_for():
     assert sparkline([1.0], 10) == ""
+    assert len(sparkline([1.0, 2.0], 10)) == 1
     assert len(sparkline([1.0, 2.0, 3.0, 4.0], 10)) == 2
     assert len(sparkline(list(range(100)), 10)) == 10
+
+
+def test_a_sparkline_has_the_last_values_between_their_smallest_and_largest():
+    values = [0, 1, 2, 3, 3, 2]
+    for scale in (1, -0.5):
+        places = {(x, 3 - y if scale > 0 else y) for x, y in enumerate(values)}
+        assert dots([sparkline([99.0, *(scale * value for value in values)], 3)]) == places
+    assert len(sparkline(values[:5], 9)) == 3
 
 
 ROWS = ("The", "숲에서", "e\u0301te", "狐", "</s>")
@@ -115,6 +169,28 @@ def test_names_are_written_downwards_above_their_columns():
     assert columns == ["Über", "나는", "internation⋮", "x", "e\u0301te"]
 
 
+def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown():
+    heat_map = HeatMap("t", ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]])
+    assert list(draw_heat_map(heat_map, width=None, colours=NO_COLOURS)) == [
+        "t", "", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·",
+    ]  # fmt: skip
+    assert list(draw_heat_map(heat_map, width=11, colours=NO_COLOURS))[4:] == [
+        "a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·",
+    ]  # fmt: skip
+    assert list(draw_heat_map(HeatMap("t", [], [], []), width=80, colours=NO_COLOURS)) == ["t"]
+    assert list(draw_heat_map(HeatMap("t", [], ["x"], []), width=80, colours=NO_COLOURS)) == ["t", "", "   x"]
+
+
+@pytest.mark.parametrize(("width", "room"), [(None, 24), (90, 24), (72, 24), (71, 23), (30, 10), (14, 4), (9, 4)])
+def test_names_have_a_third_of_the_line_at_most_24_columns_and_12_lines(width, room):
+    names = ["q" * room, "r" * (room + 1)]
+    heat_map = HeatMap("t", names, ["x" * 12, "y" * 13], [[1, 1], [1, 1]])
+    lines = list(draw_heat_map(heat_map, width=width, colours=NO_COLOURS))
+    assert {line.split()[0] for line in lines if "100" in line} == {names[0], "r" * (room - 1) + "…"}
+    above = "".join(line for line in lines if "100" not in line)
+    assert (above.count("x"), above.count("y"), above.count("⋮")) == (12, 11, 1)
+
+
 @pytest.mark.parametrize("width", [18, 30, 80])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(width):
     columns = [f"w{number}" for number in range(40)]
@@ -132,6 +208,42 @@ def test_colours_only_paint():
         assert [ESCAPE.sub("", line).rstrip() for line in painted] == plain
         assert all(code in line for line in painted[-5:])
         assert all(line.count("\x1b[0m") == len(ESCAPE.findall(line)) / 2 for line in painted)
+
+
+def test_colours_are_those_of_viridis_by_the_square_root_of_the_fraction():
+    viridis = [mpl.colormaps["viridis"](tenth / 10)[:3] for tenth in range(11)]
+    assert [fraction_colour((tenth / 10) ** 2) for tenth in range(11)] == [
+        tuple(round(255 * part) for part in colour) for colour in viridis
+    ]
+
+
+def test_the_ink_is_the_one_with_more_contrast():
+    for shade in itertools.product(range(0, 256, 51), repeat=3):
+        gained = contrast((0, 0, 0), shade) - contrast((255, 255, 255), shade)
+        assert is_light(shade) == (gained > 0) or abs(gained) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("colours", "cells"),
+    [
+        (FEW_COLOURS, ["38;5;231;48;5;54m  ·", "38;5;16;48;5;73m 25", "38;5;16;48;5;227m100"]),
+        (ALL_COLOURS, ["38;2;255;255;255;48;2;68;1;84m  ·", "38;2;0;0;0;48;2;33;145;140m 25",
+                       "38;2;0;0;0;48;2;253;231;37m100"]),
+    ],
+)  # fmt: skip
+def test_cells_have_the_colours_of_the_terminal(colours, cells):
+    *_, row = draw_heat_map(HeatMap("t", ["a"], ["b", "c", "d"], [[0, 0.25, 1]]), width=80, colours=colours)
+    assert row == "a " + "".join(f"\x1b[{cell}\x1b[0m" for cell in cells)
+
+
+def test_a_terminal_says_how_many_colours_it_has(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert detect_colours() == NO_COLOURS
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for name, colours in (("truecolor", ALL_COLOURS), ("24bit", ALL_COLOURS), ("yes", FEW_COLOURS)):
+        monkeypatch.setenv("COLORTERM", name)
+        assert detect_colours() == colours
 
 
 def test_more_is_lighter_and_text_is_readable_on_it():

@@ -192,7 +192,8 @@ def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
     ("tokens", "text"),
     [
         (2e5, "at best 1.76 bits/byte, likely more"),
-        (2e6, "1.76 to 2.04 bits/byte"),
+        (1.5e6, "1.76 to 2.04 bits/byte"),
+        (3e6, "1.76 to 2.04 bits/byte"),
         (2e7, "2.04 bits/byte or less"),
     ],
 )
