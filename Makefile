@@ -11,7 +11,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install bench demo golden test test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs site pictures clean
+.PHONY: install bench demo golden test test-medium test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs site pictures clean
 
 install: $(VENV)/compiled
 
@@ -21,8 +21,13 @@ demo: install
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
+# Whole trainings, several processes and the like: seconds each.
+test-medium: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -m 'medium and not slow'
+
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/engine
+	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -m 'not slow' \
+		tests/system tests/lm/kernels tests/lm/engine
 	$(AVX2) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(PLAIN) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(BIN)/python -m tests.roundings

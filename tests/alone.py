@@ -30,7 +30,7 @@ def home(folder: Path, *, is_filled: bool) -> dict[str, str]:
 
 def failure(file: Path, environment: dict[str, str]) -> str | None:
     """Return what the tests of a file printed last if they fail, else None."""
-    command = [sys.executable, "-m", "pytest", "-n0", "--no-header", "--tb=short", str(file)]
+    command = [sys.executable, "-m", "pytest", "-n0", "--no-header", "--tb=short", "-mnot slow", str(file)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return None if done.returncode in {0, NO_TESTS} else done.stdout[-2000:] + done.stderr[-1000:]
 

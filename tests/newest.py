@@ -100,7 +100,7 @@ def result(name: str, folder: Path, arguments: Sequence[str], *, largest: float)
     if (size := total_bytes(url for _, url in found.values()) / 1e9) > largest:
         return f"{version}not run: {size:.1f} GB of wheels, of which some are {_largest(found)}", True
     subprocess.run(install_command(python, pins), check=True)
-    tests = arguments or ["-n", "auto", "--dist", "loadscope", "--no-loadscope-reorder"]
+    tests = arguments or ["-m", "not slow", "-n", "auto", "--dist", "loadscope", "--no-loadscope-reorder"]
     done = subprocess.run(
         [str(python), "-m", "pytest", "-W", "default", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )

@@ -128,6 +128,7 @@ def test_a_setup_that_fails_says_why_in_one_line(tmp_path):
     assert result.problem == "failed: ValueError: no room"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("in_command", [False, True])
 def test_peak_memory_is_of_the_process_or_of_the_commands_it_starts(tmp_path, in_command):
     megabytes = 300

@@ -158,6 +158,7 @@ def test_a_page_needs_nothing_else_and_has_all_heads(succeed, gpt, tmp_path):
     assert (alpha == 255 * np.tri(5)).all()
 
 
+@pytest.mark.medium
 def test_pictures_are_drawn(succeed, gpt, translation_run, tmp_path):
     pytest.importorskip("matplotlib")
     succeed("attention", gpt, "The owl costs $5 and $6", "-o", tmp_path / "a.png")

@@ -119,6 +119,7 @@ def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, monkeypat
         assert list(file.documents()) == [a for a, _ in rows]
 
 
+@pytest.mark.medium
 def test_labels_of_tables_are_learned_and_classified(place, capsys):
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--kind", "byte", *SMALL]) == 0
     columns = ["--no-header", "--text-column", "2", "--label-column", "1"]

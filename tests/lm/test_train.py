@@ -59,6 +59,7 @@ def command(*arguments: object, **options: object) -> None:
     assert run(["train", *map(str, arguments), *flags]) == 0
 
 
+@pytest.mark.medium
 def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     lm.train("text.txt", out=ours / "base", steps=5, **SMALL)
@@ -88,6 +89,7 @@ def test_a_short_run_that_is_killed_loses_a_quarter_at_most(tmp_path):
     assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 10
 
 
+@pytest.mark.medium
 def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp_path):
     command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
     for number, leave_at in enumerate((lm.Step, lm.Evaluation, lm.Saved)):
@@ -117,6 +119,7 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert revised == {"step": 3, "by": "resume", "chosen": chosen}
 
 
+@pytest.mark.medium
 def test_pairs(tmp_path):
     shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "kind": "byte", "d_model": 16, "n_layers": 1,
              "n_encoder_layers": 1, "n_heads": 2, "d_ff": 32}  # fmt: skip
@@ -133,6 +136,7 @@ def test_labels(tmp_path):
     assert tensors(tmp_path / "ours" / "labels") == tensors(tmp_path / "theirs" / "labels")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
     files = {"source": "train.en", "target": "train.de"} if pairs else {}
@@ -177,6 +181,7 @@ def test_files_are_read_before_the_machine_is_measured(tmp_path):
             list(Trainer(spec, speed_meter=Unmeasurable()))
 
 
+@pytest.mark.medium
 def test_two_processes(tmp_path):
     events: list[object] = []
     lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)

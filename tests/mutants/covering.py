@@ -282,7 +282,7 @@ def _run(tree: Path, arguments: Sequence[str], plugin: Recorder | None, *, compi
     output = os.open(tree / "output.txt", os.O_RDWR | os.O_CREAT)
     for stream in range(3):
         os.dup2(output, stream)
-    options = ["-x" if plugin is None else "-q", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    options = ["-x" if plugin is None else "-q", "-mnot slow", "-Wignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*options, *arguments], [] if plugin is None else [plugin])
     if code == pytest.ExitCode.USAGE_ERROR and b"ERROR: not found:" in (tree / "output.txt").read_bytes():
         return _NOT_FOUND

@@ -51,6 +51,7 @@ def pairs(tmp_path) -> list[object]:
     return ["--source", tmp_path / "en", "--target", tmp_path / "de"]
 
 
+@pytest.mark.medium
 @each("bigbird", slow=("relative", "t5", "alibi", "window", "compressed"))
 def test_a_language_model(scheme, place, train, succeed):
     trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--optimizer", "muon")
@@ -69,6 +70,7 @@ def test_a_language_model(scheme, place, train, succeed):
         assert f"attention   {scheme}, attention " in succeed("info", trained)
 
 
+@pytest.mark.medium
 @each("relative", slow=("t5", "alibi", "window", "bigbird", "compressed", "linformer"))
 def test_an_encoder_decoder(scheme, pairs, train, succeed, capsys, tmp_path):
     trained = train(*pairs, *TRANSLATION, "--n-encoder-layers", 2, *SCHEMES[scheme])

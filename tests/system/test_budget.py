@@ -136,6 +136,7 @@ def test_n_gram_baselines_choose_between_words_and_characters(plan, tmp_path, ca
         assert chosen.tokenizer.vocab_size == chosen.model.vocab_size
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("flags", [["--budget", "1s"], ["--preset", "tiny", *SMALL, "--steps", "7"]])
 def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tmp_path, capsys, monkeypatch, flags):
     monkeypatch.chdir(tmp_path)
@@ -155,6 +156,7 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
     assert table["weight decay"] == f"{made['training']['weight_decay']:g}"
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(os.name != "posix", reason="needs the peak memory of a process")
 def test_a_dry_run_does_not_build_the_model(place, tmp_path):
     """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
@@ -177,6 +179,7 @@ def plan_large_runs(text: str) -> None:
     sys.exit(max(codes))
 
 
+@pytest.mark.medium
 def test_the_command_of_a_dry_run_continues_another_run_too(place, tmp_path, capsys):
     flags = ["--from", str(place / "run"), "--steps", "3"]
     assert run(["train", str(place / "text.txt"), *flags, "--dry-run"]) == 0

@@ -50,6 +50,7 @@ def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
     assert re.search(r"^trained +step 4: ", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(place, number):
     folder = place / f"stopped-{number}"
@@ -71,6 +72,7 @@ def tells_the_whole_story(out: str) -> bool:
     return all(command in out for command in commands) and "perplexity" in out
 
 
+@pytest.mark.medium
 def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     """Of the beginnings of the corpora that ship, by smaller models."""
     whole = corpora.path
@@ -140,6 +142,7 @@ def test_runs_are_listed(place, capsys):
     assert f"{listed['run']['bits_per_byte']:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_plots(place, capsys, tmp_path):
     assert run(["plot", str(place / "run"), "--width", "60", "--height", "8"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -108,6 +108,7 @@ def test_it_is_resumed_averaged_and_trained_on(told):
     assert "token embeddings" in told("info", "runs/whole")[0]
 
 
+@pytest.mark.medium
 def test_it_learns_examples_for_a_time_with_an_average(told, home):
     lines = [json.dumps({"prompt": f"owl {n}", "completion": f" fox {n}"}) for n in range(60)]
     (home / "task.jsonl").write_text("\n".join(lines))

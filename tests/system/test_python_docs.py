@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run, pairs
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python.md"
 
 
+@pytest.mark.medium
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -48,6 +48,7 @@ def answer(folder: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dic
     return answered
 
 
+@pytest.mark.medium
 def test_the_answers_are_learned(task, capsys):
     draw = random.Random(1)
     right = 0
@@ -71,10 +72,12 @@ def test_the_logs_tell_of_completions_alone(task):
     assert sample.startswith("\ngre")  # the completion of a prompt without it; it is sampled, and may end too early
 
 
+@pytest.mark.medium
 def test_resuming_equals_never_having_stopped(task, tmp_path):
     assert_resumes_exactly(task / "run", tmp_path / "part", step=75)
 
 
+@pytest.mark.medium
 def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):
     flip = "".join(json.dumps({"prompt": f"{word} is ", "completion": "a colour"}) + "\n" for word in WORDS)
     (task / "flip.jsonl").write_text(flip)

@@ -169,6 +169,7 @@ def test_a_variable_of_a_hidden_setting_is_named_in_its_place(capsys, monkeypatc
     assert capsys.readouterr().err == "lm: experts must be at least 0, not -1 (--set model.experts)\n"
 
 
+@pytest.mark.medium
 def test_the_command_of_a_dry_run_sets_what_has_no_visible_flag_and_makes_the_same_run(capsys, tmp_path):
     typed = ["--set", "model.softcap=5", "--no-zero-init", "--set", "training.beta1=0.8", "--steps", "2",
              "--set", "training.decay_fraction=0.5", "--schedule", "wsd"]  # fmt: skip

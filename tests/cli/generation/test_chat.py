@@ -247,6 +247,7 @@ def endless(tmp_path_factory):
 ENDLESS = ("--max-tokens", 10**9, "--ignore-eos")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("typed", ["The owl\\\nsaw\n", '"""\nThe owl\nsaw\n"""\n'])
 def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_path, typed):
     saved = tmp_path / "saved.jsonl"

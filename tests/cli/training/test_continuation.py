@@ -99,6 +99,7 @@ def test_an_extended_run_tells_which_rate_and_weights_it_takes(base, capsys):
     assert summary["steps"] == 50
 
 
+@pytest.mark.medium
 def test_an_extended_run_that_has_overfit_tells_so(base, capsys):
     """A single line, over and over, which is memorised, and a validation split of other letters."""
     (base / "learned.txt").write_text("aaaabbbbccccdddd\n" * 60)

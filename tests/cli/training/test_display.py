@@ -140,6 +140,7 @@ def test_a_best_loss_of_zero_is_reported_like_any_other(place, tmp_path, capsys,
     assert "at step 2; 2 later steps changed the loss by +0.0200" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("are_learned", [False, True])
 def test_labels_that_are_not_learned_are_compared_with_the_most_frequent_one(tmp_path, capsys, are_learned):
     labels = ["ab"[number * 7919 % 31 % 2] for number in range(200)]

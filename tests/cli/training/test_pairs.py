@@ -61,6 +61,7 @@ def test_compressed_files_are_read_once(files, surveys, tmp_path):
     assert len(surveys) == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", WITHOUT_MERGES, ids=" ".join)
 def test_without_merges_a_preset_with_bpe_dropout_trains_without_it(pairs, capsys, tmp_path, monkeypatch, kind):
     """The preset, a file of settings and the environment name it for tokenizers that have merges."""

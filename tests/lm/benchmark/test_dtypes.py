@@ -75,6 +75,7 @@ _WIDE = {"d_model": 192, "n_heads": 3, "n_layers": 3}
 """1.4M parameters."""
 
 
+@pytest.mark.medium
 def test_a_new_run_decodes_in_the_dtype_that_was_measured_and_recorded(tmp_path, pytestconfig):
     pytest.importorskip("numba")
     with kept_code(pytestconfig):

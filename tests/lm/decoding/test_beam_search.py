@@ -53,6 +53,7 @@ def every_text(vocab_size, length, end):
     yield from itertools.product(others, repeat=length)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", slow_after(2, range(3)))
 def test_a_wide_beam_equals_exhaustive_search(seed):
     model = make_model(seed=seed)

@@ -87,6 +87,7 @@ def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[
     return found
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("kind", "settings"), [("model", {"temperature": 0.7, "top_k": 3}), ("prompt", {"temperature": 1.0})]
 )

@@ -47,6 +47,7 @@ def texts(models, sources, config=None, *, prefixes=None, **options) -> list[str
     return [result.translations[0].text for result in translator.translate(sources, prefixes=prefixes)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("beam", [1, 5])
 def test_a_model_that_learned_to_copy_copies(beam):
     sources = lines(60, seed=7)
@@ -160,6 +161,7 @@ def test_samples_do_not_depend_on_batches_and_differ():
     assert best.translations[0].score == pytest.approx(sum(best.translations[0].logprobs))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("n", [1, 4])
 def test_samples_depend_neither_on_how_many_there_are_nor_on_the_other_lines(n):
     sampler = Sampler.from_config(SamplingConfig(temperature=1.0, seed=5))

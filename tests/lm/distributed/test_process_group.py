@@ -84,6 +84,7 @@ def by_two(texts, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [name for name in QUICK if name not in DROPPING])
 def test_two_processes_train_as_one_does(name, by_two, alone):
     same(by_two / name, alone(name.removesuffix(" sharded")))
@@ -150,6 +151,7 @@ def wait_for_the_first(joined: str) -> None:
         world.broadcast(None)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_signal_ends_a_process_that_waits(number, tmp_path):
     """For others to join, where there is one; or for the first to tell it something."""

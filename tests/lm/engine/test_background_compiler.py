@@ -112,6 +112,7 @@ def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, 
     assert outputs[0].out == outputs[1].out
 
 
+@pytest.mark.medium
 def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():
     """Another process holds the lock, so that it ends at once, while its parent still runs."""
     assert code_cache.create_folder()

@@ -50,6 +50,7 @@ def blocks_by_hand(rows, least):
     return np.array([*blocks, *([np.sum(held, axis=0)] if held else [])]).reshape(-1, 3)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("other", [BPE, CHAR, train_tokenizer("byte")], ids=["same", "char", "byte"])
 @pytest.mark.parametrize("least", [1, 64])
 def test_the_difference_is_that_of_numpy(tmp_path, other, least):

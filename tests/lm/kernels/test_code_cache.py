@@ -179,6 +179,7 @@ def print_top_two() -> None:
     )
 
 
+@pytest.mark.medium
 def test_loaded_code_computes_the_same_without_what_compiling_needs(tmp_path):
     """Numba's implementations of NumPy and of strings take longer to import than the code takes to load."""
     compiled, loaded = (printed(print_top_two, LM_CACHE=str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))

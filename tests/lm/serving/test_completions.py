@@ -69,6 +69,7 @@ def test_a_stream_has_the_same_text_and_ends_with_the_usage(client):
     assert usage == whole.usage
 
 
+@pytest.mark.medium
 def test_many_streams_with_different_settings_equal_their_runs_alone(client, loaded):
     """Requests join and leave while others run; some prompts exceed the context of 24 tokens."""
     requests = [

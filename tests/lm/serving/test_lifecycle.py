@@ -126,6 +126,7 @@ def test_an_idle_server_uses_no_cpu(server):
     assert seconds() - before <= 0.03
 
 
+@pytest.mark.medium
 def test_a_request_that_takes_too_long_is_ended(run):
     with served(run, "--timeout", 0.5) as server:
         answer = request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=60)
@@ -141,6 +142,7 @@ def test_a_request_that_takes_too_long_is_ended(run):
         assert server.stop() == 143
 
 
+@pytest.mark.medium
 def test_a_server_that_is_told_to_end_finishes_what_runs(run):
     with served(run) as server:
         texts = []

@@ -60,6 +60,7 @@ class TestReading:
         found = documents.scan_file(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
         assert (found.documents, found.bytes) == (2, 6)
 
+    @pytest.mark.medium
     def test_memory_stays_bounded(self, kind, tmp_path):
         found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
         longest = max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR))

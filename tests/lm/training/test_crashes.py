@@ -261,6 +261,7 @@ ALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE), ("extending", WORSE)])
 @EVERY
 def test_nothing_is_lost_wherever_training_is_killed(name, settings, every, tmp_path, request):
@@ -385,6 +386,7 @@ def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
     return make
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", params("branch"))
 @EVERY
 def test_a_killed_process_leaves_what_the_tests_above_take_for_it(name, every, one_save, tmp_path):

@@ -139,6 +139,7 @@ def test_evaluation_scores_the_whole_split(make_run, shards):
     assert nats == approx(expected, model=model)
 
 
+@pytest.mark.medium
 def test_it_learns(make_run):
     """The text has an entropy of about 0.2 nats a byte; a uniform guess costs 5.5."""
     run = make_run(model={"dropout": 0.0}, steps=240, batch_size=16, learning_rate=1e-2, evaluate_every=80)

@@ -66,6 +66,7 @@ SETTINGS = slow_after(2, [
 ])  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_resuming_equals_never_having_stopped(adapt, settings):
     lora = LoraConfig(rank=3, dropout=0.2)

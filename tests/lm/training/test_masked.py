@@ -72,6 +72,7 @@ def evaluations(run: Run) -> list[Evaluation]:
     return [event for event in train(run) if isinstance(event, Evaluation)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "fields", [{}, {"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}]
 )
@@ -87,6 +88,7 @@ def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
     assert metrics_lines(part) == metrics_lines(whole)
 
 
+@pytest.mark.medium
 def test_it_learns_what_stands_between_neighbours_and_fills_samples(tmp_path, corpus):
     fields = {"steps": 120, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 0}
     events = list(train(begun(tmp_path / "run", corpus, sample=("abc[MASK]ef[MASK]h",), **fields)))
@@ -149,6 +151,7 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
     assert load_model(part.folder, select_inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
 
 
+@pytest.mark.medium
 def test_a_classifier_learns_labels_and_shows_them(tmp_path, examples):
     fields = {"steps": 80, "batch_size": 24, "learning_rate": 5e-3, "evaluate_every": 0, "sample": ("xyxxzxx",)}
     run = begun(tmp_path / "run", examples, **fields)

@@ -101,6 +101,7 @@ def fitting(free: float, hardware: Hardware = GPU, processes: int = 1, **trainin
     return None if tokens is None else tokens // SHAPE["context_length"]
 
 
+@pytest.mark.medium
 def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory():
     rows = [fitting(free) for free in (0, 1e8, 2e8, 3e8)]
     assert rows[0] == 1  # there is no smaller pass
@@ -117,6 +118,7 @@ def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory():
     )  # and the gradients of a layer, and what the loss holds
 
 
+@pytest.mark.medium
 def test_what_lowers_memory_lets_more_fit():
     plain = fitting(2e8)
     assert fitting(2e8, r_drop=0.5) < 0.6 * plain

@@ -46,6 +46,7 @@ def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     assert sum("gradient_norm" in line for line in metrics_lines(whole)) == 12
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("stops", "settings"), [([5], {}), ([3, 5, 5, 10], {"checkpoint_every": 0, "sample": ["ba du"], "ema": 0.8})]
 )

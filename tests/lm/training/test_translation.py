@@ -151,6 +151,7 @@ def test_resuming_equals_never_having_stopped(make_run, model, training):
         assert sums(whole)[name] == sums(resumed)[name]
 
 
+@pytest.mark.medium
 def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_run, monkeypatch):
     """A hundred steps of a second were planned, and each takes five; resumed in the decay it ends as the whole run."""
     now = [0.0]
@@ -211,6 +212,7 @@ def resume_config(run: Run) -> RunConfig:
     return run_folder.load_config(run_folder.find_checkpoint(run.folder, which="last"))
 
 
+@pytest.mark.medium
 def test_the_best_by_bleu(make_run):
     run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", bleu_sentences=20, keep=0)
     events = [event for event in train(run) if isinstance(event, Evaluation)]

@@ -131,6 +131,7 @@ def hub(model, tmp_path):
     server.server_close()
 
 
+@pytest.mark.medium
 def test_a_name_is_used_as_a_run_and_downloaded_once(hub):
     first = hub("generate", "hf:org/tiny", "The owl", "--greedy", "--max-tokens", 5)
     assert first.returncode == 0, first.stderr
@@ -154,6 +155,7 @@ def test_a_name_is_used_as_a_run_and_downloaded_once(hub):
     assert run.name == f"org--tiny-{'1' * 12}"
 
 
+@pytest.mark.medium
 def test_training_and_perplexity_take_names(hub):
     text = hub.folder / "text.txt"
     text.write_text("The owl saw the fox by the mill. " * 50)

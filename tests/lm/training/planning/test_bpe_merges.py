@@ -22,6 +22,7 @@ def test_characters_have_to_be_two_percent_better(words, characters, chosen):
     assert choose_merges(words=words, characters=characters) == chosen
 
 
+@pytest.mark.medium
 def test_a_text_of_characters_and_one_of_words():
     config = TokenizerConfig(vocab_size=1024)
     found = measure_merge_baselines([of_characters(12_000)], config)

@@ -48,6 +48,7 @@ def test_the_decay_of_a_run_begins_where_it_was_decided(fraction, step):
     assert (steps - step) / (steps - 10) == pytest.approx(fraction, abs=1 / (steps - 10))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("step", "evaluation"), [(2.0, 0.0), (1.0, 4.0), (3.0, 1.0)])
 def test_a_run_takes_the_time_it_is_given(make_run, time, step, evaluation):
     run = make_run(**BUDGET, evaluate_every=10)
@@ -69,6 +70,7 @@ def test_a_budget_that_is_over_before_warm_up_ends_at_once(make_run, time):
     assert run.state.step <= 3
 
 
+@pytest.mark.medium
 def test_time_that_is_gone_before_the_first_step_counts(make_run, time):
     run = make_run(**BUDGET)
     run.clock = BudgetClock(run.clock.seconds_left - 60)
@@ -77,6 +79,7 @@ def test_time_that_is_gone_before_the_first_step_counts(make_run, time):
     assert 36 <= time.now - began <= 40
 
 
+@pytest.mark.medium
 def test_resumed_before_the_decay_it_has_what_was_left(make_run, time):
     run = make_run(**BUDGET, evaluate_every=5)
     for event in driven(run, time, step=2.0):
@@ -90,6 +93,7 @@ def test_resumed_before_the_decay_it_has_what_was_left(make_run, time):
     assert 70 <= time.now - began <= 80
 
 
+@pytest.mark.medium
 def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time):
     """Whatever the clock says: the step where the decay begins was written down."""
     whole = make_run("whole", **BUDGET, evaluate_every=3)

@@ -272,6 +272,7 @@ def files(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.medium
 def test_python_and_the_log_tell_what_was_chosen_and_whether_it_helped(files):
     small = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4}
     base = lm.train("one.txt", out="base", steps=60, evaluate_every=20, **small)
@@ -410,6 +411,7 @@ def rates(run: Run) -> list[float]:
     return [event.learning_rate for event in train(run) if isinstance(event, Step)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
 @pytest.mark.parametrize("stop", [None, 10])
 def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_of_its_peak(make_run, schedule, stop):
@@ -423,6 +425,7 @@ def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_o
     assert 0 < again[-1] < 1e-3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("schedule", "stop"), [("constant", None), ("inverse-sqrt", None), ("wsd", 8), ("linear", 2)])
 def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_from_the_start(make_run, schedule, stop):
     settings = {"schedule": schedule, "decay_fraction": 0.2}
