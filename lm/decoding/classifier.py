@@ -135,9 +135,9 @@ class CompletionClassifier:
 
     @cached_property
     def _common_prefix(self) -> tuple[int, ...]:
-        """Tokens that all completions start with, which are prefilled with the text."""
+        """Tokens that all completions start with, which are prefilled with the text; each has others after them."""
         columns = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
-        return tuple(tokens[0] for tokens in columns)[: min(map(len, self._ids)) - 1]
+        return tuple(tokens[0] for tokens in columns)
 
     @cached_property
     def _suffixes(self) -> list[tuple[int, ...]]:

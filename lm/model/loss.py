@@ -172,7 +172,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wants_gradient = hidden.requires_grad or weight.requires_grad
         rows, rows_of_softmax = _rows_per_chunk(len(target_positions), len(weight), on_cpu=hidden.device.type == "cpu")
         logits_buffer = matrix.new_empty(rows, len(weight))  # allocating per chunk would cost more than arithmetic
-        probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
+        probabilities = torch.empty(rows_of_softmax, len(weight), device=hidden.device)
         inputs_gradient, weight_gradient = torch.empty_like(inputs), None
         bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
@@ -228,16 +228,14 @@ def estimate_loss_bytes(
     """
     rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
     logits_bytes = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
-    states_bytes = positions * d_model * (2 * bytes_per_value + 4)  # copies, and gradients in either dtype
-    weight_bytes = (
-        vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)
-    )  # two gradients and a copy
+    states_bytes = 12 * positions * d_model  # float32: three; bfloat16: two, and two in float32
+    weight_bytes = 8 * vocab_size * d_model  # the gradient, and that of a chunk; bfloat16: both halved, and a copy
     return logits_bytes + states_bytes + weight_bytes
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
     rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
-    return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
+    return rows, min(rows, max(1, _PROBABILITIES_ON_CPU // vocabulary)) if on_cpu else rows
 
 
 def _surprisal_and_gradient(

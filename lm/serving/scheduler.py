@@ -427,7 +427,7 @@ class Scheduler:
         self._batch.admit(requests)
         if not completion.n_pending:
             self._prefilling = completion.prefix = None
-        return computed + max(1, len(completion.ids) - (len(prefix.ids) if prefix else 0))
+        return computed + len(completion.ids) - len(window)
 
     def _number(self, completion: Completion, sample: int) -> int:
         """Number a sample of the batch."""

@@ -9,7 +9,9 @@ import pytest
 import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
+from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.batch_scoring import score_document
+from lm.evaluation.text_attention import compute_translation_attention
 from tests.cli.small_runs import make_run
 from tests.lm.serving.conftest import RUNS, served
 
@@ -113,13 +115,28 @@ def test_tokens_and_text_are_each_other_s_inverse(ask):
 
 def test_translations_are_those_of_lm_translate(ask):
     found = ask("/translate", model="translation", text=["one two", "", "three"], n_best=2, alignments=True)
-    expected = list(lm.load(RUNS / "translation", threads=1).translations(["one two", "", "three"], n_best=2))
+    loaded = lm.load(RUNS / "translation", threads=1)
+    expected = list(loaded.translations(["one two", "", "three"], n_best=2))
     for result, line in zip(found["results"], expected, strict=True):
         assert result["source"] == line.source
         assert [each["text"] for each in result["translations"]] == [each.text for each in line.translations]
         assert [each["score"] for each in result["translations"]] == pytest.approx(
             [each.score for each in line.translations], abs=1e-4
         )
+        for translation in result["translations"]:
+            assert (translation["alignment"] is None) == (not line.source)
+            if alignment := translation["alignment"]:
+                attention = compute_translation_attention(
+                    TranslationModel.from_loaded(loaded.loaded),
+                    line.source,
+                    translation["tokens"],
+                    unit="words",
+                    to=None,
+                ).map
+                assert alignment["target"] == list(attention.queries.labels)
+                assert alignment["source_words"] == list(attention.keys.words)
+                assert np.array(alignment["weights"]) == pytest.approx(attention.mean(), abs=1e-4)
+                assert list(map(tuple, alignment["pairs"])) == attention.alignments()
 
 
 def test_a_language_that_the_model_does_not_know_is_a_wrong_field(ask):

@@ -105,9 +105,12 @@ def test_equal_prompts_are_prefilled_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    logits = SessionDriver(model).join([[1, 2, 3]] * 5)
+    steps = SessionDriver(model)
+    logits = steps.join([[1, 2, 3]] * 5)
     assert sum(read) == 3
     assert logits.shape == (5, 50)
+    steps.feed(torch.ones(5, 1, dtype=torch.long))
+    assert sum(read) == 3 + 5
 
 
 def test_buffer_rows_of_released_rows_are_reused():

@@ -143,6 +143,16 @@ def test_a_window_is_of_so_many_positions_up_to_its_own_or_on_either_side():
     assert [build_pattern(config, 0, is_causal=is_causal).max_distance for is_causal in (True, False)] == [7, 8]
 
 
+def test_blocks_of_a_window_have_its_reach_rounded_down_to_a_power_of_two_between_16_and_64():
+    sizes = {1: 16, 16: 16, 31: 16, 32: 32, 63: 32, 64: 64, 65: 64, 127: 64, 128: 64, 129: 64}
+    assert {distance: SlidingWindow(distance).block_size for distance in sizes} == sizes
+    for distance in sizes:
+        pattern = SlidingWindow(distance)
+        connected = pattern.build_block_mask(10)
+        for is_causal, mask in ((False, connected), (True, connected.tril())):
+            assert pattern.max_key_blocks(is_causal=is_causal) == mask.sum(1).max()
+
+
 def test_compressed_attention_is_local_in_every_other_layer():
     config = ModelConfig(attention="compressed", attention_block=16)
     assert [build_pattern(config, layer, is_causal=True) for layer in range(3)] == [
