@@ -48,7 +48,7 @@ class _LabelledText(NamedTuple):
 @with_options(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
     leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
-    common=("--top-k", "--field", "--label-field", "--header", "--labels", "--batch-size", "--json"),
+    common=("--top-k", "--text-column", "--label-column", "--header", "--labels", "--batch-size", "--json"),
 )
 def classify(
     run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, options: ParsedOptions

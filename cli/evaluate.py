@@ -85,7 +85,7 @@ _Language = Annotated[
         "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg",
         *PAIR_TRAINING_FIELDS,
     ),
-    common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--field", "--label-field",
+    common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--text-column", "--label-column",
             "--out", "--json"),
 )  # fmt: skip
 def evaluate(

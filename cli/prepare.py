@@ -56,8 +56,8 @@ Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is t
 
 @with_options(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    common=("--out", "--tokenizer", "--kind", "--vocab-size", "--validation", "--field", "--supervised", "--processes",
-            "--force", "--json"),
+    common=("--out", "--tokenizer", "--kind", "--vocab-size", "--validation", "--text-column", "--supervised",
+            "--processes", "--force", "--json"),
 )  # fmt: skip
 def prepare(
     corpus: CorpusFiles,

@@ -28,7 +28,7 @@ _LONGEST = 12
 @with_options(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
     leave_out=("validation",),
-    common=("--out", "--force", "--kind", "--vocab-size", "--special", "--field", "--json"),
+    common=("--out", "--force", "--kind", "--vocab-size", "--special", "--text-column", "--json"),
 )
 def train(
     corpus: CorpusFiles,

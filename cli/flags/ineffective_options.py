@@ -291,7 +291,7 @@ _OF_TRAINING_RUNS = (
     ),
     IneffectiveRule(
         _TRAIN,
-        ("--separator", "--field", "--label-field", "--supervised", "--keep-line-ends", "--strip-gutenberg",
+        ("--separator", "--text-column", "--label-column", "--supervised", "--keep-line-ends", "--strip-gutenberg",
          "--skip-unreadable"),
         _has_pairs,
         "on pairs (--source, --target, --pairs), as it is for text",
@@ -423,13 +423,13 @@ _OF_TRANSLATIONS = (
     "--out",
 )  # fmt: skip
 _OF_CLASSIFIERS = *config_flags(ClassificationConfig, but=("top_k",)), "--labels"
-_OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--field", "--label-field"
+_OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--text-column", "--label-column"
 _TRANSLATED = "--source", "--target", "--pairs", "--heads", "--hypotheses"
 """What `lm evaluate` scores, or has translated."""
 
 _OF_FILES = (
     IneffectiveRule(
-        _PERPLEXITY, (*config_flags(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
+        _PERPLEXITY, (*config_flags(PerplexityConfig), "--separator", "--text-column", *_OTHER_REPORTS),
         lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
     ),
     IneffectiveRule(
@@ -438,7 +438,7 @@ _OF_FILES = (
         stage="files",
     ),
     IneffectiveRule(
-        _READING, ("--field",), _no_rows,
+        _READING, ("--text-column",), _no_rows,
         "on plain text: no file is JSON, CSV, TSV or Parquet", "leave it out, or give --format", stage="files",
     ),
     IneffectiveRule(
@@ -450,7 +450,7 @@ _OF_FILES = (
         "where no file is CSV or TSV", "leave it out, or give --format", stage="files",
     ),
     IneffectiveRule(
-        _READING, ("--label-field",), lambda mode: _no_labels(mode) and not mode.holds_examples,
+        _READING, ("--label-column",), lambda mode: _no_labels(mode) and not mode.holds_examples,
         "except on examples", "leave it out, or give --supervised", stage="files",
     ),
     IneffectiveRule(
@@ -464,7 +464,7 @@ _OF_FILES = (
     IneffectiveRule(
         _PERPLEXITY, ("--stride", "--per-token", "--show", "--html", "--versus", "--compare-dtypes"),
         lambda mode: mode.holds_examples, "on examples, of which completions are scored",
-        "leave it out, or name what holds the text (--field)", stage="files",
+        "leave it out, or name what holds the text (--text-column)", stage="files",
     ),
     IneffectiveRule(
         ("import",), ("--from",), lambda mode: not mode.is_adapter, "on a folder without adapters",
@@ -595,7 +595,7 @@ _OF_MEASURING = (
         "on the pairs that the run held out, as it is for labelled examples", stage="files",
     ),
     IneffectiveRule(
-        ("evaluate",), (*_OF_CLASSIFIERS, "--field", "--label-field"),
+        ("evaluate",), (*_OF_CLASSIFIERS, "--text-column", "--label-column"),
         lambda mode: any(mode[flag] for flag in _TRANSLATED),
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),

@@ -208,14 +208,14 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
 
 def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     """Return whether to score completions: the run is supervised, no field is named, and the files hold examples."""
-    if not scorer.loaded.config.data.supervised or "field" in scorer.options.from_flags["data"]:
+    if not scorer.loaded.config.data.supervised or "text_column" in scorer.options.from_flags["data"]:
         return False
     with_examples = [file for file in files if file.holds_examples]
     if with_examples and len(with_examples) < len(files):
         text = next(file for file in files if not file.holds_examples)
         raise UsageError(
             f"{with_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
-            "of all (--field)"
+            "of all (--text-column)"
         )
     return bool(with_examples)
 

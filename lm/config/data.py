@@ -60,17 +60,17 @@ class DataConfig(CheckedConfig):
         unit="X|FILES",
     )
     separator: str = option(END_OF_TEXT, "Line that ends a document.", unit="LINE")
-    field: str | None = option(
+    text_column: str | None = option(
         None,
-        "Text column: name or number (alias --text-column).",
-        aliases=("--text-column",),
+        "Text column: name or number.",
+        aliases=("--field",),
         unit="COLUMN",
         default_text="text, or the run's",
     )
-    label_field: str | None = option(
+    label_column: str | None = option(
         None,
-        "Label column (alias --label-column).",
-        aliases=("--label-column",),
+        "Label column.",
+        aliases=("--label-field",),
         unit="COLUMN",
         default_text="label, or the run's",
     )
@@ -80,12 +80,12 @@ class DataConfig(CheckedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.label_field is not None and self.label_field == self.field:
-            raise UsageError("text and label are two fields", settings=["field", "label_field"])
+        if self.label_column is not None and self.label_column == self.text_column:
+            raise UsageError("text and label are two columns", settings=["text_column", "label_column"])
 
     def for_other_files(self, **values: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
         """Return settings for files that the run was not trained on, as text; numbered columns are guessed."""
-        named = {name: None for name in ("field", "label_field") if str(getattr(self, name)).isdecimal()}
+        named = {name: None for name in ("text_column", "label_column") if str(getattr(self, name)).isdecimal()}
         return replace(self, **{"supervised": False, **named, **values})
 
 
@@ -103,8 +103,8 @@ class ParallelTextConfig(CheckedConfig):
     bidirectional: bool = option(False, "Train both directions in one model.")
     source_language: str | None = option(None, "Source language.", unit="CODE", default_text="suffix, as in train.en")
     target_language: str | None = option(None, "Target language.", unit="CODE", default_text="suffix, as in train.de")
-    source_field: str = option("source", "Source column.", unit="COLUMN")
-    target_field: str = option("target", "Target column.", unit="COLUMN")
+    source_column: str = option("source", "Source column.", aliases=("--source-field",), unit="COLUMN")
+    target_column: str = option("target", "Target column.", aliases=("--target-field",), unit="COLUMN")
     separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
     max_length: int = option(256, "Drop longer sentence pairs.", minimum=1, unit="TOKENS")
     max_ratio: float = option(
@@ -133,6 +133,6 @@ class ParallelTextConfig(CheckedConfig):
         return ParallelTextConfig(**{**columns, **values})
 
 
-PAIR_COLUMNS = ("source_field", "target_field")
+PAIR_COLUMNS = ("source_column", "target_column")
 """Fields of `ParallelTextConfig` that say how files are read; the others are for training."""
 PAIR_TRAINING_FIELDS = tuple(field.name for field in fields(ParallelTextConfig) if field.name not in PAIR_COLUMNS)

@@ -213,10 +213,10 @@ class RunOptions(TypedDict, total=False):
     # [data]
     validation: str
     separator: str
-    field: str | None
     text_column: str | None
-    label_field: str | None
+    field: str | None
     label_column: str | None
+    label_field: str | None
     supervised: bool
     keep_line_ends: bool
     strip_gutenberg: bool
@@ -224,7 +224,9 @@ class RunOptions(TypedDict, total=False):
     bidirectional: bool
     source_language: str | None
     target_language: str | None
+    source_column: str
     source_field: str
+    target_column: str
     target_field: str
     separate_vocabularies: bool
     max_length: int

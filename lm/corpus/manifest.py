@@ -175,14 +175,15 @@ class Manifest(PreparedManifest):
         separator: the line that ended documents.
         validation: what was held out, as given by the user.
         repetition: duplicated text; None for old folders.
-        field: the field of the text, if it was named.
-        label_field: that of the label, if it was named.
+        text_column: column of the text, if it was named; `field` in files of earlier versions.
+        label_column: that of the label, if it was named; `label_field` in files of earlier versions.
         keep_line_ends: whether carriage returns and byte order marks were kept, as in old folders.
         strip_gutenberg: whether Project Gutenberg boilerplate was removed.
         labels: number of distinct labels; 0 if too many; None for text and old folders.
     """
 
     noun = "prepared tokens"
+    earlier_names: ClassVar[Mapping[str, str]] = {"field": "text_column", "label_field": "label_column"}
 
     tokenizer: str
     vocab_size: int
@@ -191,8 +192,8 @@ class Manifest(PreparedManifest):
     validation: str
     splits: dict[str, SplitRecord]
     repetition: Repetition | None = None
-    field: str | None = None
-    label_field: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
     keep_line_ends: bool = True
     strip_gutenberg: bool = False
     labels: int | None = None
@@ -206,8 +207,8 @@ class Manifest(PreparedManifest):
         return DataConfig(
             validation=self.validation,
             separator=self.separator,
-            field=self.field,
-            label_field=self.label_field,
+            text_column=self.text_column,
+            label_column=self.label_column,
             supervised=self.supervised,
             keep_line_ends=self.keep_line_ends,
             strip_gutenberg=self.strip_gutenberg,

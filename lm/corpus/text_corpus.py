@@ -152,7 +152,9 @@ class Corpus:
             summary.file.describe_malformed(summary.changes) for summary in all_files if summary.changes.malformed
         ]
         if named := _describe_guessed_fields(all_files):
-            notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
+            notes.append(
+                Advice(named, settings=["text_column", "label_column"] if self.config.supervised else ["text_column"])
+            )
         return notes
 
     @property
@@ -177,9 +179,13 @@ def _name_first(summaries: Sequence[FileSummary]) -> str:
 def _describe_guessed_fields(summaries: Sequence[FileSummary]) -> str:
     """Name the columns of text and labels that were guessed from unusual names."""
     for file in (summary.file for summary in summaries if not summary.file.holds_conversations):
-        if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
+        if (
+            file.supervised
+            and None in (file.data.text_column, file.data.label_column)
+            and file.label_fields is not None
+        ):
             return f"{file.name}: the text is in column {file.label_fields[0]!r}, the label in {file.label_fields[1]!r}"
-        if not file.supervised and file.holds_rows and file.data.field is None and file.text_field != FIELD:
+        if not file.supervised and file.holds_rows and file.data.text_column is None and file.text_field != FIELD:
             return f"{file.name}: the text is in column {file.text_field!r}"
     return ""
 
@@ -191,7 +197,7 @@ def describe_ignored_labels(corpus: Corpus) -> list[Advice]:
         if ignored := [repr(name) for name in labels if name != file.text_field]:
             columns = f"column{'s' * (len(ignored) > 1)} {', '.join(ignored)}"
             text = f"{file.name}: only the text is learned; the labels in {columns} are learned in supervised training"
-            return [Advice(text, settings=["supervised", *["label_field"] * (len(ignored) > 1)])]
+            return [Advice(text, settings=["supervised", *["label_column"] * (len(ignored) > 1)])]
     return []
 
 

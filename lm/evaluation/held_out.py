@@ -86,7 +86,10 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
         lines = (" ".join(map(str, source_heads or ())) + "\n" for _, _, source_heads in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(
-        dataclasses.replace(rows, data=DataConfig(field=PAIR_FIELDS[0], keep_line_ends=True)), None, PAIR_FIELDS, heads
+        dataclasses.replace(rows, data=DataConfig(text_column=PAIR_FIELDS[0], keep_line_ends=True)),
+        None,
+        PAIR_FIELDS,
+        heads,
     ), manifest.languages[1]
 
 

@@ -149,7 +149,7 @@ class ParallelText:
         return rows.parse_rows(parsed, self._parse_row, on_malformed=self.source.on_malformed(changes))
 
     def _parse_row(self, row: rows.Row) -> SentencePair:
-        for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
+        for field, setting in zip(self.fields, ("source_column", "target_column"), strict=True):
             if field not in row.values:
                 hint = options.did_you_mean(field, row.values)
                 problem = f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}"
@@ -198,7 +198,7 @@ def find_parallel_texts(
             f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source",
             settings=["source", "target"],
         )
-    fields = (config.source_field, config.target_field)
+    fields = (config.source_column, config.target_column)
     texts = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
     texts += [_single_file_text(file, fields) for file in find_text_files(pairs, reading=reading)]
     if not heads:

@@ -73,7 +73,7 @@ def find_text_field(names: Sequence[str], requested: str | None, *, file: str) -
         UsageError: there is no such column, or it isn't clear which one is meant.
     """
     return guess_text_field(names, requested) or _raise_unclear_column(
-        names, requested, file=file, noun="text", setting="field"
+        names, requested, file=file, noun="text", setting="text_column"
     )
 
 
@@ -81,7 +81,7 @@ def raise_unclear_field(names: Sequence[str], *, file: str) -> NoReturn:
     """Refuse records whose text isn't in a field with a usual name, and list their fields."""
     _refuse_dialogue(names, file=file)
     shown = list_some([repr(shorten(name)) for name in names], limit=_SHOWN)
-    raise UsageError(f"{file}: which field holds the text? Name it; its fields are {shown}", settings=["field"])
+    raise UsageError(f"{file}: which column holds the text? Name it; the columns are {shown}", settings=["text_column"])
 
 
 def find_dialogue_fields(names: Sequence[str]) -> tuple[str, str] | None:
@@ -97,7 +97,7 @@ def _refuse_dialogue(names: Sequence[str], *, file: str) -> None:
         raise UsageError(
             f"{file}: rows have a prompt {prompt!r} and a response {response!r}: to learn the responses, name the "
             f"columns of supervised examples; to learn one column as text, name that alone; {_list_columns(names)}",
-            settings=["supervised", f"field={prompt}", f"label_field={response}"],
+            settings=["supervised", f"text_column={prompt}", f"label_column={response}"],
         )
 
 
@@ -124,10 +124,12 @@ def find_label_fields(
         other = next(name for name in names if name not in (label_name, text_name))
         label_name = other if label_name is None and label is None else label_name
         text_name = other if text_name is None and text is None else text_name
-    text_name = text_name or unclear(text, noun="text", setting="field")
-    label_name = label_name or unclear(label, noun="label", setting="label_field")
+    text_name = text_name or unclear(text, noun="text", setting="text_column")
+    label_name = label_name or unclear(label, noun="label", setting="label_column")
     if text_name == label_name:
-        raise UsageError(f"{file}: text and label are both column {text_name!r}", settings=["field", "label_field"])
+        raise UsageError(
+            f"{file}: text and label are both column {text_name!r}", settings=["text_column", "label_column"]
+        )
     return text_name, label_name
 
 
@@ -144,9 +146,9 @@ def find_pair_fields(
         are_codes = all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names)
         if list(names) == ["1", "2"] or (requested == PAIR_FIELDS and (in_order or are_codes)):
             source, target = names
-    source = source or _raise_unclear_column(names, requested[0], file=file, noun="source", setting="source_field")
+    source = source or _raise_unclear_column(names, requested[0], file=file, noun="source", setting="source_column")
     return source, target or _raise_unclear_column(
-        names, requested[1], file=file, noun="target", setting="target_field"
+        names, requested[1], file=file, noun="target", setting="target_column"
     )
 
 
@@ -184,7 +186,7 @@ def raise_unclear_pair(names: Sequence[str], *, file: str) -> NoReturn:
     raise UsageError(
         f"{file}: which columns hold source and target? Name them, or their numbers and whether the first row is a "
         f"header; {_list_columns(names)}",
-        settings=["source_field", "target_field", "header"],
+        settings=["source_column", "target_column", "header"],
     )
 
 
@@ -265,8 +267,10 @@ def read_texts(
 def _find_text(row: Row, field: str) -> str:
     if field not in row.values:
         hint = options.did_you_mean(field, row.values)
-        raise InputError(f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["field"])
-    return read_text(row, field, settings=["field"])
+        raise InputError(
+            f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["text_column"]
+        )
+    return read_text(row, field, settings=["text_column"])
 
 
 def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:

@@ -114,7 +114,9 @@ class TextFile:
             if stream.read(len(parquet.MAGIC_BYTES)) == parquet.MAGIC_BYTES:
                 return "parquet"
         line = _read_first_line(self)
-        is_row = json_lines.is_document_line(line, self.data.field or FIELD) or conversations.is_conversation_line(line)
+        is_row = json_lines.is_document_line(
+            line, self.data.text_column or FIELD
+        ) or conversations.is_conversation_line(line)
         return "jsonl" if is_row else "text"
 
     @cached_property
@@ -155,7 +157,7 @@ class TextFile:
         """Return whether its rows are examples by their field names; text from a pipe may have rows, too."""
         if self.format == "text":
             return self.temporary_copy is not None and examples.is_example_line(_read_first_line(self))
-        if self.format == "jsonl" and self.data.label_field is None:
+        if self.format == "jsonl" and self.data.label_column is None:
             return examples.is_example_line(_read_first_line(self))
         if examples.has_example_fields(self.field_names):
             return True
@@ -167,7 +169,7 @@ class TextFile:
     @cached_property
     def holds_conversations(self) -> bool:
         """Return whether its rows are conversations by their field names, and no field is named; not if unreadable."""
-        if self.data.field is not None or self.data.label_field is not None:
+        if self.data.text_column is not None or self.data.label_column is not None:
             return False
         with contextlib.suppress(InputError, OSError):
             if self.format == "jsonl":
@@ -187,7 +189,7 @@ class TextFile:
     @cached_property
     def text_field(self) -> str:
         """Return the field that holds the text; UsageError if it isn't clear."""
-        requested, names = self.data.field, self.field_names
+        requested, names = self.data.text_column, self.field_names
         if self.is_table and names:
             return rows.find_text_field(names, requested, file=self.name)
         field = rows.guess_text_field(names, requested) or requested  # a row without the field is refused by itself
@@ -198,7 +200,7 @@ class TextFile:
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
         """Return the fields of text and label; None if rows use the field names of examples."""
-        requested, names = (self.data.field, self.data.label_field), set(self.field_names)
+        requested, names = (self.data.text_column, self.data.label_column), set(self.field_names)
         if requested == (None, None):
             has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
             is_open = self.format in ("text", "jsonl", "parquet") and has_usual

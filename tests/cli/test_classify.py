@@ -85,7 +85,7 @@ def test_stdin_and_several_files_are_read(succeed, monkeypatch):
 
 
 def test_plain_text_is_read_by_line_whatever_the_columns_of_the_run(succeed, folder):
-    columns = DataConfig(supervised=True, field="review", label_field="stars")
+    columns = DataConfig(supervised=True, text_column="review", label_column="stars")
     make_run(folder / "columns", data=columns, label_completions=COMPLETIONS)
     assert succeed("classify", "columns", "texts.txt") == succeed("classify", "decoder", "texts.txt")
     (folder / "rows.jsonl").write_text("".join(json.dumps({"review": text, "stars": "joy"}) + "\n" for text in TEXTS))

@@ -85,7 +85,7 @@ def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, trans
     (files / "test.jsonl").write_text("".join(rows))
     (files / "test.csv").write_text("n,german,english\n" + "".join(f"1,{b},{a}\n" for a, b in zip(*sides, strict=True)))
     expected = json.loads(succeed(translation_run, "--source", "test.en", "--target", "test.de", "--json"))
-    named = ["--source-field", "en", "--target-field", "de"], ["--source-field", "3", "--target-field", "german"]
+    named = ["--source-column", "en", "--target-column", "de"], ["--source-column", "3", "--target-column", "german"]
     for file, flags in (("test.tsv", []), ("test.jsonl", named[0]), ("test.csv", named[1])):
         assert json.loads(succeed(translation_run, "--pairs", file, *flags, "--json")) == expected
     finished = json.loads(succeed("--hypotheses", "worse.de", "--target", "test.de", "--json"))
@@ -93,7 +93,7 @@ def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, trans
     (files / "short.de").write_text("eins\n")
     for code, flags, message in (
         (2, ["--pairs", "test.tsv", "--target", "test.de"], "leave out --source and --target, or --pairs"),
-        (2, ["--source", "test.en", "--target", "test.de", "--source-field", "en"], "without --pairs"),
+        (2, ["--source", "test.en", "--target", "test.de", "--source-column", "en"], "without --pairs"),
         (1, ["--pairs", "test.tsv", "--versus", "short.de"], "short.de: has 1 line, and there are"),
     ):
         assert run(["evaluate", str(translation_run), *flags]) == code

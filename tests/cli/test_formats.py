@@ -57,7 +57,7 @@ def test_a_folder_says_what_it_leaves_out(place, capsys):
 
 def test_tables_are_rows_of_text(place, capsys):
     assert run(["prepare", "reviews.csv", "--kind", "byte", "-o", "tokens"]) == 0
-    assert "reviews.csv: the text is in column 'review' (--field)" in capsys.readouterr().err
+    assert "reviews.csv: the text is in column 'review' (--text-column)" in capsys.readouterr().err
     assert REVIEWS[0][0] in prepared("tokens")
     assert "pos" not in prepared("tokens")
     for name, text in (("amb.csv", "title,review,comment\na,b,c\n"), ("sms.tsv", None)):
@@ -66,12 +66,15 @@ def test_tables_are_rows_of_text(place, capsys):
         assert run(["prepare", name, "-o", "none"]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"lm: {name}: which column holds the text?")
-        assert error.endswith(f"(--field, --no-header{', lm train --pairs' * (text is None)})\n")
+        assert error.endswith(f"(--text-column, --no-header{', lm train --pairs' * (text is None)})\n")
     for name, text in (("amb.jsonl", '{"title": "a", "notes": "b"}\n'), ("amb.json", '[{"title": "a", "notes": "b"}]')):
         Path(name).write_text(text)
         assert run(["prepare", name, "-o", "none"]) == 2
         error = capsys.readouterr().err
-        assert error == f"lm: {name}: which field holds the text? Name it; its fields are 'title', 'notes' (--field)\n"
+        assert (
+            error
+            == f"lm: {name}: which column holds the text? Name it; the columns are 'title', 'notes' (--text-column)\n"
+        )
         assert run(["prepare", name, "--supervised", "-o", "none"]) in (1, 2)
         assert "header" not in capsys.readouterr().err
 
@@ -81,7 +84,7 @@ def test_labels_that_are_not_learned_are_named(place, capsys):
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, columns, flags in (
         ("reviews.csv", "column 'sentiment'", "--supervised"),
-        ("rows.jsonl", "columns 'label', 'topic'", "--supervised, --label-field"),
+        ("rows.jsonl", "columns 'label', 'topic'", "--supervised, --label-column"),
     ):
         said = f"{name}: only the text is learned; the labels in {columns} are learned in supervised training ({flags})"
         assert run(["train", name, "-o", f"run-{name}", "--kind", "byte", *SMALL]) == 0
@@ -107,15 +110,15 @@ def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, monkeypat
     rows = [(f"What comes after {number}?", f"It is {number + 1}.") for number in range(60)]
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps({first: a, second: b}) + "\n" for a, b in rows))
     (tmp_path / "chat.csv").write_text(f"{first},{second}\n" + "".join(f"{a},{b}\n" for a, b in rows))
-    typed = ["--supervised", "--field", first, "--label-field", second]
+    typed = ["--supervised", "--text-column", first, "--label-column", second]
     for name in ("chat.jsonl", "chat.csv"):
         assert run(["train", name, "--steps", "1"]) == 2
         said = capsys.readouterr().err
         assert f"its columns are 1 '{first}', 2 '{second}'" in said
         assert said.endswith(f"({', '.join([typed[0], ' '.join(typed[1:3]), ' '.join(typed[3:])])})\n")
-        (file,) = find_text_files([name], DataConfig(supervised=True, field=first, label_field=second))
+        (file,) = find_text_files([name], DataConfig(supervised=True, text_column=first, label_column=second))
         assert [(each.prompt, each.label) for each in file.examples()] == rows
-        (file,) = find_text_files([name], DataConfig(field=first))
+        (file,) = find_text_files([name], DataConfig(text_column=first))
         assert list(file.documents()) == [a for a, _ in rows]
 
 
@@ -167,7 +170,7 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
 
 def test_a_run_from_before_keeps_line_ends():
     old = RunConfig().to_dict()
-    for name in ("keep_line_ends", "strip_gutenberg", "label_field"):
+    for name in ("keep_line_ends", "strip_gutenberg", "text_column", "label_column"):
         del old["data"][name]
     del old["files"]
     old["data"]["field"] = "text"
@@ -219,7 +222,7 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
         ("b.csv", "de,en\n{}", []),
         ("c.csv", "{}", ["--no-header"]),
         ("d.tsv", "{}", []),
-        ("e.tsv", "target\tsource\n{}", ["--source-field", "target", "--target-field", "source"]),
+        ("e.tsv", "target\tsource\n{}", ["--source-column", "target", "--target-column", "source"]),
     ],
 )
 def test_pairs_come_in_tables(name, text, flags, place):

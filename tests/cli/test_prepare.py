@@ -76,7 +76,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys):
     Path("a.jsonl").write_text(lines)
     Path("b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for name in ("a.jsonl", "b.jsonl.gz"):
-        arguments = ["prepare", name, "--field", "body", "--kind", "char", "--validation", "0", "--json"]
+        arguments = ["prepare", name, "--text-column", "body", "--kind", "char", "--validation", "0", "--json"]
         assert run(arguments) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}

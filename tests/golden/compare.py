@@ -105,12 +105,17 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "evaluations of decoders that learn labels have an accuracy; new",
     ),
     (
-        r"(config\.json:|command \d+:config\.)(files\.\w+|data\.(field|label_field|keep_line_ends|strip_gutenberg))$",
+        r"(config\.json:|command \d+:config\.)"
+        r"(files\.\w+|data\.(field|label_field|(text|label)_column|keep_line_ends|strip_gutenberg))$",
         "how files are read and what is made of line ends is written down; the field of the text is null by default",
     ),
     (
-        r"(^|/)manifest\.json:(config\.)?(field|label_field|keep_line_ends|strip_gutenberg)$|manifest\.json:.*read_as$",
+        r"(^|/)manifest\.json:(config\.)?(field|label_field|(text|label)_column|keep_line_ends|strip_gutenberg)$|manifest\.json:.*read_as$",
         "the same, in the manifests of prepared data",
+    ),
+    (
+        r"(config\.json:|command \d+:config\.)parallel\.(source|target)_(field|column)$",
+        "columns have the names of their flags",
     ),
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""

@@ -363,7 +363,7 @@ HEEDED = {
     "fill": {"--file", "--json", "--top-k", "--device", "--dtype", "--threads"},
     "classify": {
         "--labels", "--json", "--top-k", "--batch-size", "--format", "--encoding", "--include", "--exclude",
-        "--skip-unreadable", "--skip-malformed", "--header", "--field", "--label-field", "--device", "--dtype",
+        "--skip-unreadable", "--skip-malformed", "--header", "--text-column", "--label-column", "--device", "--dtype",
         "--threads",
     },
     "perplexity": {"--source", "--target", "--pairs", "--heads", "--json", "--device", "--threads"},

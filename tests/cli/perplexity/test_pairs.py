@@ -36,7 +36,7 @@ def test_pairs_of_one_file_are_those_of_two(report, translation_run, files):
     sides = [(files / name).read_text().splitlines() for name in ("test.en", "test.de")]
     (files / "test.csv").write_text("de,en\n" + "".join(f"{b},{a}\n" for a, b in zip(*sides, strict=True)))
     in_two = report(translation_run, "--source", files / "test.en", "--target", files / "test.de")
-    columns = ["--source-field", "en", "--target-field", "de"]
+    columns = ["--source-column", "en", "--target-column", "de"]
     assert report(translation_run, "--pairs", files / "test.csv", *columns)["total"] == in_two["total"]
 
 
@@ -77,5 +77,5 @@ def test_the_report_tells_examples_from_text(report, supervised, tmp_path, capsy
     labels.write_text((json.dumps({"text": "the owl.", "label": "fox"}) + "\n") * 3)
     assert run(["perplexity", str(supervised), str(labels)]) == 0
     assert "of the completions" in " ".join(capsys.readouterr().out.split())
-    total = report(supervised, labels, "--field", "text")["total"]
+    total = report(supervised, labels, "--text-column", "text")["total"]
     assert (total["documents"], total["bytes"]) == (3, 24)

@@ -175,23 +175,23 @@ def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path, 
     words = (place / "text.txt").read_text().split("\n")
     (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
     (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
-    made_with = ["--separator", "%%", "--validation", str(tmp_path / "held.txt"), "--field", "body"]
+    made_with = ["--separator", "%%", "--validation", str(tmp_path / "held.txt"), "--text-column", "body"]
     tokens, shape = str(tmp_path / "tokens"), SMALL[:-2]
-    monkeypatch.setenv("LM_FIELD", "body")  # typed, it would be refused: there are no rows
+    monkeypatch.setenv("LM_TEXT_COLUMN", "body")  # typed, it would be refused: there are no rows
     assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with[:-2]]) == 0
-    monkeypatch.delenv("LM_FIELD")
+    monkeypatch.delenv("LM_TEXT_COLUMN")
     for name, flags in (("silent", []), ("agreeing", made_with)):
         assert run(["train", tokens, "-o", str(tmp_path / name), "--steps", "1", *shape, *flags]) == 0
         data = json.loads((tmp_path / name / "config.json").read_text())["data"]
-        made = {"separator": "%%", "validation": made_with[3], "field": "body", "supervised": False}
-        assert data == made | {"label_field": None, "keep_line_ends": False, "strip_gutenberg": False}
+        made = {"separator": "%%", "validation": made_with[3], "text_column": "body", "supervised": False}
+        assert data == made | {"label_column": None, "keep_line_ends": False, "strip_gutenberg": False}
     capsys.readouterr()
     assert run(["perplexity", str(tmp_path / "silent"), str(tmp_path / "held.txt"), "--per-token"]) == 0
     documents = {json.loads(line)["document"] for line in capsys.readouterr().out.splitlines()}
     assert len(documents) == 63
 
 
-@pytest.mark.parametrize("flags", [("--separator", "%%"), ("--validation", "0.2"), ("--field", "body")])
+@pytest.mark.parametrize("flags", [("--separator", "%%"), ("--validation", "0.2"), ("--text-column", "body")])
 def test_flags_that_contradict_prepared_tokens_are_refused(place, capsys, tmp_path, monkeypatch, flags):
     tokens = str(tmp_path / "tokens")
     assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "byte"]) == 0
@@ -201,7 +201,7 @@ def test_flags_that_contradict_prepared_tokens_are_refused(place, capsys, tmp_pa
     assert said.count("\n") == 1
     assert f"({flags[0]})" in said
     assert not (tmp_path / "run").exists()
-    monkeypatch.setenv("LM_" + flags[0][2:].upper(), flags[1])  # of other corpora
+    monkeypatch.setenv("LM_" + flags[0][2:].upper().replace("-", "_"), flags[1])  # of other corpora
     assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 0
 
 

@@ -72,7 +72,7 @@ def test_a_held_out_file_may_have_any_name():
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
-        (DataConfig, {"label_field": "body", "field": "body"}, "text and label are two fields"),
+        (DataConfig, {"label_column": "body", "text_column": "body"}, "text and label are two columns"),
         (ParallelTextConfig, {"bidirectional": True, "separate_vocabularies": True}, "share one vocabulary"),
         (ParallelTextConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, "),
     ],

@@ -30,7 +30,7 @@ MADE = Manifest(
     kind="text", key="k", tokenizer="t", vocab_size=300, dtype="uint16", separator="S", validation="0.2",
     sources=(SourceRecord("a.txt", 3, "h"),), validation_sources=(SourceRecord("b.txt", 4, "g"),),
     splits={"train": SplitRecord(1, 5, 99, (5,)), "validation": SplitRecord(0, 0, 0, ())},
-    repetition=Repetition(2, 0.5, 32), field="body",
+    repetition=Repetition(2, 0.5, 32), text_column="body",
 )  # fmt: skip
 
 
@@ -42,21 +42,24 @@ def test_a_manifest_survives_json(tmp_path):
     write(tmp_path, MADE.to_dict())
     assert Manifest.read(tmp_path) == MADE
     assert MADE.to_dict()["format_version"] == 2
-    assert MADE.data == DataConfig(validation="0.2", separator="S", field="body", keep_line_ends=True)
+    assert MADE.data == DataConfig(validation="0.2", separator="S", text_column="body", keep_line_ends=True)
 
 
 def test_a_field_is_read_by_its_name_in_earlier_versions(tmp_path):
     write(tmp_path, {**MADE.to_dict(), "repetition": {"documents": 2, "held_out": 0.5, "stretch": 32}})
     assert Manifest.read(tmp_path) == MADE
+    values = MADE.to_dict()
+    write(tmp_path, {**values, "field": values.pop("text_column"), "label_field": values.pop("label_column")})
+    assert Manifest.read(tmp_path) == MADE
 
 
 def test_one_from_before_some_fields_were_added_is_read(tmp_path):
     values = MADE.to_dict() | {"format_version": 1}
-    for name in ("kind", "repetition", "field", "keep_line_ends"):
+    for name in ("kind", "repetition", "text_column", "keep_line_ends"):
         del values[name]
     write(tmp_path, values)
     found = Manifest.read(tmp_path)
-    assert (found.supervised, found.repetition, found.field) == (False, None, None)
+    assert (found.supervised, found.repetition, found.text_column) == (False, None, None)
 
 
 @pytest.mark.parametrize(

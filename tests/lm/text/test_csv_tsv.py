@@ -89,16 +89,16 @@ class TestColumns:
     def test_a_column_has_a_name_or_a_number(self, tmp_path):
         path = written(tmp_path, "a,b\nx,y\n", "a.csv").path
         for wanted in ("b", "2"):
-            (file,) = find_text_files([str(path)], DataConfig(field=wanted))
+            (file,) = find_text_files([str(path)], DataConfig(text_column=wanted))
             assert list(file.documents()) == ["y"]
 
     def test_two_unnamed_columns_may_be_sentence_pairs(self, tmp_path):
         with pytest.raises(UsageError, match="sentence pairs") as error:
             list(written(tmp_path, "Guten Tag\tGood day\nJa\tYes\n", "a.tsv").documents())
-        assert error.value.settings == ("field", "no_header", "pairs")
+        assert error.value.settings == ("text_column", "no_header", "pairs")
         with pytest.raises(UsageError) as error:
             list(written(tmp_path, "a\tb\tc\nd\te\tf\n", "a.tsv").documents())
-        assert error.value.settings == ("field", "no_header")
+        assert error.value.settings == ("text_column", "no_header")
 
     def test_of_two_columns_the_other_is_the_text(self, tmp_path):
         file = written(tmp_path, "what,label\ngood,pos\n", "a.csv")
@@ -108,7 +108,7 @@ class TestColumns:
         file = written(tmp_path, "title,review,comment\na,b,c\n", "a.csv")
         with pytest.raises(UsageError, match="a.csv: which column.*1 'title', 2 'review', 3 'comment'"):
             list(file.documents())
-        (named,) = find_text_files([str(file.path)], DataConfig(field="reviews"))
+        (named,) = find_text_files([str(file.path)], DataConfig(text_column="reviews"))
         with pytest.raises(UsageError, match=r"no column 'reviews' \(did you mean 'review'\?\)"):
             list(named.documents())
 
@@ -119,7 +119,7 @@ class TestColumns:
 
     def test_without_a_header_columns_are_numbers(self, tmp_path):
         path = written(tmp_path, "ham\thello\nspam\tcall\n", "sms.tsv").path
-        (file,) = find_text_files([str(path)], DataConfig(field="2", label_field="1"), FilesConfig(header=False))
+        (file,) = find_text_files([str(path)], DataConfig(text_column="2", label_column="1"), FilesConfig(header=False))
         assert [(each.prompt, each.completion) for each in file.examples()] == [("hello", "\nham"), ("call", "\nspam")]
 
 

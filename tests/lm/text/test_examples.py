@@ -48,7 +48,7 @@ def test_a_bad_line_is_named(line, message, tmp_path):
 def test_the_fields_of_text_and_label_are_named(tmp_path):
     path = tmp_path / "task.jsonl"
     path.write_text('{"body": "good", "score": 5}\n{"body": "bad", "score": 1}\n')
-    (file,) = find_text_files([str(path)], DataConfig(supervised=True, field="body", label_field="score"))
+    (file,) = find_text_files([str(path)], DataConfig(supervised=True, text_column="body", label_column="score"))
     assert [(each.prompt, each.completion) for each in file.examples()] == [("good", "\n5"), ("bad", "\n1")]
-    with pytest.raises(UsageError, match="text and label are two fields"):
-        DataConfig(supervised=True, field="body", label_field="body")
+    with pytest.raises(UsageError, match="text and label are two columns"):
+        DataConfig(supervised=True, text_column="body", label_column="body")

@@ -128,7 +128,7 @@ class TestResolve:
         before = opened_descriptors()
         (file,) = find_text_files(["-"])
         assert opened_descriptors() == before
-        path, other = file.path, dataclasses.replace(file, data=DataConfig(field="body"))
+        path, other = file.path, dataclasses.replace(file, data=DataConfig(text_column="body"))
         text_files._copy_stdin.cache_clear()
         del file
         assert read(other) == "text"

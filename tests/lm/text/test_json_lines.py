@@ -19,7 +19,7 @@ SEPARATOR = "<|endoftext|>"
 def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text") -> TextFile:
     path = folder / name
     path.write_bytes(text.encode())
-    return TextFile(name, path, DataConfig(field=field))
+    return TextFile(name, path, DataConfig(text_column=field))
 
 
 def read(found: TextFile) -> list[str]:
@@ -62,7 +62,7 @@ def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path):
 )
 def test_stdin_is_json_lines_if_its_first_line_is(data, expected, monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    assert read(find_text_files(["-"], DataConfig(field="body"))[0]) == expected
+    assert read(find_text_files(["-"], DataConfig(text_column="body"))[0]) == expected
 
 
 def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch):

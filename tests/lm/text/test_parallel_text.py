@@ -55,7 +55,7 @@ def test_blank_lines_at_the_end_count(tmp_path):
 def test_tabs_json_lines_and_compression_say_the_same(tmp_path):
     tabs = "".join(f"{source}\t{target}\r\n" for source, target in PAIRS)
     objects = "".join(json.dumps({"en": source, "de": target, "x": 1}) + "\n" for source, target in PAIRS)
-    named = ParallelTextConfig(source_field="en", target_field="de")
+    named = ParallelTextConfig(source_column="en", target_column="de")
     assert texts(one_file(tmp_path, "pairs.tsv", tabs)) == PAIRS
     assert texts(one_file(tmp_path, "pairs.tsv.gz", gzip.compress(tabs.encode()))) == PAIRS
     assert texts(one_file(tmp_path, "pairs.jsonl", objects, named)) == PAIRS
@@ -79,16 +79,16 @@ TABLE = "english\tgerman\tid\n" + "A longer line of text.\tEine lange Zeile Text
 def test_a_table_of_several_columns_says_what_to_name(tmp_path):
     with pytest.raises(UsageError, match=r"which columns .* 1 'english', 2 'german', 3 'id'$") as error:
         one_file(tmp_path, "pairs.tsv", TABLE)
-    assert error.value.settings == ("source_field", "target_field", "header")
+    assert error.value.settings == ("source_column", "target_column", "header")
 
 
 def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
-    numbers = ParallelTextConfig(source_field="1", target_field="2")
+    numbers = ParallelTextConfig(source_column="1", target_column="2")
     found = one_file(tmp_path, "pairs.tsv", TABLE, numbers)
     assert texts(found)[0] == ("english", "german")
     assert "('english' and 'german') is read as a pair, but looks like a header" in found.notes[0]
     assert not one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers).notes
-    named = ParallelTextConfig(source_field="english", target_field="german")
+    named = ParallelTextConfig(source_column="english", target_column="german")
     assert not one_file(tmp_path, "pairs.tsv", TABLE, named).notes
 
 
@@ -97,13 +97,13 @@ def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.csv"])
 def test_columns_that_are_not_there_are_named(tmp_path, header, fields, name):
     table = f"{header}\n" + "\t".join(["a line"] * len(header.split("\t"))) + "\n"
-    config = ParallelTextConfig(source_field=fields[0], target_field=fields[1])
+    config = ParallelTextConfig(source_column=fields[0], target_column=fields[1])
     with pytest.raises(UsageError, match=r"no column .*; its columns are 1 'en"):
         one_file(tmp_path, name, table if name == "pairs.tsv" else table.replace("\t", ","), config)
 
 
 def test_the_columns_of_a_run_are_not_looked_for_without_a_header(tmp_path):
-    path, config = tmp_path / "pairs.tsv", ParallelTextConfig(source_field="german", target_field="english")
+    path, config = tmp_path / "pairs.tsv", ParallelTextConfig(source_column="german", target_column="english")
     path.write_text("eine Zeile\ta line\n")
     (found,) = find_parallel_texts(config, FilesConfig(header=False), pairs=[str(path)])
     assert texts(found) == [("eine Zeile", "a line")]
@@ -130,7 +130,7 @@ def test_the_settings_of_the_note_leave_the_header_out(tmp_path, header, name, s
 
 
 def test_a_row_with_a_stray_tab_is_named(tmp_path):
-    named = ParallelTextConfig(source_field="english", target_field="german")
+    named = ParallelTextConfig(source_column="english", target_column="german")
     for row, message in (
         ("a\tb\tc\td", "line 11: 4 fields, .* 3; is there a tab too many"),
         ("a\tb", "is a tab missing"),

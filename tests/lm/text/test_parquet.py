@@ -68,9 +68,9 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path, monkeypatch):
     texts = [f"document {number} " * (number % 7 + 1) for number in range(400)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     written(tmp_path / "a.parquet", {"body": texts}, group=30)
-    config = DataConfig(field="body")
-    (lines,) = find_text_files([str(tmp_path / "a.jsonl")], DataConfig(field="body"))
-    (table,) = find_text_files([str(tmp_path / "a.parquet")], DataConfig(field="body"))
+    config = DataConfig(text_column="body")
+    (lines,) = find_text_files([str(tmp_path / "a.jsonl")], DataConfig(text_column="body"))
+    (table,) = find_text_files([str(tmp_path / "a.parquet")], DataConfig(text_column="body"))
     prepare_corpus(scan_corpus([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
     monkeypatch.setattr("lm.corpus.text_corpus.CHUNK_BYTES", 3000)
     corpus = scan_corpus([table], config)
@@ -111,7 +111,7 @@ def test_rows_are_examples(tmp_path):
 
 def test_rows_are_pairs(tmp_path):
     written(tmp_path / "a.parquet", {"en": ["one ", "two"], "de": ["eins", "zwei"]})
-    config = ParallelTextConfig(source_field="en", target_field="de")
+    config = ParallelTextConfig(source_column="en", target_column="de")
     (found,) = find_parallel_texts(config, pairs=[str(tmp_path / "a.parquet")])
     assert [tuple(pair[:3]) for pair in found.pairs()] == [("one", "eins", 1), ("two", "zwei", 2)]
     assert found.languages == ("en", "de")
@@ -132,7 +132,7 @@ def test_what_is_no_text_is_named(columns, message, tmp_path):
 
 
 def test_columns_without_a_usual_name_are_listed(tmp_path):
-    with pytest.raises(UsageError, match=r"^a\.parquet: which field holds the text\? .* its fields are 'txt', 'id'$"):
+    with pytest.raises(UsageError, match=r"^a\.parquet: which column holds the text\? .* the columns are 'txt', 'id'$"):
         read(written(tmp_path / "a.parquet", {"txt": ["a"], "id": [1]}))
 
 
