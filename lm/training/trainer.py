@@ -59,7 +59,7 @@ from lm.training.initial_weights import (
 )
 from lm.training.loop import train
 from lm.training.planning import bpe_merges, continued_training, resolve
-from lm.training.planning.budget import TrainingSpeed, suggest_budget
+from lm.training.planning.budget import TrainingSpeed, check_startup
 from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.planning.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
@@ -295,6 +295,8 @@ class Trainer:
             data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
         lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
         written = {} if lengths else _saved_length(path)
+        if "budget" in lengths:
+            check_startup(lengths["budget"], self._seconds_elapsed())
         run = resume_run(
             path,
             data=data,
@@ -368,6 +370,8 @@ class Trainer:
                 chosen, speed, data = self._fit_to_speed(chosen, prepared, data)
             elif from_run is None:
                 chosen = resolve.fit_to_steps(chosen, data)
+            if chosen.config.training.budget is not None:
+                check_startup(chosen.config.training.budget, self._seconds_elapsed())
             planned = plan_run(
                 chosen.config,
                 prepared,
@@ -411,11 +415,8 @@ class Trainer:
         text_bytes = corpus.text_bytes(chosen.config)
         if budget is not None and not corpus.prepared:
             preparing = text_bytes * _PREPARE_SECONDS_PER_BYTE
-            if self._seconds_elapsed() + preparing >= parse_duration(budget):
-                takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
-                needed = suggest_budget(self._seconds_elapsed() + preparing)
-                problem = f"{budget} is too short: {takes}; give {needed} or more, or prepare it first"
-                raise UsageError(problem, settings=("budget",))
+            takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
+            check_startup(budget, self._seconds_elapsed() + preparing, reason=takes, advice=", or prepare it first")
         if not corpus.prepared:
             corpus.survey(chosen.config)  # which raises the errors of files before anything is measured
         flops_per_second = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
@@ -423,7 +424,13 @@ class Trainer:
             probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
             flops_per_second = self.world.size * self._speed_meter.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
-            chosen = resolve.choose_time(chosen, flops_per_second=flops_per_second, text_bytes=text_bytes, pairs=pairs)
+            chosen = resolve.choose_time(
+                chosen,
+                flops_per_second=flops_per_second,
+                text_bytes=text_bytes,
+                pairs=pairs,
+                startup_seconds=self._seconds_elapsed(),
+            )
         if not needs_size:
             return chosen
         return resolve.choose_size(
@@ -465,14 +472,10 @@ class Trainer:
         return chosen, speed, data
 
     def _seconds_left(self, budget: str) -> float:
-        """Return the seconds left of a budget; UsageError if there are none."""
-        gone = self._seconds_elapsed()
-        if gone >= parse_duration(budget):
-            problem = f"it counts from the start of the command, and start-up took {gone:.1f} s"
-            raise UsageError(
-                f"{budget} is too short: {problem}; give {suggest_budget(gone)} or more", settings=("budget",)
-            )
-        return parse_duration(budget) - gone
+        """Return the seconds left of a budget; UsageError if they are too few (see `check_startup`)."""
+        elapsed = self._seconds_elapsed()
+        check_startup(budget, elapsed)
+        return parse_duration(budget) - elapsed
 
     def _check_early(self, folder: Path, config: RunConfig) -> None:
         """Raise errors that would otherwise occur only after the corpus is prepared."""

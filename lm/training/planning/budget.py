@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lm.config.training import TrainingConfig
+from lm.config.training import TrainingConfig, parse_duration
+from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
 
 UNLIMITED_STEPS = 1 << 40
 _STARTUP_FACTOR = 4  # of the budget that is suggested, to the seconds of start-up
+_MAX_STARTUP = 0.75  # fraction of a budget
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
 _TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
@@ -76,6 +78,20 @@ def suggest_budget(startup_seconds: float) -> str:
     """Return a budget of which start-up takes at most a quarter: a multiple of ten seconds, or of minutes."""
     seconds = max(10, 10 * math.ceil(_STARTUP_FACTOR * startup_seconds / 10))
     return f"{seconds}s" if seconds <= _LONG_BUDGET else f"{math.ceil(seconds / 60)}m"
+
+
+def check_startup(budget: str, seconds: float, *, reason: str = "", advice: str = "") -> None:
+    """Raise UsageError if start-up takes more than three quarters of a budget, which leaves too little for training.
+
+    Args:
+        seconds: from the start of the command to the first step, as far as known.
+        reason: what takes them [default: start-up].
+        advice: what else helps.
+    """
+    if seconds > _MAX_STARTUP * parse_duration(budget):
+        reason = reason or f"it counts from the start of the command, and start-up took {seconds:.1f} s"
+        advice = f"give {suggest_budget(seconds)} or more{advice}"
+        raise UsageError(f"{budget} is too short: {reason}; {advice}", settings=("budget",))
 
 
 class BudgetClock:

@@ -49,7 +49,7 @@ from lm.model.cost import total_parameters
 from lm.optim.optimizers import training_state_bytes
 from lm.optim.schedules import steps_for_batches
 from lm.training.planning import sizing
-from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.planning.regularisation import (
     Regularisation,
     choose_pair_regularisation,
@@ -191,8 +191,18 @@ def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
     return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
 
-def choose_time(resolution: Resolution, *, flops_per_second: float, text_bytes: int, pairs: bool = False) -> Resolution:
-    """Stage 2a: choose the training time if no length is given; see `choose_size` for the arguments."""
+def choose_time(
+    resolution: Resolution,
+    *,
+    flops_per_second: float,
+    text_bytes: int,
+    pairs: bool = False,
+    startup_seconds: float = 0.0,
+) -> Resolution:
+    """Stage 2a: choose the training time if no length is given; see `choose_size` for the other arguments.
+
+    Start-up takes at most a quarter of it.
+    """
     config, is_open = resolution.config, resolution.reasons["preset"] == "default"
     seconds = sizing.choose_default_seconds(
         flops_per_second=flops_per_second,
@@ -202,8 +212,10 @@ def choose_time(resolution: Resolution, *, flops_per_second: float, text_bytes: 
         pairs=pairs,
         decoder_only=config.model.decoder_only,
     )
-    lengths = {**dict.fromkeys(LENGTHS), "budget": _format_budget(seconds), "schedule": "wsd"}
-    chosen = resolution.choose("size of the corpus", {"training": lengths})
+    budget = max(_format_budget(seconds), suggest_budget(startup_seconds), key=parse_duration)
+    reason = "size of the corpus" if parse_duration(budget) == seconds else "start-up"
+    lengths = {**dict.fromkeys(LENGTHS), "budget": budget, "schedule": "wsd"}
+    chosen = resolution.choose(reason, {"training": lengths})
     return dataclasses.replace(chosen, is_regularised=True)
 
 
