@@ -193,6 +193,7 @@ def _evaluate_classifier(
         run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
     )
     from cli import classification_report
+    from cli.console.progress import show_counter
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 
@@ -201,7 +202,9 @@ def _evaluate_classifier(
     corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
     print_notes(corpus.notes)
     readable = select_readable(corpus)
-    scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
+    with show_counter("classifying", "examples") as count:
+        examples = (example for file in readable for example in file.examples())
+        scores = evaluate_classifier(classifier, examples, progress=count)
     print_notes(describe_skipped_rows(readable))
     classification_report.warn_of_training_examples(loaded, readable)
     if as_json:

@@ -1,8 +1,9 @@
-"""Progress bars on stderr, if it is a terminal."""
+"""Progress on stderr: bars on a terminal, and of what takes long, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,10 @@ from rich.progress import (
 from rich.theme import Theme
 
 from cli.console.colours import BARS
+from cli.console.messages import print_note
 
+NOTE_SECONDS = 10.0
+"""Seconds between lines of progress where there is no terminal."""
 _ECHO_WIDTH = len("^C") + 1
 
 
@@ -49,11 +53,24 @@ def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: b
 
 
 @contextmanager
-def show_counter(verb: str, noun: str) -> Iterator[Callable[[int], None]]:
-    """Show a counter on stderr, such as "scoring: 3 pairs", if it is a terminal; yield a function that sets it."""
-    with create_progress(SpinnerColumn(), TextColumn(f"{verb}: {{task.completed:,}} {noun}")) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)
+def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a counter on stderr, such as "scoring: 3 pairs", or print it now and then; yield a function that sets it.
+
+    If the total is known, a terminal has a bar and the remaining time.
+    """
+    counter = TextColumn(f"{{task.description}}: {{task.completed:,}} {noun}", markup=False)
+    columns = (SpinnerColumn(), counter) if total is None else (counter, BarColumn(), TimeRemainingColumn())
+    noted = time.perf_counter()
+
+    def note(done: int) -> None:
+        nonlocal noted
+        if (now := time.perf_counter()) - noted > NOTE_SECONDS:
+            noted = now
+            print_note(f"{verb}: {done:,}{'' if total is None else f' of {total:,}'} {noun}")
+
+    with create_progress(*columns) as bar:
+        task = bar.add_task(verb, total=total)
+        yield note if bar.disable else lambda done: bar.update(task, completed=done)
 
 
 @contextmanager

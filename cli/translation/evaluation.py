@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
 from cli.console.numbers import format_number_of
-from cli.console.progress import create_progress
+from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
 from lm.checkpoint import LoadedModel, load_model
@@ -81,7 +79,7 @@ class RunTranslator:
     texts: Texts
 
     def translate(self, run: Path) -> list[str]:
-        """Translate all lines with a run, with a progress bar if stderr is a terminal."""
+        """Translate all lines with a run."""
         sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
@@ -91,12 +89,13 @@ class RunTranslator:
         tag = model.tag_to(self.language, file_language=self.texts.language)
         language = None if tag is None else tag.language
         translator = Translator([model], TranslationConfig(**self.options["translation"]), to=language)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
-            heads = None if model.model.config.syntax == "none" else self.texts.heads
-            results = translator.translate(sources, dependency_heads=heads)
-            done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
-            return [line.translations[0].text for line in done]
+        heads = None if model.model.config.syntax == "none" else self.texts.heads
+        translations: list[str] = []
+        with show_counter(f"translating with {format_label(run)}", "lines", total=len(sources)) as count:
+            for line in translator.translate(sources, dependency_heads=heads):
+                translations.append(line.translations[0].text)
+                count(len(translations))
+        return translations
 
     def _warn_of_training_pairs(self, loaded: LoadedModel, sources: Sequence[str]) -> None:
         """Warn if the sources and their first references were training pairs of a run."""

@@ -15,14 +15,12 @@ from rich.progress import SpinnerColumn, TextColumn
 from cli.console.escapes import escape_for_stream, format_json_line
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_duration, format_number_of
-from cli.console.progress import create_progress
+from cli.console.progress import NOTE_SECONDS, create_progress
 from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-
-_NOTE_INTERVAL = 10
 
 
 def read_lines_with_heads(
@@ -92,7 +90,7 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
             now = time.perf_counter()
             speed = f"{number / (now - start):.1f} lines/s"
             bar.update(task, completed=number, speed=speed)
-            if shown and not has_bar and now - noted > _NOTE_INTERVAL:
+            if shown and not has_bar and now - noted > NOTE_SECONDS:
                 noted = now
                 print_note(f"{format_number_of(number, 'line')}, {speed}")
     if shown and number and (has_bar or noted > start):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -132,13 +132,18 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 
 
 def evaluate_classifier(
-    classifier: Classifier | CompletionClassifier, examples: Iterable[Example]
+    classifier: Classifier | CompletionClassifier,
+    examples: Iterable[Example],
+    *,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> ClassificationScores:
-    """Classify the prompts of labelled examples and compare with their labels."""
+    """Classify the prompts of labelled examples and compare with their labels; `progress` is called with how many."""
     expected, predicted = list[str](), list[str]()
     for chunk in batched(examples, _EXAMPLES_AT_ONCE):
         expected += [example.label for example in chunk]
-        predicted += [prediction.label for prediction in classifier.classify(example.prompt for example in chunk)]
+        for prediction in classifier.classify(example.prompt for example in chunk):
+            predicted.append(prediction.label)
+            progress(len(predicted))
     if not expected:
         raise InputError("there are no labelled examples to score")
     return ClassificationScores.from_predictions(expected, predicted, known=classifier.labels)

@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.progress import TextColumn
 
+from cli.console import progress
 from cli.console.messages import print_labelled, print_note, print_paragraph, wrap_hanging
 from cli.console.progress import create_progress, show_counter, show_tokenization_progress
 from cli.console.tables import print_table
@@ -81,7 +82,15 @@ def test_a_terminal_sees_the_number_grow(terminal):
     assert any(line.endswith("scoring: 1,234 pairs") for line in screen.lines)
 
 
-def test_a_pipe_sees_nothing(capsys):
+def test_a_pipe_sees_the_number_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.0)
+    for total in (None, 5678):
+        with show_counter("scoring", "pairs", total=total) as watch:
+            watch(1234)
+    assert capsys.readouterr().err == "scoring: 1,234 pairs\nscoring: 1,234 of 5,678 pairs\n"
+
+
+def test_a_pipe_sees_nothing_of_what_is_short(capsys):
     with show_counter("scoring", "pairs") as watch:
         watch(1234)
     with show_tokenization_progress() as watch:

@@ -110,7 +110,9 @@ class First:
 @pytest.mark.parametrize("times", [1, 5000])
 def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(times):
     examples = [Example("apple", "\na", 1), Example("bean", "b", 2), Example("apricot", "\nc", 3)]
-    scores = evaluate_classifier(First(), examples * times)
+    done: list[int] = []
+    scores = evaluate_classifier(First(), examples * times, progress=done.append)
+    assert done == list(range(1, 3 * times + 1))
     assert scores.unknown == {"c": times}
     assert (scores.labels, scores.correct, scores.examples) == (("a", "b", "c"), 2 * times, 3 * times)
 
