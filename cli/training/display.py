@@ -143,7 +143,7 @@ class TrainingDisplay:
         """Return a sparkline of the loss, if there is space."""
         if self.progress.console.width - len(f"{self.steps:,}/{self.steps:,}") < _BESIDE_COUNTS:
             return ""
-        shown = self.smoothed[:: max(1, len(self.smoothed) // (2 * _CURVE_WIDTH) + 1)]
+        shown = self.smoothed[:: len(self.smoothed) // (2 * _CURVE_WIDTH) + 1]
         return sparkline(shown, _CURVE_WIDTH) + " "
 
     def _print(self, text: str) -> None:

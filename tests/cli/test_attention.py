@@ -11,7 +11,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from cli.attention.html_page import render_page
+from cli.console.heat_map import fraction_colour, is_light
 from cli.main import run
+from lm.config.evaluation import AttentionConfig
+from lm.evaluation.attention_maps import AttentionMap, Axis
+from lm.evaluation.text_attention import TextAttention
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import SOURCE, TARGET, pairs
 from tests.lm.full_disk import full_disk
@@ -156,6 +161,24 @@ def test_a_page_needs_nothing_else_and_has_all_heads(succeed, gpt, tmp_path):
     assert len(dots) == 5 * (1 + 4 * 5)
     alpha = np.frombuffer(dots, dtype=np.uint8).reshape(5, 21)[:, 1:].reshape(5, 5, 4)[..., 3]
     assert (alpha == 255 * np.tri(5)).all()
+
+
+def test_cells_of_a_page_have_their_percentage_and_the_ink_that_is_readable_on_it():
+    weights = np.array([[0.0, 0.004, 0.006], [0.08, 0.5, 1.0]], dtype=np.float32)
+    queries, keys = (Axis((), (), tuple(names), tuple(range(len(names)))) for names in ("ab", "xyz"))
+    shown = AttentionMap("cross", queries, keys, weights[None, None])
+    page = "".join(render_page([TextAttention(shown, ("a b", "x y z"))], AttentionConfig()))
+    cells = re.findall(r'<td class="w(\d+)( l)?" title="(.) → (.): ([0-9.]+)%">([^<]+)</td>', page)
+    assert [cell[2:] for cell in cells] == [
+        ("a", "x", "0.0", "·"), ("a", "y", "0.4", "·"), ("a", "z", "0.6", "1"),
+        ("b", "x", "8.0", "8"), ("b", "y", "50.0", "50"), ("b", "z", "100.0", "100"),
+    ]  # fmt: skip
+    colours = dict(re.findall(r"\.w(\d+) { background: #(\w+); }", page))
+    assert len(colours) == 101
+    for percent, light, *_ in cells:
+        shade = tuple(bytes.fromhex(colours[percent]))
+        assert shade == fraction_colour(int(percent) / 100)
+        assert bool(light) == is_light(shade)
 
 
 @pytest.mark.medium

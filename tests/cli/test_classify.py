@@ -106,6 +106,13 @@ def test_a_file_of_examples_tells_the_labels_of_an_old_run(succeed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_of_texts_with_labels_the_accuracy_is_told(succeed, kind):
+    out, err = succeed("classify", kind, "labelled.jsonl")
+    correct = sum(line.split("\t")[0] == label for line, label in zip(out.splitlines(), LABELS, strict=True))
+    assert err.splitlines()[0] == f"accuracy {correct / 6:.1%}: {correct} of 6 labels"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_report_counts_what_classify_says(succeed, folder, kind):
     guesses = [line.split("\t")[0] for line in succeed("classify", kind, "labelled.jsonl")[0].splitlines()]
     out, err = succeed("evaluate", kind, "labelled.jsonl", "--json")

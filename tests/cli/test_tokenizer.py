@@ -230,6 +230,27 @@ def test_a_token_wider_than_the_terminal_is_clipped():
     assert cell.text.endswith("…")
 
 
+@pytest.mark.parametrize(("width", "lines"), [(12, [["ab", "c", "한국"]]), (11, [["ab", "c"], ["한국"]])])
+def test_a_line_has_the_tokens_and_ids_that_fit_with_a_column_between_them(width, lines):
+    tokens = [(7, b"ab"), (123, b"c"), (8, "한국".encode())]  # of 2, 3 and 4 columns
+    laid_out = [*tokenizer_report.layout_lines(tokens, width)]
+    assert [[cell.text for cell in line] for line in laid_out] == lines
+    assert [cell.is_odd for line in laid_out for cell in line] == [False, True, False]
+
+
+@pytest.mark.parametrize(("width", "text"), [(5, "abcd"), (4, "ab…"), (3, "a…")])
+def test_a_token_leaves_a_column_of_the_line_free(width, text):
+    ((cell,),) = tokenizer_report.layout_lines([(7, b"abcd")], width)
+    assert cell.text == text
+
+
+def test_on_a_terminal_facts_stand_in_two_columns(terminal, tokenizer):
+    screen = terminal(60)
+    assert run(["tokenizer", "inspect", str(tokenizer)]) == 0
+    assert {"kind            bpe", "vocabulary      312"} <= {line.rstrip() for line in screen.lines}
+    assert max(map(cell_len, screen.lines)) <= 60
+
+
 def test_a_line_end_ends_a_line():
     shown = [
         [cell.text for cell in line] for line in tokenizer_report.layout_lines([(1, b"a"), (2, b"\n"), (3, b"b")], 80)

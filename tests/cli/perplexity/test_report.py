@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from cli.main import run
+from cli.perplexity.report import describe_conditions, print_scores
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.hardware import inference_dtypes
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT
@@ -51,6 +53,54 @@ def test_the_table_states_unit_context_and_stride(capsys, runs, texts):
     assert b.startswith(str(texts / "b.txt"))
     assert total.startswith("total")
     assert mean.startswith("mean")
+
+
+def test_the_rows_of_files_their_total_and_their_mean(capsys):
+    """Of 2.5 nats/token with a variance of 0.25, and of 1; words of 20 bytes are the longest with a perplexity."""
+    first = PerplexityResult(tokens=2000, documents=1, words=500, bytes=2500, nats=5000.0, squares=12_500.0 + 499.75)
+    second = PerplexityResult(tokens=100, unscored=3, documents=3, words=10, bytes=200, nats=100.0, squares=100.0)
+    longer = PerplexityResult(tokens=100, words=10, bytes=201, nats=100.0, squares=100.0)
+    conditions = {"unit": "token", "context": 8, "stride": 4, "first_token_scored": True,
+                  "tokenizer": {"vocab_size": 1000}}  # fmt: skip
+    rows = {}
+    for name, last in (("words", second), ("long words", longer)):
+        print_scores([FileScore("a.txt", first), FileScore("b.txt", last)], conditions, as_json=False, as_csv=False)
+        _, *lines, _ = capsys.readouterr().out.splitlines()
+        rows[name] = [line.split() for line in lines]
+    assert rows["words"] == [
+        ["a.txt", "2,000", "500", "2,500", "12.182", "22,026.466", "2.8854", "0.0112"],
+        ["b.txt", "100", "10", "200", "2.718", "22,026.466", "0.7213", "0.0000"],
+        ["total", "2,100", "510", "2,700", "11.343", "22,026.466", "2.7251", "0.0127"],
+        ["mean", "–", "–", "–", "7.450", "22,026.466", "1.8034", "0.7500"],
+    ]
+    assert [row[5] for row in rows["long words"]] == ["22,026.466", "–", "22,026.466", "–"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "sentence"),
+    [
+        ({"unit": "token", "stride": 4, "first_token_scored": True},
+         "perplexity per token (1,000 in the vocabulary), context 8, stride 4; 2 documents, each conditioned on a "
+         "document-start token (3 tokens unscored)"),
+        ({"unit": "token", "stride": 4, "first_token_scored": False},
+         "perplexity per token (1,000 in the vocabulary), context 8, stride 4; 2 documents, each with an unscored "
+         "first token (3 tokens unscored)"),
+        ({"unit": "masked token", "stride": 4, "score_every": 1}, "from one side compares with; context 8, stride 4"),
+        ({"unit": "masked token", "stride": 4, "score_every": 2},
+         "compares with; only one in 2 is scored (3 are not); context 8, stride 4; 2 documents"),
+        ({"unit": "completion token", "shortened": 0}, "as the run is supervised; context 8; 2 examples"),
+        ({"unit": "completion token", "shortened": 1},
+         "context 8; 2 examples, of which 1 lost the beginning of the prompt"),
+        ({"unit": "assistant token", "shortened": 0}, "after all messages before; context 8; 2 conversations"),
+        ({"unit": "assistant token", "shortened": 1}, "context 8; 2 conversations, of which 1 lost their last turns"),
+    ],
+)  # fmt: skip
+def test_a_sentence_says_how_text_was_scored(conditions, sentence):
+    total = PerplexityResult(tokens=9, unscored=3, documents=2)
+    described = describe_conditions({"context": 8, "tokenizer": {"vocab_size": 1000}, **conditions}, total)
+    assert sentence in described
+    if sentence.startswith("perplexity") or conditions.get("score_every") != 1:
+        assert described.endswith(sentence)
 
 
 def test_huge_figures_stay_short(capsys, runs, tmp_path):

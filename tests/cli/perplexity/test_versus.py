@@ -1,10 +1,16 @@
 """Two models are compared on the same bytes."""
 
+from pathlib import Path
+
 import pytest
 import tokenizers
 
 from cli.main import run
+from cli.perplexity.versus import ComparedRuns, print_comparison_table, verdict
+from lm.evaluation.perplexity import PerplexityResult
+from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.run_folder import find_tokenizer
+from lm.text.text_files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
 from tests.lm.tokenizers_elsewhere import bert_like
@@ -34,6 +40,68 @@ def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, re
         f"{better} is better than {worse} by {figures}",
         f"no clear difference: {better} is ahead of {worse} by {figures}",
     )
+
+
+def difference(*blocks: tuple[float, float]) -> PairedDifference:
+    """Two models on blocks of a hundred bytes, with the bits of each."""
+    total = PairedDifference()
+    for first, second in blocks:
+        total.add(segments=2, size=100, first=first, second=second)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        ((), "there is no text that both score"),
+        (((150, 150), (160, 160)), "the two do not differ"),
+        (((150, 160),), "a is ahead of b by 0.1000 bits per byte; the text is too short to say how surely"),
+        (((160, 150),), "b is ahead of a by 0.1000 bits per byte; the text is too short to say how surely"),
+        # the mean of 50 and 150 is 100, and its standard error 50, for 100 bytes each
+        (((150, 200), (150, 300)), "a is better than b by 1.0000 ± 0.5000 bits per byte (z = 2.0)"),
+        (((200, 150), (300, 150)), "b is better than a by 1.0000 ± 0.5000 bits per byte (z = 2.0)"),
+        (((150, 200), (150, 301)),
+         "no clear difference: a is ahead of b by 1.0050 ± 0.5050 bits per byte (z = 2.0)"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_clear_from_two_standard_errors(blocks, sentence):
+    assert verdict(difference(*blocks), (Path("a"), Path("b"))) == sentence
+
+
+TABLE = """\
+file   bytes  bits/byte  versus  difference  std error     z
+x.txt    200     1.5000  1.7000     -0.2000     0.1000  -2.0
+y.txt    100     1.6000  1.5000      0.1000          –     –
+total    300     1.5333  1.6333     -0.1000     0.1155  -0.9
+bits per byte of the same text; 6 segments in 3 blocks; a: context 8, stride 4; b: context 16, stride 2
+"""
+
+
+def test_the_table_has_a_row_for_each_file_and_a_total_of_several(capsys):
+    blocks = (150, 160), (150, 180), (160, 150)
+    files = [TextFile(name, Path(name)) for name in ("x.txt", "y.txt")]
+    scored = [difference(*blocks[:2]), difference(blocks[2])]
+    conditions = [{"context": 8, "stride": 4}, {"context": 16, "stride": 2}]
+    compared = ComparedRuns((Path("a"), Path("b")), (PerplexityResult(), PerplexityResult()), is_same_tokenizer=False)
+    print_comparison_table(files, scored, difference(*blocks), conditions, compared)
+    *table, _ = capsys.readouterr().out.splitlines(keepends=True)
+    assert "".join(table) == TABLE
+    print_comparison_table(files[:1], scored[:1], scored[0], conditions, compared)
+    heading, row, *_ = capsys.readouterr().out.splitlines(keepends=True)
+    assert heading + row == "".join(table[:2])
+
+
+def test_what_each_model_loses_of_the_text_is_told_instead_of_a_verdict(capsys):
+    results = PerplexityResult(unknown_tokens=1, lost_bytes=4), PerplexityResult(lost_bytes=2000)
+    compared = ComparedRuns((Path("a"), Path("b")), results, is_same_tokenizer=False)
+    conditions = [{"context": 8, "stride": 4}] * 2
+    total = difference((150, 160), (150, 180))
+    print_comparison_table([TextFile("x.txt", Path("x.txt"))], [total], total, conditions, compared)
+    *_, row, _, losses, sentence = capsys.readouterr().out.splitlines()
+    assert row.split()[-2:] == ["0.1000", "–"]
+    round_trip = "bytes that don't survive a round trip through the tokenizer"
+    assert losses == f"not all of the text is scored: a: 1 unknown token and 4 {round_trip}; b: 2,000 {round_trip}"
+    assert sentence.startswith("no verdict: ")
 
 
 @pytest.fixture

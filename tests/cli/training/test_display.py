@@ -1,6 +1,7 @@
 """Training on a terminal and in a pipe: progress goes to stderr and fits, a summary to stdout if it is asked for."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -12,13 +13,23 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from cli.console.curves import sparkline
 from cli.main import run
 from cli.training.display import TrainingDisplay
 from cli.training.running import ShownSpeedMeter, advise_against_baseline
 from lm.config.run_config import RunConfig
 from lm.distributed.strategy import ParallelStrategy
 from lm.run_folder import find_checkpoint, load_state
-from lm.training.events import DecayStarted, Evaluation, Event, Replanned, Sample, Step, StoppedEarly
+from lm.training.events import (
+    DecayStarted,
+    Evaluation,
+    Event,
+    Replanned,
+    Sample,
+    Step,
+    StoppedEarly,
+    TrainingWarning,
+)
 from lm.training.trainer import SpeedMeter
 from tests.system.conftest import SMALL
 
@@ -72,6 +83,70 @@ def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal)
     assert screen.getvalue().count(":smile:") == 5
     assert "\x1b[2J" not in screen.getvalue()
     assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())
+
+
+def step(number: int, loss: float, **changes: float) -> Step:
+    usual = {"learning_rate": 1e-3, "tokens": 1000, "flops": 1e9, "seconds": 0.5, "gradient_norm": 1.0}
+    return Step(number, loss, **{**usual, **changes})
+
+
+def test_lines_have_means_since_the_line_before_and_of_all_steps(capsys, monkeypatch):
+    """From step 20 on, of 60: every second step and the last has a line; a step takes two seconds by the clock."""
+    monkeypatch.setattr("time.perf_counter", itertools.count(100, 2).__next__)
+    display = TrainingDisplay(steps=61, first_step=20, matmul_flops_per_second=4e9)
+    for number, loss in ((21, 6.0), (22, 4.0), (23, 3.0), (24, 2.0), (61, 1.0)):
+        display.show(step(number, loss, tokens=1000 if number < 24 else 3000))
+    assert capsys.readouterr().err.splitlines() == [
+        "step     22/61  nll 5.0000  lr 1.0e-03  2k tok/s 50% MFU  1:18 left",
+        "step     24/61  nll 2.5000  lr 1.0e-03  3k tok/s 50% MFU  1:14 left",
+        "step     61/61  nll 1.0000  lr 1.0e-03  3.6k tok/s 50% MFU  0.0 s left",
+    ]
+
+
+def test_the_smoothed_loss_is_a_mean_of_ten_steps_and_then_an_average_that_decays():
+    display = TrainingDisplay(steps=100, first_step=0, matmul_flops_per_second=1e9, seconds_left=lambda: 1.0)
+    losses = [8.0, 6.0, 7.0, 5.0, 4.0, 6.0, 3.0, 4.0, 2.0, 5.0, 1.0, 9.0]
+    for number, loss in enumerate(losses, 1):
+        display.show(step(number, loss))
+    expected = [sum(losses[:count]) / count for count in range(1, 11)]
+    for loss in losses[10:]:
+        expected.append(0.9 * expected[-1] + 0.1 * loss)
+    assert display.smoothed == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("steps", "stride"), [(19, 1), (20, 2), (39, 2), (40, 3)])
+def test_the_curve_of_the_whole_run_has_at_most_ten_characters(terminal, steps, stride):
+    screen = terminal(90)
+    with TrainingDisplay(steps=60, first_step=0, matmul_flops_per_second=1e9, seconds_left=lambda: 1.0) as display:
+        for number in range(1, steps + 1):
+            display.show(step(number, 5.0 / number))
+        display.progress.refresh()
+    curve = sparkline(display.smoothed[::stride], 10)
+    assert f"nll {display.smoothed[-1]:.3f} {curve} 2k" in "".join(screen.lines)
+
+
+def test_events_that_are_no_steps_have_lines(capsys):
+    display = TrainingDisplay(steps=3000, first_step=0, matmul_flops_per_second=1e9)
+    scores = {"tokens": 9, "seconds": 1.0}
+    for event in (
+        Evaluation(1000, loss=1.5, bits_per_byte=0.7, is_best=True, **scores),
+        Evaluation(2, loss=1.5, bits_per_byte=0.7, is_best=False, accuracy=0.875, **scores),
+        Evaluation(3, loss=1.5, bits_per_byte=0.7, is_best=False, bleu=21.5, **scores),
+        Sample(4, "the owl", " die Eule ", is_translation=True),
+        TrainingWarning(5, "a\x1bb"),
+        DecayStarted(6, 2000),
+        StoppedEarly(7, patience_ran_out=False, criterion="loss"),
+    ):
+        display.show(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "step  1,000  validation loss 1.5000  perplexity 4.48  0.700 bits/byte  best",
+        "step      2  validation loss 1.5000  perplexity 4.48  accuracy 87.5%",
+        "step      3  validation loss 1.5000  perplexity 4.48  BLEU 21.50",
+        "step      4  the owl → die Eule",
+        "step      5  warning: a␛b",
+        "step      6  the learning rate decays from here to the end, about step 2,000",
+    ]
+    assert display.steps == 2000
 
 
 def test_a_run_out_of_patience_names_its_criterion(capsys):

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from cli.console.numbers import format_quantity
-from cli.training.plan import plan_rows, show_plan
+from cli.training.plan import equivalent_command, plan_rows, show_dry_run, show_plan
+from lm.config.run_spec import DataFiles, RunSpec
 from lm.model.cost import training_flops
+from lm.training.planning.memory import estimate_memory
 from lm.training.planning.resolve import BudgetForecast
 from lm.training.trainer import Planned
 from tests.cli.training.test_report import planned
@@ -93,6 +95,32 @@ def test_under_a_budget_it_is_said_what_the_time_is_too_short_or_too_long_for(ev
 def test_pairs_after_a_slow_start_need_time_for_both(capsys):
     too_few, *_ = warnings(capsys, under_budget("4s", pairs=True, tokens=190_000))
     assert ": 20.0 s or more would be enough to begin with" in too_few
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (RunSpec(data=DataFiles(source=("a b.en", "c.en"), target=("a.de",), heads=("a.heads",),
+                                validation_source="v.en", validation_target="v.de", validation_heads="v.heads"),
+                 tokenizer="t.json", out="runs/a"),
+         "--source 'a b.en' --source c.en --target a.de --heads a.heads --validation-source v.en --validation-target "
+         "v.de --validation-heads v.heads --tokenizer t.json -o runs/a --preset tiny"),
+        (RunSpec(data=DataFiles(pairs=("a.tsv",)), from_run="runs/base"), "--pairs a.tsv --from runs/base"),
+        (RunSpec(data=DataFiles(text=("a.txt",))), "a.txt --preset tiny"),
+    ],
+)  # fmt: skip
+def test_the_command_of_a_plan_names_its_files_and_runs(spec, words):
+    event = planned({"preset": "default"}, {})
+    assert equivalent_command(event, spec) == f"lm train {words} --steps 40 --dtype float32 --threads 2"
+
+
+def test_a_dry_run_under_a_budget_prints_memory_and_command(capsys):
+    event = under_budget()
+    show_dry_run(event, spec := RunSpec(data=DataFiles(text=("a.txt",))))
+    printed = capsys.readouterr()
+    assert printed.out == equivalent_command(event, spec) + "\n"
+    memory = 3.5e8 + estimate_memory(event.config, processes=1, dtype="float32").total
+    assert printed.err == f"memory  about {format_quantity(memory, 'B')}\n"
 
 
 def test_the_table_is_aligned_below_its_heading(capsys):
