@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,16 +28,6 @@ _EMULATED_RATIO = 4.0  # slower than float32: emulated
 _LAUNCHES = 4  # per GPU synchronisation
 MATRIX_SIZES = {"cpu": 1024, "gpu": 8192}
 """Rows and columns of the matmul that measures FLOP/s; on a GPU large, because small ones are bound by launches."""
-_VARIABLE_CPUINFO = (
-    "processor",
-    "cpu MHz",
-    "bogomips",
-    "apicid",
-    "initial apicid",
-    "core id",
-    "physical id",
-    "microcode",
-)
 _WINDOWS_TICKS = 10 / 64
 """Ten ticks of the CPU clock of Windows, so that measured times are accurate to a tenth."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
@@ -133,31 +122,6 @@ def trim_malloc_memory() -> None:
 @cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
-@cache
-def describe_processor(device: str) -> str:
-    """Return a description that identifies the processor of a device: name, features, and torch's capability."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        first = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0]
-    else:
-        first = (_sysctl(b"machdep.cpu.brand_string") if sys.platform == "darwin" else "") or platform.processor()
-    lines = [line for line in first.splitlines() if not line.startswith(_VARIABLE_CPUINFO)]
-    return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lines])
-
-
-def _sysctl(name: bytes) -> str:
-    """Return a sysctl string of macOS, or an empty one."""
-    library, size = ctypes.CDLL(None), ctypes.c_size_t()
-    if library.sysctlbyname(name, None, ctypes.byref(size), None, 0) != 0:
-        return ""
-    text = ctypes.create_string_buffer(size.value)
-    if library.sysctlbyname(name, text, ctypes.byref(size), None, 0) != 0:
-        return ""
-    return text.value.decode(errors="replace")
 
 
 @cache

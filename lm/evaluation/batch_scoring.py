@@ -1,4 +1,4 @@
-"""Token surprisal: of a document, of windows, and of the targets of a batch."""
+"""Token surprisal of windows, and of the targets of a batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch.nn.functional as F
 
 from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
-from lm.data.bucketing import batched
-from lm.evaluation.scoring_windows import CausalWindow, CausalWindowSplitter, Ids
+from lm.evaluation.scoring_windows import CausalWindow
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import ParallelMap
 
@@ -20,33 +19,6 @@ Nats = npt.NDArray[np.float64]
 
 _MAX_LOGITS = 1 << 26  # bytes, whatever the vocabulary and the batch
 _CACHE_LOGITS = 1 << 18  # 1 MB of them
-
-
-def score_document(
-    model: DecoderOnly,
-    tokens: Sequence[int] | Ids,
-    *,
-    context: int,
-    stride: int,
-    start_token: int | None,
-    batch_size: int = 16,
-) -> Nats:
-    """Compute the surprisal of each token of a document.
-
-    Args:
-        tokens: the document's IDs.
-        start_token: predicts the first token, which otherwise is skipped.
-        batch_size: windows scored together.
-
-    Returns:
-        (tokens,) nats in float64, or (tokens - 1,) without a start token.
-    """
-    splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
-    windows = (
-        window for part in (splitter.push(np.asarray(tokens, dtype=np.int64)), splitter.finish()) for window in part
-    )
-    nats = [part for batch in batched(windows, batch_size) for part in score_windows(model, batch)]
-    return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
 def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[Nats]:

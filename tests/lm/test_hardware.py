@@ -100,26 +100,6 @@ def test_windows_says_what_was_resident(monkeypatch):
     assert peak_memory() == 5000
 
 
-@pytest.mark.parametrize(("name", "expected"), [(b"Apple M2 Pro", "Apple M2 Pro"), (None, "arm")])
-def test_each_chip_of_apple_has_a_name_of_its_own(monkeypatch, name, expected):
-    """What `platform` says of all of them is arm."""
-
-    def sysctlbyname(asked, text, size, *_):
-        assert asked == b"machdep.cpu.brand_string"
-        if name is None:
-            return -1
-        size._obj.value = len(name) + 1
-        if text is not None:
-            text.value = name
-        return 0
-
-    monkeypatch.setattr(hardware.sys, "platform", "darwin")
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(sysctlbyname=sysctlbyname))
-    monkeypatch.setattr(hardware.platform, "processor", lambda: "arm")
-    monkeypatch.setattr(hardware.Path, "is_file", lambda _: False)
-    assert hardware.describe_processor.__wrapped__("cpu").splitlines()[-1] == expected
-
-
 @pytest.mark.parametrize(("supported", "types"), [(True, 2), (False, 1)])
 def test_a_gpu_says_whether_it_multiplies_in_bfloat16(monkeypatch, supported, types):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported)

@@ -7,6 +7,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
+from lm.data.bucketing import batched
+from lm.evaluation.batch_scoring import score_windows
+from lm.evaluation.scoring_windows import CausalWindowSplitter
 from lm.model.transformer import DecoderOnly, build_model
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
@@ -49,6 +52,14 @@ def token_by_token(model, tokens, *, context, stride, start_token):
             nats.append(-logits.log_softmax(-1)[sequence[index]].item())
     model.float()
     return np.array(nats)
+
+
+def score_document(model, tokens, *, context, stride, start_token, batch_size=16):
+    """The surprisal of each token of a document; of the first one only with a start token, which predicts it."""
+    splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
+    windows = [*splitter.push(np.asarray(tokens, dtype=np.int64)), *splitter.finish()]
+    nats = [part for batch in batched(windows, batch_size) for part in score_windows(model, batch)]
+    return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 
 
 def random_tokens(length: int, vocab_size: int = 320) -> list[int]:

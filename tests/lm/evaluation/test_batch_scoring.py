@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from lm.evaluation import batch_scoring
-from lm.evaluation.batch_scoring import score_document
-from tests.lm.evaluation.small_models import make_model, random_tokens, token_by_token
+from tests.lm.evaluation.small_models import make_model, random_tokens, score_document, token_by_token
 from tests.tolerances import assert_close
 
 

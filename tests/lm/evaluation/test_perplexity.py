@@ -11,7 +11,6 @@ import torch
 
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import InputError
-from lm.evaluation.batch_scoring import score_document
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import score_files
 from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
@@ -20,7 +19,7 @@ from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
 from lm.text.documents import TextPiece
 from lm.text.text_files import find_text_files
-from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, score_document, token_by_token
 from tests.tolerances import approx, assert_close
 
 
