@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.flags.arguments import read_input_lines
-from cli.flags.loading import RunPath, load_masked
+from cli.flags.loading import RunPath, load_masked, refuse_text_as_run
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.decoding import FillConfig
 from lm.config.hardware import HardwareConfig
@@ -47,6 +47,7 @@ def fill(
       lm fill runs/masked "The [MASK] said that the [MASK] was late." --top-k 3
       lm fill runs/masked --file blanks.txt --json | jq .filled
     """
+    refuse_text_as_run(run, text, command="lm fill")
     config = FillConfig(**options["fill"])
     texts = _read_texts(text, file)
     from lm.decoding.mask_filling import MaskFiller

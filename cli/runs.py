@@ -19,7 +19,7 @@ from cli.console.tables import print_table
 from cli.flags import shell_completion
 from lm.config.options import did_you_mean
 from lm.errors import LMError, UsageError
-from lm.run_folder import is_run
+from lm.run_folder import RUNS, is_run
 from lm.training import run_summaries
 from lm.training.run_summaries import MetricCurve, RunSummary
 
@@ -37,7 +37,7 @@ _What = Annotated[
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """List runs: preset, size, best score, progress.

@@ -39,6 +39,8 @@ from lm.config import options
 from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError, list_some
 
+RUNS = Path("runs")
+"""The folder of runs that have no other."""
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 MANIFEST = "manifest.json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +14,15 @@ import typer
 from cli.flags import shell_completion
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.run_folder import find_tokenizer
+from lm.run_folder import RUNS, find_tokenizer, is_run, list_run_folders
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
     from lm.decoding.classifier import Classifier, CompletionClassifier
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
+
+_SHOWN_CHARACTERS = 60  # of a text
 
 Labels = Annotated[
     str | None,
@@ -32,6 +36,21 @@ RunPath = Annotated[
         autocompletion=shell_completion.complete_runs,
     ),
 ]
+
+
+def refuse_text_as_run(run: Path, text: str | None, *, command: str) -> None:
+    """Raise UsageError if a text is given in place of the run, with the command that was meant."""
+    if os.path.exists(run):  # noqa: PTH110 (Path.exists raises OSError for a text longer than a file name)
+        return
+    if text is not None and os.path.isdir(text) and is_run(Path(text)):  # noqa: PTH112 (the same)
+        name = shlex.quote(text)
+    elif text is None and " " in str(run):
+        runs = list_run_folders(RUNS) if RUNS.is_dir() else []
+        name = shlex.quote(str(runs[0])) if len(runs) == 1 else "RUN"
+    else:
+        return
+    shown = str(run) if len(str(run)) <= _SHOWN_CHARACTERS else "..."
+    raise UsageError(f"no run is named {shown!r}; a run comes before the text: {command} {name} {shlex.quote(shown)}")
 
 
 def import_torch() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.presets import PRESETS
-from lm.run_folder import CHECKPOINTS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
+from lm.run_folder import CHECKPOINTS, RUNS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
 from lm.training.events import METRICS
 
 Complete = Callable[[str], list[str]]
 
-_RUNS = "runs"
 _METRICS = (
     "nll", "loss", *METRICS, "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
     "tokens", "epoch",
@@ -69,7 +68,7 @@ def complete_runs(incomplete: str) -> list[str]:
     else:
         paths = [typed + name for name in _runs_in(folder)]
         if not typed:
-            paths = [*(f"{_RUNS}/{name}" for name in _runs_in(Path(_RUNS))), *paths]
+            paths = [*(f"{RUNS}/{name}" for name in _runs_in(RUNS)), *paths]
     return complete_from(paths)(incomplete)
 
 

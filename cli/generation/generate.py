@@ -12,7 +12,7 @@ import typer
 from cli.console.messages import print_labelled, quote
 from cli.flags import shell_completion
 from cli.flags.arguments import read_text_argument
-from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
+from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_hub_name
 from lm import run_folder
@@ -129,6 +129,7 @@ def generate(
       lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
+    refuse_text_as_run(run, prompt, command="lm generate")
     run = resolve_hub_name(run)
     config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
     has_stats = sys.stderr.isatty() if stats is None else stats

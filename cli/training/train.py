@@ -21,10 +21,8 @@ from lm.config.toml import read_toml
 from lm.config.training import LENGTHS
 from lm.distributed import launcher_env
 from lm.errors import UsageError
+from lm.run_folder import RUNS
 from lm.text.text_files import refuse_missing
-
-_RUNS = "runs"
-"""Folder in which `--resume` without a value finds the newest run."""
 
 _TRANSLATION, _SYNTAX = "Translation", "Syntax"
 
@@ -162,7 +160,7 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     if words[:1] == ["train"] and "--resume" in words:
         index = words.index("--resume") + 1
         if index == len(words) or words[index].startswith("-"):
-            words.insert(index, _RUNS)
+            words.insert(index, str(RUNS))
     return words
 
 

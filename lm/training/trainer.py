@@ -36,6 +36,7 @@ from lm.evaluation.ngram_baseline import compute_ngram_losses
 from lm.files import check_folder
 from lm.hardware import select_device
 from lm.run_folder import (
+    RUNS,
     contains_runs,
     find_checkpoint,
     find_missing_last,
@@ -78,9 +79,6 @@ from lm.training.training_corpus import (
     open_corpus,
     open_data,
 )
-
-RUNS = Path("runs")
-"""Folder of runs without an output folder."""
 
 _EMPTY_CORPUS_RATE = 1.0
 _ADJUSTABLE = frozenset({"evaluate_every", "weight_decay"})

@@ -352,6 +352,17 @@ def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys, dtype, told):
     assert error.endswith(f" tokens/s, {told}, seed 5\n")
 
 
+def test_a_prompt_without_a_run_names_the_only_run_there_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for names, named in (([], "RUN"), (["a"], "runs/a"), (["a", "b"], "RUN")):
+        for name in names:
+            (tmp_path / "runs" / name / "checkpoints").mkdir(parents=True, exist_ok=True)
+        assert run(["generate", "A man is"]) == 2
+        assert capsys.readouterr().err.endswith(f"a run comes before the text: lm generate {named} 'A man is'\n")
+    assert run(["generate", "long " * 1000]) == 2
+    assert "lm generate RUN ...\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("documents", "prompt", "is_advised"), [(1, [], True), (1, ["The"], False), (9, [], False)])
 def test_a_model_of_one_document_needs_a_prompt(tmp_path, capsys, documents, prompt, is_advised):
     (tmp_path / "a.txt").write_text("<|endoftext|>\n".join([TEXT * 9] * documents))
