@@ -114,9 +114,7 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     extra = (1 + config.training.checkpoint_activations) * layer_bytes
 
     def needed(rows: int) -> float:
-        return rows * (per_sequence + extra) + _loss_bytes(
-            config, rows * config.training.forward_passes, hardware.dtype, on_cpu=False
-        )
+        return rows * (per_sequence + extra) + _loss_bytes(config, rows, hardware.dtype, on_cpu=False)
 
     rows, more = 1, 1 << 20
     while more := more >> 1:  # binary search
@@ -231,9 +229,10 @@ def _measure_activations(
 
 
 def _loss_bytes(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True) -> int:
-    """Return the peak bytes of the loss of `rows` sequences."""
+    """Return the peak bytes of the loss of `rows` sequences; with R-Drop a sequence passes twice."""
     model = config.model
-    positions, bytes_per_value = rows * model.context_length, getattr(torch, dtype).itemsize
+    positions = rows * config.training.forward_passes * model.context_length
+    bytes_per_value = getattr(torch, dtype).itemsize
     return estimate_loss_bytes(
         positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu
     )

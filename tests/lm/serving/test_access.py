@@ -4,12 +4,15 @@ import socket
 
 import pytest
 
+from lm.config.serving import ServerConfig
 from tests.forked import lm
 from tests.lm.serving.conftest import RUNS, request, served
 from tests.waiting import SECONDS
 
 pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
+
+from lm.serving.server import bind
 
 TOKEN = "a-long-token"
 
@@ -40,6 +43,17 @@ def test_a_port_in_use_is_one_clear_line():
         found = lm("serve", RUNS / "gpt", "--port", port)
     assert found.returncode == 1
     assert found.stderr == f"lm: 127.0.0.1:{port}: the port is in use; choose another (--port)\n"
+
+
+def test_a_port_is_free_again_as_soon_as_its_server_has_ended():
+    """Though the system still waits for late packets of a connection that the server has closed."""
+    with bind(ServerConfig(port=0)) as listener:
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            listener.accept()[0].close()
+            assert client.recv(1) == b""
+    bind(ServerConfig(port=port)).close()
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"},

@@ -240,7 +240,7 @@ def test_a_prompt_starts_with_the_prefix_of_an_earlier_one():
     """If it is one of 32 tokens and more; all but the last token of the same prompt."""
     first = ids(70)
     others = {31: 0, 32: 32, 50: 50, 69: 69, 70: 69}
-    with Driver() as driver:
+    with Driver(batch_size=10) as driver:
         driver.run(completion(first))
         for common, shared in others.items():
             before = driver.scheduler.gauges.shared_tokens
@@ -249,6 +249,9 @@ def test_a_prompt_starts_with_the_prefix_of_an_earlier_one():
             driver.run(again)
             assert driver.scheduler.gauges.shared_tokens - before == shared
             assert_equal(driver.continuations(again), generator().samples(asked))
+        before = len(driver.steps)
+        driver.run(*(completion(first, max_tokens=2) for _ in range(10)))
+        assert list(map(len, driver.steps[before:])) == [8, 10, 2]  # of each, one token is left to compute
 
 
 def prefix(tokens: Sequence[int]) -> SharedPrefix:

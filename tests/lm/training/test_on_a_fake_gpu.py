@@ -6,7 +6,6 @@ import torch
 
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
@@ -16,7 +15,6 @@ from lm.training.loop import stack_totals
 from lm.training.objective import Objective, hidden_states_fn
 from lm.training.planning import hardware_selection
 from lm.training.planning.hardware_selection import select_training_hardware
-from lm.training.planning.memory import estimate_micro_batch_tokens, measure_activation_bytes
 from tests.fake_cuda import fake_cuda
 
 SHAPE = {"vocab_size": 64, "context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2}
@@ -74,61 +72,3 @@ def test_the_norm_of_offloaded_gradients_is_read_with_the_loss():
     with fake_cuda():
         read = stack_totals(torch.zeros(2, device="cuda:0"), torch.zeros(()))
     assert (read.device.type, read.shape) == ("cuda", (3,))
-
-
-@pytest.mark.parametrize(
-    ("dropout", "least", "most"), [(0.0, 353e3, 355e3), pytest.param(0.1, 372e3, 374e3, marks=pytest.mark.slow)]
-)
-def test_bytes_a_token_that_gpt2_keeps_for_the_backward_pass(dropout, least, most):
-    """By hand without dropout 350 kB: in each of 12 layers 38 bytes for each of 768 numbers.
-
-    These are 8 for the inputs of two norms, and in bfloat16 4 for their outputs, 6 for queries, keys and values, 4 for
-    what attention gives, and 16 for what goes into the activation function and comes out of it. The rest is the last
-    norm's, and logarithms of sums; dropout adds its masks.
-    """
-    config, sizes = build_run_config("gpt2", {"model": {"dropout": dropout}}), []
-    with fake_cuda():
-        for rows in (1, 2):
-            sizes.append(measure_activation_bytes(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
-    assert least < (sizes[1] - sizes[0]) / 1024 < most
-
-
-def fitting(free: float, hardware: Hardware = GPU, processes: int = 1, **training: object) -> int | None:
-    """Sequences of a small model that fit into so many bytes."""
-    config = RunConfig(ModelConfig(**SHAPE), training=TrainingConfig(steps=1, **training))
-    with fake_cuda(free=int(free)):
-        tokens = estimate_micro_batch_tokens(config, hardware, processes=processes)
-    return None if tokens is None else tokens // SHAPE["context_length"]
-
-
-@pytest.mark.medium
-def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory():
-    rows = [fitting(free) for free in (0, 1e8, 2e8, 3e8)]
-    assert rows[0] == 1  # there is no smaller pass
-    assert rows[3] - rows[2] == pytest.approx(rows[2] - rows[1], abs=1)
-    assert rows[1] < rows[2]
-    each = 0.85e8 / (rows[3] - rows[2])
-    config = RunConfig(ModelConfig(**SHAPE))
-    with fake_cuda():
-        found = [
-            measure_activation_bytes(config, rows=n, dtype="bfloat16", device=torch.device("cuda", 0)) for n in (1, 2)
-        ]
-    assert (
-        found[1] - found[0] < each < 3 * (found[1] - found[0])
-    )  # and the gradients of a layer, and what the loss holds
-
-
-@pytest.mark.medium
-def test_what_lowers_memory_lets_more_fit():
-    plain = fitting(2e8)
-    assert fitting(2e8, r_drop=0.5) < 0.6 * plain
-    assert fitting(2e8, Hardware("cuda", "float32", 1)) < plain
-    assert fitting(2e8, Hardware("cpu", "float32", 1)) is None
-
-
-def test_the_batch_of_gpt2_is_parted_on_a_gpu_of_80_gigabytes():
-    """480 rows of 1,024 tokens keep 183 GB: at least three passes."""
-    config = build_run_config("gpt2")
-    with fake_cuda(free=79 * 10**9):
-        tokens = estimate_micro_batch_tokens(config, GPU)
-    assert 3 <= 480 * 1024 / tokens < 4

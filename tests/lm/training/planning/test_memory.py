@@ -1,0 +1,203 @@
+"""Estimated memory and communication, against what training allocates and what a ring of ranks sends."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from lm.config.hardware import DistributionConfig
+from lm.config.model import ModelConfig
+from lm.config.presets import build_run_config
+from lm.config.run_config import RunConfig
+from lm.config.training import TrainingConfig
+from lm.data.batch import Batch
+from lm.hardware import Hardware
+from lm.model.loss import estimate_loss_bytes
+from lm.model.transformer import Block, build_model
+from lm.optim.optimizers import build_optimizers, hidden_matrices, training_state_bytes
+from lm.training.objective import summed_loss
+from lm.training.planning.memory import estimate_memory, estimate_micro_batch_tokens, measure_activation_bytes
+from tests.fake_cuda import fake_cuda
+
+SHAPE = ModelConfig(vocab_size=64, context_length=32, d_model=32, n_layers=3, n_heads=2)
+GPU = Hardware("cuda", "bfloat16", 1)
+
+
+def config_of(*, shard: bool = False, offload: bool = False, model: ModelConfig = SHAPE, **training) -> RunConfig:
+    return RunConfig(
+        model,
+        training=TrainingConfig(
+            steps=1, **({"batch_size": 12} | training if "batch_tokens" not in training else training)
+        ),
+        distribution=DistributionConfig(shard=shard, offload=offload),
+    )
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_one_process_has_the_tensors_of_its_model_and_optimizers(optimizer, ema):
+    config, model, hardware = config_of(optimizer=optimizer, ema=ema), build_model(SHAPE), Hardware("cpu", "float32", 1)
+    optimizers = build_optimizers(model, config.training)
+    ids = np.arange(64).reshape(2, 32)
+    summed_loss(model, Batch(ids, ids), hardware).backward()
+    for each in optimizers:
+        each.step()
+    weights = sum(weight.nbytes for weight in model.parameters())
+    gradients = sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
+    moments = sum(
+        value.nbytes
+        for each in optimizers
+        for state in each.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.numel() > 1
+    )
+    copies = 2 if ema else 1
+    found = estimate_memory(config, processes=1, dtype="float32")
+    assert (found.weights, found.gradients, found.optimizer) == (copies * weights, gradients, moments)
+    assert found.copied == copies * weights + moments
+    assert found.exchanged == 0
+    assert found.activations == measure_activation_bytes(config, rows=12, dtype="float32")
+    assert found.loss == estimate_loss_bytes(12 * 32, 64, 32, bytes_per_value=4)
+    assert found.weights + found.gradients + found.optimizer == training_state_bytes(SHAPE, config.training)
+    assert found.total == found.weights + found.gradients + found.optimizer + found.activations + found.loss
+
+
+def test_a_rank_computes_its_part_of_the_batch_in_micro_batches():
+    """Of 12 rows 3 ranks have 4; R-Drop passes each row twice."""
+    for fields, processes, rows in (
+        ({}, 3, 4), ({}, 5, 3), ({}, 100, 1), ({"micro_batch_size": 2}, 3, 2), ({"micro_batch_size": 9}, 3, 4),
+        ({"batch_tokens": 6 * 32 + 31}, 2, 3), ({"r_drop": 1.0}, 3, 8),
+    ):  # fmt: skip
+        found = estimate_memory(config_of(**fields), processes=processes, dtype="bfloat16")
+        assert found.activations == measure_activation_bytes(config_of(), rows=rows, dtype="bfloat16")
+        assert found.loss == estimate_loss_bytes(rows * 32, 64, 32, bytes_per_value=2)
+
+
+def sent_in_a_ring(values: float, processes: int) -> float:
+    """Return the bytes that a rank sends of float32 values, a part in each of the steps but one."""
+    return sum(4 * values / processes for _ in range(processes - 1))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ranks_divide_a_sharded_model_and_send_its_parts(processes, optimizer):
+    """FSDP gathers two blocks at a time, and what is outside the blocks; DDP divides nothing."""
+    model = build_model(SHAPE)
+    weights = sum(weight.numel() for weight in model.parameters())
+    blocks = [sum(weight.numel() for weight in block.parameters()) for block in model.modules()
+              if isinstance(block, Block)]  # fmt: skip
+    matrices, outside = sum(weight.numel() for weight in hidden_matrices(model)), weights - sum(blocks)
+    one = estimate_memory(config_of(optimizer=optimizer, ema=0.9), processes=1, dtype="bfloat16")
+
+    ddp = estimate_memory(config_of(optimizer=optimizer, ema=0.9), processes=processes, dtype="bfloat16")
+    assert (ddp.weights, ddp.gradients, ddp.optimizer, ddp.copied) == (
+        one.weights, one.gradients, one.optimizer, one.copied
+    )  # fmt: skip
+    updates = sent_in_a_ring(matrices, processes) / 2 if optimizer == "muon" else 0  # in bfloat16
+    assert ddp.exchanged == pytest.approx(2 * sent_in_a_ring(weights, processes) + updates, abs=1)
+
+    for micro_batches in (1, 3):
+        config = config_of(
+            optimizer=optimizer, ema=0.9, shard=True, micro_batch_size=12 // processes // micro_batches or 1
+        )
+        passes = -(-12 // processes // config.training.micro_batch_size)
+        sharded = estimate_memory(config, processes=processes, dtype="bfloat16")
+        assert sharded.weights == one.weights // processes + 4 * (outside + 2 * blocks[0])
+        assert sharded.optimizer == one.optimizer // processes
+        assert sharded.copied == one.copied
+        held = weights // processes + outside + blocks[0] if passes == 1 else weights
+        assert sharded.gradients == 4 * held
+        gathered = passes * (2 * sum(blocks) + outside)
+        updates = 2 * sent_in_a_ring(matrices, processes) if optimizer == "muon" else 0
+        assert sharded.exchanged == pytest.approx(
+            sent_in_a_ring(weights, processes) + sent_in_a_ring(gathered, processes) + updates, abs=2
+        )
+
+
+def test_a_sharded_model_of_one_layer_gathers_that_layer():
+    one_layer = dataclasses.replace(SHAPE, n_layers=1)
+    weights = sum(weight.numel() for weight in build_model(one_layer).parameters())
+    found = estimate_memory(config_of(model=one_layer, shard=True), processes=2, dtype="float32")
+    assert found.weights == 4 * (weights // 2 + weights)
+    alone = estimate_memory(config_of(model=one_layer, shard=True), processes=1, dtype="float32")
+    assert (alone.weights, alone.gradients) == (4 * weights, 4 * weights)
+
+
+@pytest.mark.parametrize(
+    ("dropout", "least", "most"), [(0.0, 353e3, 355e3), pytest.param(0.1, 372e3, 374e3, marks=pytest.mark.slow)]
+)
+def test_bytes_a_token_that_gpt2_keeps_for_the_backward_pass(dropout, least, most):
+    """By hand without dropout 350 kB: in each of 12 layers 38 bytes for each of 768 numbers.
+
+    These are 8 for the inputs of two norms, and in bfloat16 4 for their outputs, 6 for queries, keys and values, 4 for
+    what attention gives, and 16 for what goes into the activation function and comes out of it. The rest is the last
+    norm's, and logarithms of sums; dropout adds its masks.
+    """
+    config, sizes = build_run_config("gpt2", {"model": {"dropout": dropout}}), []
+    with fake_cuda():
+        for rows in (1, 2):
+            sizes.append(measure_activation_bytes(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
+    assert least < (sizes[1] - sizes[0]) / 1024 < most
+
+
+def fitting(free: Sequence[float], config: RunConfig, processes: int = 1) -> list[int]:
+    """Return how many sequences fit into so many bytes; on a GPU that is faked."""
+    rows = []
+    for each in free:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "mem_get_info", lambda *_, each=each: (int(each), int(each)))
+            tokens = estimate_micro_batch_tokens(config, GPU, processes=processes)
+        assert tokens is not None
+        rows.append(tokens // config.model.context_length)
+    return rows
+
+
+def kept(config: RunConfig, rows: int, n_layers: int) -> int:
+    """Return the bytes of the activations of some rows in some layers, on a GPU."""
+    shape = dataclasses.replace(config, model=dataclasses.replace(config.model, n_layers=n_layers))
+    return measure_activation_bytes(shape, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("fields", [{}, {"r_drop": 0.5, "checkpoint_activations": True}], ids=str)
+def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory(fields):
+    """With the gradients of a layer, and a layer that is recomputed; 15% are for workspaces."""
+    config, factor = config_of(**fields), 2 if fields else 1
+    plain = dataclasses.replace(config, training=dataclasses.replace(config.training, checkpoint_activations=False))
+    with fake_cuda():
+        first, second = (kept(config, rows, 3) for rows in (1, 2))
+        each = second - first
+        layer = kept(plain, 2, 3) - kept(plain, 1, 3) - kept(plain, 2, 2) + kept(plain, 1, 2)
+
+        def needed(rows: int) -> float:
+            loss = estimate_loss_bytes(rows * factor * 32, 64, 32, bytes_per_value=2, on_cpu=False)
+            once = first - each + training_state_bytes(SHAPE, config.training)
+            return (once + rows * (each + factor * layer) + loss) / 0.85
+
+        assert fitting([0, needed(37) + 1, needed(38) - 1], config) == [1, 37, 37]
+
+
+def test_shards_leave_room_for_more_sequences():
+    """Weights and gradients of two blocks and of what is outside are gathered; offloaded, a GPU holds only these."""
+    model = build_model(SHAPE)
+    weights = sum(weight.numel() for weight in model.parameters())
+    block = sum(weight.numel() for weight in model.decoder.blocks[0].parameters())
+    gathered, free = 4 * (weights - 3 * block + 2 * block), 3e7
+    state = training_state_bytes(SHAPE, config_of().training)
+    with fake_cuda():
+        for offload, static in ((False, 2 * gathered + state // 4), (True, 2 * gathered)):
+            found = fitting([free], config_of(shard=True, offload=offload), processes=4)
+            assert found == fitting([free + (state - static) / 0.85], config_of())
+
+
+def test_on_other_devices_a_batch_is_one_pass():
+    assert estimate_micro_batch_tokens(config_of(), Hardware("cpu", "float32", 1)) is None
+
+
+def test_the_batch_of_gpt2_is_parted_on_a_gpu_of_80_gigabytes():
+    """480 rows of 1,024 tokens keep 183 GB: at least three passes."""
+    config = build_run_config("gpt2")
+    with fake_cuda(free=79 * 10**9):
+        tokens = estimate_micro_batch_tokens(config, GPU)
+    assert 3 <= 480 * 1024 / tokens < 4
