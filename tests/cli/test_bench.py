@@ -6,12 +6,78 @@ import json
 import math
 
 import pytest
+import torch
+import transformers
 
+from cli import bench_report
 from cli.main import run
 from lm.benchmark import hugging_face
-from lm.hardware import matmul_size
+from lm.benchmark.hardware_limits import HardwareLimits
+from lm.benchmark.speed import Measurement, Timings
+from lm.config.hardware import HardwareConfig
+from lm.config.presets import build_run_config
+from lm.hardware import Hardware, matmul_size
 
 QUICK = ["--device", "cpu", "--dtype", "float32", "--seconds", "0", "--batch-size", "1"]
+
+
+def measured(task: str = "training", *, dtype: str = "float32", timings: Timings, **changes) -> Measurement:
+    hardware = Hardware("cpu", dtype, 2)
+    usual = {"rows": 4, "length": 1000, "flops": 3e9, "limit": 1e10}
+    return Measurement("tiny", task, hardware=hardware, timings=timings, **{**usual, **changes})
+
+
+LIMITS = HardwareLimits(flops={"float32": 1.2e11, "int8": 2.5e11}, memory_bandwidth=2e10, matrix_size=1024)
+
+
+def test_tables_have_the_limits_and_the_speed_of_both_systems(capsys):
+    results = [measured(timings=Timings(3, 2.0, 3.0, 1.456)), measured("prefill", timings=Timings(3, 0.5, 1.0, 2.0))]
+    bench_report.print_tables(HardwareConfig("cpu", "float32", 2), LIMITS, results, comparing=True)
+    machine, *tables = capsys.readouterr().out.splitlines()
+    assert machine == f"cpu, 2 threads, torch {torch.__version__}, transformers {transformers.__version__}"
+    assert tables == [
+        "",
+        "limit                      measured",
+        "matmul of 1,024³, float32  120 GFLOP/s",
+        "matmul of 1,024³, int8     250 GFLOP/s",
+        "memory bandwidth           20 GB/s",
+        "",
+        "preset  task      tokens    dtype    tokens/s    MFU  Hugging Face  ratio",
+        "tiny    training  4 x 1000  float32     2,000  15.0%         1,333   1.46",
+        "tiny    prefill   4 x 1000  float32     8,000  60.0%         4,000   2.00",
+    ]
+    bench_report.print_tables(HardwareConfig("cpu", "float32", 2), LIMITS, [], comparing=False)
+    machine, *_, columns = capsys.readouterr().out.splitlines()
+    assert (machine, columns.split()[-1]) == (f"cpu, 2 threads, torch {torch.__version__}", "MFU")
+
+
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        ({}, []),
+        ({"timed_rows": 4}, []),
+        ({"timed_rows": 3}, ["tiny: a training step of 4 sequences is computed from steps of 3, the optimizer's part "
+                             "of them counted once."]),
+        ({"peak_bytes": 2_000_000_000}, ["tiny: the peak GPU memory of a training step is 2 GB."]),
+    ],
+)  # fmt: skip
+def test_notes_say_what_was_chosen_and_what_was_estimated(capsys, changes, notes):
+    step = measured(timings=Timings(3, 2.0), **changes)
+    rest = [measured("decoding", dtype="int8", timings=Timings(3, 2.0))]
+    config = build_run_config("tiny")
+    bench_report.print_notes([config], [step, *rest], comparing=False, compare_requested=False)
+    first, chosen, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("MFU is relative to ")
+    fastest = "the fastest in the measurement above."
+    assert chosen == f"tiny: lm train takes float32 and 2 threads here, bfloat16 in Muon: {fastest}"
+    assert others == notes
+    adamw = build_run_config("nanogpt-cpu")
+    bench_report.print_notes([adamw], [step, *rest], comparing=True, compare_requested=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[2] == "Where lm has int8 weights, transformers has float32."
+    assert lines[3] == f"tiny: lm train takes float32 and 2 threads here: {fastest}"
+    bench_report.print_notes([adamw], [step], comparing=True, compare_requested=True)
+    assert "int8" not in capsys.readouterr().err
 
 
 @pytest.fixture

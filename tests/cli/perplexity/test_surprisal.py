@@ -10,7 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from cli.main import run
-from cli.perplexity.surprisal import LEVELS, find_level, format_ranges
+from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, render_coloured, render_digits
+from lm.evaluation.surprisal import TextSpan
 from tests.cli.perplexity.conftest import WIDE
 from tests.cli.small_runs import TEXT
 from tests.cli.terminal import Terminal
@@ -47,6 +48,40 @@ def test_levels_begin_at_their_bits():
     bits = [0, 0.99, 1, 3.99, 4, 13.9, 14, 300]
     assert [find_level(value * math.log(2) + 1e-9) for value in bits] == [0, 0, 1, 2, 3, 6, 7, 7]
     assert find_level(math.nan) == 0
+
+
+def bits(*values: float, file: int = 0, document: int = 0, text: str = "ab ") -> list[TextSpan]:
+    return [TextSpan(file, document, text, 1, value * math.log(2)) for value in values]
+
+
+def test_digits_are_rounded_bits_and_a_plus_from_nine_and_a_half():
+    shown = "".join(render_digits(bits(0.4, 0.6, 9.4, 9.6, math.nan), ["a.txt"], width=9))
+    assert shown.splitlines()[1:] == ["ab ab ab ", "0  1  9", "ab ab ", "+  ·"]
+
+
+def test_a_mark_stands_beneath_the_first_line_of_a_token_alone():
+    (span,) = bits(3, text="a\nb")
+    assert [*render_digits([span], ["a.txt"], width=80)][1:] == ["a↵\n3\n", "b\n\n"]
+
+
+HEADINGS = [*bits(1), *bits(1, document=1), *bits(1, file=1), *bits(1, file=1, document=2)]
+
+
+def test_files_and_later_documents_have_headings():
+    def headings(names: list[str]) -> list[str]:
+        return [line for line in "".join(render_digits(HEADINGS, names, width=80)).splitlines() if line[0] == "─"]
+
+    assert headings(["a", "b\x1b"]) == ["── a ──", "── document 2 ──", "── b␛ ──", "── document 3 ──"]
+    assert headings(["a"]) == ["── document 2 ──", "── document 3 ──"]
+
+
+def test_colours_are_those_of_the_levels_and_lines_end_between_tokens():
+    _, *rows = "".join(render_coloured(bits(0.5, 1.5, 5), ["a.txt"], width=8)).splitlines()
+    assert rows == ["\x1b[2mab \x1b[0mab ", "\x1b[38;5;16;48;5;222mab \x1b[0m"]
+    _, row = "".join(render_coloured(bits(0.5, 1.5, 5), ["a.txt"], width=9)).splitlines()
+    assert row == "\x1b[2mab \x1b[0mab \x1b[38;5;16;48;5;222mab \x1b[0m"
+    _, *lines = "".join(render_coloured([*bits(1.5, text="a\nbc"), *HEADINGS[:2]], ["a.txt"], width=5)).splitlines()
+    assert lines == ["a↵", "bcab ", "\x1b[1m── document 2 ──\x1b[0m", "ab "]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])

@@ -48,7 +48,7 @@ def _spelt(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [*PRESETS, "depth-4", "translation-depth-3", "portable-tiny"])
 def test_the_reference_says_all_that_a_preset_sets(name):
     page = (Path(__file__).parents[3] / "docs" / "reference" / "presets.md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if line.startswith(f"| `{name}` |")] == documented_rows(name)
@@ -144,6 +144,8 @@ def test_a_depth_says_all_of_a_preset_for_pairs(depth):
         64 * depth,
         256 * depth,
     )
+    assert shape.n_heads == max(4, depth)
+    assert config.training.learning_rate == muon_learning_rate(64 * depth, translates=True)
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config == RunConfig.from_dict(config.to_dict(), where="x")
 
