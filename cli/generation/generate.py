@@ -41,7 +41,10 @@ _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="
 _Interactive = Annotated[
     bool, typer.Option("--interactive", "-i", help="Read lines, and continue the text after each.")
 ]
-_Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="Samples per prompt.")]
+_Samples = Annotated[
+    int,
+    typer.Option("-n", "--samples", min=1, metavar="N", help="Samples per prompt, separated by lines <|endoftext|>."),
+]
 _BatchSize = Annotated[
     int | None,
     typer.Option(
