@@ -48,7 +48,7 @@ def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
         print_labelled(
             "warning",
             f"{run} was not trained on conversations, and continues a transcript instead of replying; train it on "
-            f"some: lm train chats.jsonl --from {quote(run)}",
+            f"some: lm train chats.jsonl --from {quote(run)} (docs/how-to/chat.md makes them of a chat log)",
         )
     if sys.stdin.isatty():
         print_note(INTRODUCTION)

@@ -1,14 +1,36 @@
-"""The examples of docs/how-to/python.md run as they stand there, one after another."""
+"""The examples of docs/how-to run as they stand there, one after another."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from lm.config.data import DataConfig
+from lm.text.text_files import find_text_files
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run, pairs
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python.md"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def read_examples(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (PAGES / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_a_chat_log_becomes_conversations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = [
+        "Anna: Hello?",
+        *[f"{name}: {number}: é" for number in range(9) for name in ("Ben", "Cem", "Anna")],
+        "Ben: Bye",
+    ]
+    Path("log.txt").write_text("\n".join(log), encoding="utf-8")
+    exec(read_examples("chat.md")[0], {})
+    (file,) = find_text_files(["chats.jsonl"], DataConfig(supervised=True))
+    messages = [message for conversation in file.conversations() for message in conversation.messages]
+    assert [(message.role, message.content) for message in messages] == [
+        turn for number in range(9) for turn in (("user", f"{number}: é\n{number}: é"), ("assistant", f"{number}: é"))
+    ]
 
 
 @pytest.mark.medium
@@ -27,9 +49,9 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
         sides = zip(*pairs(count, seed=count), strict=True)
         for language, lines in zip(("en", "de"), sides, strict=True):
             Path(f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    examples = read_examples("python.md")
     assert len(examples) > 5
     names: dict[str, object] = {}
     for example in examples:
-        exec(compile(example, str(PAGE), "exec"), names)
+        exec(compile(example, "python.md", "exec"), names)
     assert "validation" in capsys.readouterr().out

@@ -210,6 +210,7 @@ def test_other_commands_name_chat_for_a_model_of_conversations(chats, capsys, tm
 def test_a_base_model_warns_and_continues_a_transcript(session, base):
     output, notes = session(base, "The owl")
     assert "was not trained on conversations, and continues a transcript" in notes
+    assert "docs/how-to/chat.md" in notes
     assert "User:" not in output
 
 
