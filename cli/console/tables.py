@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cli.console.escapes import format_label
 
-_NUMBER = re.compile(r"((~ ?|-)?\d[\d.,:/e+-]*%?( ?\w{1,2})?|–)?")
+_NUMBER = re.compile(r"((~ ?|[-+])?\d[\d.,:/e+-]*%?( ?\w{1,2})?|–)?")
 _MIN_COLUMN_WIDTH = 8
 
 

@@ -120,7 +120,7 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     if not trainer.world.is_main:
         return number
     if run.state.finished:
-        _report_results(run, ngram_bits=() if trainer.forecast is None else trainer.forecast.ngram_bits)
+        report_results(run, ngram_bits=() if trainer.forecast is None else trainer.forecast.ngram_bits)
     else:
         print_labelled("stopped", f"at step {run.state.step:,}, saved")
         print_note(f"next    lm train --resume {quote(run.folder)}")
@@ -191,7 +191,7 @@ def _fault_tolerant(
             warn(error)
 
 
-def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
+def report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     """Print the results of a finished run, compared with n-gram baselines if they were measured; and next commands."""
     state = run.state
     if run.config.training.budget is not None:

@@ -7,11 +7,15 @@ import sys
 import zlib
 from base64 import b64decode
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cli.attention import plot
 from cli.attention.html_page import render_page
+from cli.attention.rendering import describe
 from cli.console.heat_map import fraction_colour, is_light
 from cli.main import run
 from lm.config.evaluation import AttentionConfig
@@ -179,6 +183,33 @@ def test_cells_of_a_page_have_their_percentage_and_the_ink_that_is_readable_on_i
         shade = tuple(bytes.fromhex(colours[percent]))
         assert shade == fraction_colour(int(percent) / 100)
         assert bool(light) == is_light(shade)
+
+
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (2, 1)])
+def test_a_picture_has_the_chosen_map_and_small_ones_of_all_heads_unless_one_is_chosen(monkeypatch, layer, head):
+    drawn: list[Any] = []
+    monkeypatch.setattr(plot, "save_figure", lambda pyplot, figure, path: drawn.append(figure))
+    weights = np.tril(np.random.default_rng(1).random((2, 3, 2, 2)).astype(np.float32))
+    axis = Axis((), (), ("a$", "b" * 30), (0, 1))
+    shown = AttentionMap("self", axis, axis, weights, is_causal=True)
+    plot.save_plot(Path("a.png"), TextAttention(shown, ("a b",)), AttentionConfig(layer=layer, head=head))
+    (figure,) = drawn
+    large, *small = figure.subfigs or [figure]
+    axes = large.axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan),
+                               np.where(np.tri(2) > 0, shown.mean(layer=layer, head=head), np.nan))  # fmt: skip
+    assert [label.get_text() for label in axes.get_xticklabels()] == [r"a\$", "b" * 23 + "…"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [r"a\$", "b" * 23 + "…"]
+    assert [label.get_text() for label in large.axes[1].get_yticklabels()] == ["0%", "1%", "10%", "25%", "50%", "100%"]
+    assert " ".join(large.get_suptitle().split()) == describe(shown, AttentionConfig(layer=layer, head=head))
+    assert axes.images[0].get_clim() == (0, 1)
+    assert [each.get_suptitle() for each in small] == ["layer.head"] * (layer is None)
+    names = [axes.get_title() for each in small for axes in each.axes]
+    assert names == ([] if layer else ["1.1", "1.2", "1.3", "2.1", "2.2", "2.3"])
+    for number, axes in enumerate(axes for each in small for axes in each.axes):
+        expected = np.where(np.tri(2) > 0, weights[number // 3, number % 3], np.nan)
+        np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), expected)
+        assert (len(axes.get_xticks()), len(axes.get_yticks())) == (0, 0)
 
 
 @pytest.mark.medium

@@ -9,6 +9,8 @@ import sacrebleu
 from cli.main import run
 from cli.translation.evaluation import (
     SystemOutput,
+    print_comparisons,
+    print_comparisons_json,
     print_scores,
     print_scores_json,
     read_lines,
@@ -198,6 +200,31 @@ def test_a_verdict(difference, p_value, expected):
     assert verdict(comparison(difference, p_value), NAMES) == expected
 
 
+COMPARISON = """\
+metric  first  95% interval  second  95% interval  difference      p
+BLEU    30.00  30.10 ± 1.50   28.00             –       +2.00  0.012
+TER     50.00  –              51.50             –       -1.50      –
+1,200 lines; first: ours, second: theirs; p by paired bootstrap resampling
+BLEU|nrefs:1
+TER|nrefs:2
+ours is better than theirs by 2.00 BLEU (p = 0.012)
+"""
+
+
+def test_the_table_and_json_of_two_systems_have_each_metric_and_the_verdict_on_bleu(capsys):
+    error = [TranslationScore("TER", value, mean=None, half_width=None, signature="nrefs:2") for value in (50.0, 51.5)]
+    compared = [comparison(2.0, 0.0123), SystemComparison(*error, None)]
+    print_comparisons(compared, NAMES, lines=1200)
+    assert capsys.readouterr().out == COMPARISON
+    print_comparisons(compared[1:], NAMES, lines=1)
+    assert capsys.readouterr().out.splitlines()[2] == "1 lines; first: ours, second: theirs"
+    print_comparisons_json(compared, NAMES, lines=1200)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["first"]["system"], report["second"]["system"], report["lines"]) == (*NAMES, 1200)
+    assert (report["difference"], report["p_value"]) == ({"BLEU": 2.0, "TER": -1.5}, {"BLEU": 0.0123, "TER": None})
+    assert [report[place]["scores"]["TER"]["value"] for place in ("first", "second")] == [50.0, 51.5]
+
+
 def test_the_table_and_json_have_the_same_figures(capsys):
     print_scores([BLEU], name="ours", lines=12, exact=3)
     table = capsys.readouterr().out
@@ -237,7 +264,7 @@ def test_translations_are_written_line_by_line(systems, capsys):
 
 @pytest.mark.parametrize(
     ("lines", "tokenize", "warned"),
-    [(["a .", "b ."], "13a", True), (["a .", "b ."], "none", False), (["a.", "b ."], "13a", False)],
+    [(["a .", "b .", "c."], "13a", True), (["a .", "b ."], "none", False), (["a.", "b ."], "13a", False)],
 )
 def test_tokenized_text_is_noted(capsys, lines, tokenize, warned):
     warn_of_tokenized_text(SystemOutput("run", lines), ScoringConfig(tokenize=tokenize))

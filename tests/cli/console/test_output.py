@@ -52,6 +52,15 @@ def test_a_table_in_a_pipe_is_plain_and_aligned(capsys):
     assert capsys.readouterr().out == "name  number  note\na          5  x\nbcd    1,234  yz\n"
 
 
+@pytest.mark.parametrize(
+    "number", ["7", "1,234.5", "-3", "+2.00", "~40", "~ 40", "12%", "1.5 MB", "2:05", "1e-3", "3/4", "–"]
+)
+def test_columns_of_numbers_are_aligned_right_and_others_left(capsys, number):
+    print_table(("a long heading", "a long heading", ""), [(number, number, "x"), ("1", "text", "x")])
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first == f"{number:>14}  {number:<14}  x"
+
+
 def test_wide_characters_take_two_places_in_a_table(capsys):
     print_table(("이름", "number", "note"), [("한국어.txt", "5", "x"), ("a", "1,234", "고양이")])
     assert capsys.readouterr().out == "이름        number  note\n한국어.txt       5  x\na            1,234  고양이\n"
