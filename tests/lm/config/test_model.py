@@ -6,6 +6,7 @@ import math
 import pytest
 
 from lm.config.model import ModelConfig
+from lm.config.options import list_options
 from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 
@@ -116,6 +117,49 @@ def test_a_field_that_follows_from_others_follows_when_they_change_and_one_that_
     assert getattr(config, name) == pytest.approx(value)
     assert getattr(config.replace(**changes), name) == pytest.approx(then)
     assert config.settings()[name] == given.get(name)
+
+
+def documented_default(name: str, kind: str) -> float:
+    """A default as the help of a setting says it, as "32; compressed 256"."""
+    (text,) = [option.default_text for option in list_options(ModelConfig) if option.name == name]
+    usual, *others = text.split("; ")
+    return float(dict(other.split() for other in others).get(kind, usual))
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"attention": "window"}, ["attention_window"]),
+        ({"attention": "bigbird"}, ["attention_block", "global_blocks", "random_blocks"]),
+        ({"attention": "linformer", "objective": "masked", "positions": "learned"}, ["attention_rank"]),
+        ({"attention": "compressed"}, ["attention_block", "attention_stride"]),
+        ({"positions": "relative"}, ["max_distance"]),
+        ({"positions": "t5"}, ["max_distance"]),
+        ({"rope_scaling": "yarn"}, ["rope_factor", "rope_slow", "rope_fast"]),
+        ({"rope_scaling": "llama3"}, ["rope_factor", "rope_slow", "rope_fast"]),
+    ],
+)
+def test_what_is_left_open_has_the_default_that_the_help_says(given, names):
+    config = ModelConfig(**given)
+    (kind, *_) = given.values()
+    assert {name: getattr(config, name) for name in names} == {name: documented_default(name, kind) for name in names}
+
+
+def test_initial_weights_are_smaller_in_wider_models():
+    assert ModelConfig(d_model=768).init_std == pytest.approx(0.02)
+    assert ModelConfig(d_model=192).init_std == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(("d_model", "d_ff"), [(12, 32), (16, 64), (24, 64), (36, 96), (40, 128), (288, 768)])
+def test_a_gated_feed_forward_layer_has_eight_thirds_of_the_width_rounded_up_to_a_multiple_of_32(d_model, d_ff):
+    assert ModelConfig(d_model=d_model, n_heads=2).d_ff == d_ff == 32 * math.ceil(8 * d_model / 3 / 32)
+
+
+def test_half_of_the_buckets_of_t5_are_for_single_distances():
+    """Raffel et al. 2020: 32 buckets, of which 16 of the exact distances; longer ones need a farther limit."""
+    assert ModelConfig(positions="t5", max_distance=17).max_distance == 17
+    with pytest.raises(UsageError, match="max_distance over 16, not 16"):
+        ModelConfig(positions="t5", max_distance=16)
 
 
 def test_a_model_has_none_of_what_is_not_its_own():
