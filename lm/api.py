@@ -433,8 +433,7 @@ def export(
         InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
-    exporting.export_run(Path(run), Path(out), config)
+    exporting.export_run(Path(run), Path(out), ExportConfig(to=to, type=number_type))
 
 
 def merge(run: PathLike, out: PathLike) -> None:
@@ -467,7 +466,7 @@ def import_model(
         threads: as for `load`.
 
     Raises:
-        InputError: the folder is damaged, or its model is not supported..
+        InputError: the folder is damaged, or its model is not supported.
     """
     if base is None:
         importing.import_model(Path(folder), Path(out))

@@ -452,10 +452,6 @@ class InputEmbedding(Module):
             nn.init.normal_(self.types, std=self.std)
         nn.init.normal_(self.tokens.weight, std=self.token_embedding_std)
 
-    def macs_per_position(self) -> float:
-        """See `Module`: a look-up has no MACs."""
-        return 0.0
-
     def forward(
         self,
         tokens: Tensor,

@@ -21,6 +21,7 @@ from lm.hardware import MAX_THREADS
 from tests.cli.small_runs import TEXT, make_run, make_tokenizer
 from tests.cli.toy_translation import make_translation_run
 from tests.golden.make_runs import RUNS
+from tests.tolerances import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +75,23 @@ def test_a_stop_string_may_be_alone(writer):
 
 
 def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, capsys):
+    """The total of all files, whatever the batch."""
     folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("byte").with_chat_template(), context_length=64)
-    turns = [{"role": "user", "content": "The owl"}, {"role": "assistant", "content": "It sat."}]
-    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    assert run(["perplexity", str(folder), str(tmp_path / "chats.jsonl"), "--json"]) == 0
+    for number, replies in enumerate((["It sat."], ["It ran.", "Who?", "The fox did."])):
+        turns = [[{"role": "user", "content": "The owl"}, {"role": "assistant", "content": reply}] for reply in replies]
+        lines = [json.dumps({"messages": each}) for each in turns]
+        (tmp_path / f"chats{number}.jsonl").write_text("\n".join(lines))
+    files = [tmp_path / f"chats{number}.jsonl" for number in range(2)]
+    assert run(["perplexity", str(folder), *map(str, files), "--json"]) == 0
     total = json.loads(capsys.readouterr().out)["total"]
-    found = lm.load(folder).perplexity(tmp_path / "chats.jsonl")
-    assert (found.tokens, found.nats) == (total["tokens"], pytest.approx(total["nats"]))
+    model = lm.load(folder)
+    for batch_size in (1, 16):
+        found = model.perplexity(*files, batch_size=batch_size)
+        assert (found.tokens, found.nats) == (total["tokens"], pytest.approx(total["nats"]))
+    alone = [model.perplexity(file) for file in files]
+    assert sum(each.tokens for each in alone) == total["tokens"]
+    with pytest.raises(UsageError, match="no chat template"):
+        lm.load(make_run(tmp_path / "plain")).perplexity(*files)
 
 
 def test_an_unknown_keyword_is_named(writer):
@@ -228,3 +239,25 @@ def test_messages_about_places_name_settings(tmp_path):
             pass
         assert raised.value.settings == ("out",)
         assert "-o" not in str(raised.value).removeprefix(str(place))
+
+
+def test_a_run_is_exported_and_imported_again(tmp_path):
+    lm.export(RUNS / "llama", tmp_path / "exported")
+    with pytest.raises(UsageError, match="huggingface has no dtype 'float16'"):
+        lm.export(RUNS / "llama", tmp_path / "halves", number_type="float16")
+    back = lm.import_model(tmp_path / "exported", tmp_path / "back", threads=2, device="cpu", dtype="float32")
+    assert torch.get_num_threads() == 2
+    assert back.loaded.folder.parent.parent == tmp_path / "back"
+    original, ids = lm.load(RUNS / "llama", dtype="float32"), [1, 2, 3]
+    assert_close(back.logits(ids), original.logits(ids), model=original.module)
+
+
+def test_adapters_are_merged_exported_and_imported_again(tmp_path):
+    ids, original = [1, 2, 3], lm.load(RUNS / "lora", dtype="float32")
+    lm.merge(RUNS / "lora", tmp_path / "merged")
+    lm.export(RUNS / "lora", tmp_path / "peft", "peft")
+    back = lm.import_model(tmp_path / "peft", tmp_path / "back", base=RUNS / "gpt", dtype="float32")
+    for model in (lm.load(tmp_path / "merged", dtype="float32"), back):
+        assert_close(model.logits(ids), original.logits(ids), model=original.module)
+    base = lm.load(RUNS / "gpt", dtype="float32")
+    assert (base.logits(ids) - original.logits(ids)).abs().max() > 0.01

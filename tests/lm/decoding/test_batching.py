@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import (
     Continuation,
+    ContinuousBatch,
     Finish,
     Request,
+    SampleSettings,
     SampleSpec,
     StopStringStream,
     Token,
@@ -19,6 +22,7 @@ from lm.decoding.batching import (
     generate_with_continuous_batching,
 )
 from lm.decoding.sampling import Sampler
+from lm.engine.pytorch import SharedPrefix
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import SessionDriver, session
@@ -310,6 +314,81 @@ def test_requests_are_consumed_only_when_there_is_room():
     )
     next(events)
     assert len(taken) == 4
+
+
+def test_cancelled_samples_leave_and_new_ones_join_without_changing_the_others():
+    model, sampler = make_model(context=32), Sampler.from_config(SamplingConfig(temperature=1.0, seed=4))
+    asked = [Request(request.prompt, SampleSpec(number, 12)) for number, request in enumerate(make_requests(6))]
+    batch = ContinuousBatch(session(model), sampler, stop_ids=(), alternatives=0)
+    events = []
+
+    def step() -> None:
+        events.extend(batch.sample())
+        batch.extend()
+
+    batch.admit(asked[:4])
+    step()
+    batch.cancel([7, 8])
+    assert len(batch) == 4
+    batch.cancel([0, 2])
+    assert len(batch) == 2
+    step()
+    batch.admit(asked[4:])
+    while len(batch):
+        step()
+        if len(events) > 25:
+            batch.cancel([5])
+    tokens, logprobs, reasons = collected(events)
+    assert {number: len(each) for number, each in tokens.items() if number not in reasons}.keys() == {0, 2, 5}
+    for request in asked:
+        expected = collected(
+            generate(session(model, cached=False), torch.tensor([request.prompt]), [request.spec], sampler)
+        )
+        number, length = request.spec.number, len(tokens[request.spec.number])
+        assert tokens[number] == expected[0][number][:length]
+        assert_close(torch.tensor(logprobs[number]), torch.tensor(expected[1][number][:length]), model=model)
+    batch.admit([])
+    batch.admit(asked[:1])
+    batch.cancel([0])
+    assert not len(batch)
+    batch.admit(asked[:1])
+    assert [event.id for event in batch.sample()] == tokens[0][:1]
+
+
+def test_rows_start_with_a_prefix_that_was_computed_before():
+    model, prompt, rest = make_model(context=32), list(range(9)), [30, 31]
+    prefix = SharedPrefix(model)
+    for part in (prompt[:4], prompt[4:]):
+        prefix.extend(part)
+    steps, plain, read = session(model), session(model), []
+    steps.share_prefix(prefix)
+    model.decoder.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].shape[1]))
+    found = steps.add([[*prompt, *rest], rest])
+    assert sorted(read) == [2, 2]
+    assert_close(found.last_logits, plain.add([[*prompt, *rest], rest]).last_logits, model=model)
+    steps.share_prefix(None)
+    steps.add([[*prompt, *rest]])
+    assert read[-1] == 11
+
+
+def test_samplers_choose_for_their_own_rows():
+    """Each with its own settings, in the order of the rows; their alternatives are as many as each asked for."""
+    model = make_model(context=32)
+    settings = [{"greedy": True}, {"temperature": 2.0, "seed": 1}, {"temperature": 0.5, "top_k": 3, "seed": 2}]
+    samplers = [Sampler.from_config(SamplingConfig(**each)) for each in settings]
+    asked = make_requests(7)
+    mixed = [
+        Request(request.prompt, replace(request.spec, settings=SampleSettings(samplers[number % 3], STOPS, number % 4)))
+        for number, request in enumerate(asked)
+    ]
+    events = list(generate_with_continuous_batching(session(model), mixed, Sampler(), batch_size=7))
+    found = collected(events)
+    for number, request in enumerate(asked):
+        expected = alone(model, request, samplers[number % 3])
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours[number] == (approx(theirs[number], model=model) if ours is found[1] else theirs[number])
+        best = [event.alternatives for event in events if isinstance(event, Token) and event.row == number]
+        assert {len(each) for each in best} == {number % 4}
 
 
 def test_no_requests_are_no_events():

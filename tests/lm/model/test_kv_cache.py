@@ -1,0 +1,81 @@
+"""The KV cache of a layer, against a concatenation of the same keys and values."""
+
+import random
+
+import pytest
+import torch
+
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+
+HEADS, HEAD = 2, 3
+
+
+def drawn(rows: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, HEADS, positions, HEAD), torch.randn(rows, HEADS, positions, HEAD)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_holds_what_was_added_to_the_rows_and_positions_that_are_left(seed):
+    chance, rows = random.Random(seed), 3
+    torch.manual_seed(seed)
+    cache, expected = LayerKVCache(), drawn(rows, 0)
+    for _ in range(25):
+        new, before = drawn(rows, chance.randint(1, 9)), cache.length
+        joined = tuple(torch.cat(pair, 2) for pair in zip(expected, new, strict=True))
+        if before and chance.random() < 0.5:  # the caller writes into the buffers
+            cache.reserve(new[0].shape[2])
+            for buffer, written in zip(cache.buffers(), new, strict=True):
+                buffer[:, :, before : cache.length] = written
+        else:
+            assert all(map(torch.equal, cache.extend(*new), joined))
+        expected = joined
+        match chance.choice(["reorder", "select", "truncate", "move", "nothing"]):
+            case "reorder":
+                order = torch.tensor([chance.randrange(rows) for _ in range(rows)])
+                cache.reorder(order)
+                expected = tuple(each[order] for each in expected)
+            case "select":
+                places = torch.tensor([sorted(chance.sample(range(cache.length), cache.length // 2 + 1))] * rows)
+                places[0] = places[0].flip(0)
+                cache.select(places)
+                expected = tuple(
+                    torch.stack([row[:, own] for row, own in zip(each, places, strict=True)]) for each in expected
+                )
+            case "truncate":
+                length = chance.randint(1, cache.length + 2)
+                cache.truncate(length)
+                expected = tuple(each[:, :, :length] for each in expected)
+            case "move":
+                buffers = tuple(torch.full((rows, HEADS, cache.length + 4, HEAD), torch.nan) for _ in range(2))
+                cache.move_to(*buffers)
+                assert all(map(torch.Tensor.is_set_to, cache.buffers(), buffers))
+                assert not any(buffer[:, :, cache.length :].any() for buffer in buffers)
+        assert cache.length == expected[0].shape[2]
+        assert all(map(torch.equal, cache.keys_and_values(), expected))
+
+
+def test_buffers_grow_seldom():
+    """An encoder output has no spare capacity; what grows has twice what it needs."""
+    cache, sizes = LayerKVCache(), set()
+    for _ in range(1000):
+        cache.extend(*drawn(1, 1))
+        sizes.add(cache.buffers()[0].shape[2])
+    assert sorted(sizes) == [1, 64, 128, 256, 512, 1024]
+
+
+def test_rows_with_the_same_sources_keep_the_attention_to_them():
+    cache = DecoderCache([LayerKVCache() for _ in range(2)])
+    for layer in (*cache.self_attention, *cache.cross_attention):
+        layer.extend(*drawn(2, 4))
+    (own, _), (cross, _) = cache.self_attention[1].keys_and_values(), cache.cross_attention[1].keys_and_values()
+    assert cache.length == 4
+    rows = torch.tensor([1, 0])
+    cache.reorder(rows, same_sources=True)
+    assert torch.equal(cache.self_attention[1].keys_and_values()[0], own[rows])
+    assert torch.equal(cache.cross_attention[1].keys_and_values()[0], cross)
+    cache.reorder(rows)
+    assert torch.equal(cache.cross_attention[1].keys_and_values()[0], cross[rows])
+    cache.truncate(3)
+    cache.select(torch.tensor([[2, 0], [1, 2]]))
+    for layer, before in ((cache.self_attention[0], 2), (cache.cross_attention[0], 4)):
+        assert layer.length == before
