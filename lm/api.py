@@ -433,7 +433,8 @@ def export(
         InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    exporting.export_run(Path(run), Path(out), ExportConfig(to=to, type=number_type))
+    config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
+    exporting.export_run(Path(run), Path(out), config)
 
 
 def merge(run: PathLike, out: PathLike) -> None:

@@ -1,10 +1,13 @@
 """A log loses no complete line, whatever is in it and whatever happens while it is cut."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from cli.console.curves import plot_curves
+from lm.config.run_config import RunConfig, RunPlan
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.run_log import RunLog
@@ -28,6 +31,84 @@ def log(tmp_path) -> RunLog:
 
 def entries(log: RunLog) -> list[dict]:
     return [json.loads(line) for line in log.metrics.read_text().split("\n")[:-1]]
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_what_an_entry_holds(tmp_path):
+    log = RunLog(tmp_path)
+    log.log_step(Step(3, 2.5, 0.1, 1.5, 64, 1e6, 0.5), epoch=0.25)
+    log.log_step(Step(4, 2.5, 0.1, 1.5, 64, 1e6, 0.25, nll=2.0), epoch=0.5)
+    log.log_event(Evaluation(4, 1.5, 2.0, 64, 0.125, is_best=True, expert_use={"0": [0.5, 0.5]}))
+    log.log_event(Sample(4, "the", "owl"))
+    step = {"loss": 2.5, "learning_rate": 0.1, "gradient_norm": 1.5, "tokens": 64}
+    evaluation = Evaluation(4, 1.5, 2.0, 64, 0.125, is_best=True).metrics
+    assert read(log.metrics) == [
+        {"step": 3, **step, "epoch": 0.25}, {"step": 4, **step, "nll": 2.0, "epoch": 0.5},
+        {"step": 4, **evaluation, "validation_expert_use": {"0": [0.5, 0.5]}},
+        {"step": 4, "prompt": "the", "sample": "owl"},
+    ]  # fmt: skip
+    assert read(log.timings) == [
+        {"step": 3, "seconds": 0.5, "tokens_per_second": 128}, {"step": 4, "seconds": 0.25, "tokens_per_second": 256},
+        {"step": 4, "evaluation_seconds": 0.125},
+    ]  # fmt: skip
+    silent = RunLog(tmp_path / "other", writes=False)
+    silent.log_step(Step(3, 2.5, 0.1, 1.5, 64, 1e6, 0.5), epoch=0.25)
+    assert not (tmp_path / "other").exists()
+
+
+def test_each_setting_and_each_change_has_a_reason(tmp_path):
+    log = RunLog(tmp_path)
+    plan = RunPlan(data="tokens", data_key="key", steps=9, device="cpu", dtype="float32", threads=2, processes=1)
+    config = RunConfig(label_completions=("a", "b"), plan=plan)
+    log.log_decisions(0, config, {"training.steps": "budget", "plan.steps": "budget"})
+    reasons = {name: entry["by"] for entry in read(log.decisions) for name in entry["chosen"]}
+    values = {name: value for entry in read(log.decisions) for name, value in entry["chosen"].items()}
+    assert {entry["step"] for entry in read(log.decisions)} == {0}
+    assert len(reasons) == sum(len(entry["chosen"]) for entry in read(log.decisions))
+    expected = {
+        "training.steps": "budget", "plan.steps": "budget", "training.seed": "given", "model.d_model": "given",
+        "preset": "given", "label_completions": "corpus", "plan.data": "corpus", "plan.data_key": "corpus",
+        "plan.device": "hardware", "plan.dtype": "speed measured", "plan.threads": "speed measured",
+        "plan.processes": "launcher", "plan.budget_seconds": "length",
+    }  # fmt: skip
+    assert {name: reasons[name] for name in expected} == expected
+    assert (values["plan.steps"], values["model.d_model"]) == (9, config.model.d_model)
+    log.log_changes(3, config, config, by="nothing")
+    longer = dataclasses.replace(config, plan=dataclasses.replace(plan, steps=12))
+    log.log_changes(4, config, longer, by="resumed")
+    assert read(log.decisions)[-1] == {"step": 4, "by": "resumed", "chosen": {"plan.steps": 12}}
+    assert [log.last_reason(name) for name in ("plan.steps", "training.steps", "plan.nothing")] == [
+        "resumed", "budget", None,
+    ]  # fmt: skip
+    log.clear()
+    assert not log.decisions.exists()
+
+
+def test_the_evaluation_of_the_step_that_a_run_resumes_at_is_kept_unless_it_comes_again(log):
+    assert [log.last_validation_loss(step) for step in (9, 10, 20)] == [None, 1.5, 1.5]
+    log.truncate(10)
+    assert [sorted(entry.keys() & {"loss", "sample"}) for entry in entries(log)[-3:]] == [["loss"], [], ["sample"]]
+    log.truncate(10, evaluation_due=True)
+    assert [entry["step"] for entry in entries(log)] == list(range(1, 11))
+    assert [entry["step"] for entry in read(log.timings)] == list(range(1, 11))
+    assert log.last_validation_loss(20) is None
+
+
+def test_a_log_is_as_before_once_its_backup_is_restored(log):
+    before = log.metrics.read_bytes(), log.timings.read_bytes()
+    log.back_up()
+    log.truncate(5)
+    assert (log.metrics.read_bytes(), log.timings.read_bytes()) != before
+    log.restore_backup()
+    assert (log.metrics.read_bytes(), log.timings.read_bytes()) == before
+    log.back_up()
+    log.truncate(5)
+    log.discard_backup()
+    log.restore_backup()
+    assert len(entries(log)) == 5
 
 
 def test_numbers_that_json_does_not_have_are_null(log, tmp_path):

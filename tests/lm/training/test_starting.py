@@ -1,6 +1,7 @@
 """A new run has a folder of its own and starts from weights that fit; one process at a time trains in it."""
 
 import dataclasses
+import json
 import threading
 
 import pytest
@@ -49,6 +50,11 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     with pytest.raises(UsageError, match="finished after 12 steps"):
         resume_run(run.folder)
     assert sums(run) == before
+
+
+def test_decisions_are_logged_before_the_first_step(make_run):
+    lines = (make_run().folder / "decisions.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == {0}
 
 
 def test_a_corpus_shorter_than_a_window_is_named(make_run):

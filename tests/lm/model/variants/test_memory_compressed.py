@@ -101,6 +101,20 @@ def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
         assert_close(one, other, model=layer)
 
 
+def test_a_chunk_is_recomputed_with_the_dropout_that_it_had(monkeypatch):
+    monkeypatch.setattr(memory_compressed, "_MAX_SAVED_SCORES", 20)
+    layer = layer_of(attention_dropout=0.3).train()
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return layer(x, AttentionInputs(Mask.causal()))
+
+    x = torch.randn(1, 11, 16, dtype=torch.float64, requires_grad=True)
+    assert not torch.equal(compute(x), layer.eval()(x, AttentionInputs(Mask.causal())))
+    layer.train()
+    assert torch.autograd.gradcheck(compute, x, fast_mode=True)
+
+
 def test_weights_are_shown_where_the_positions_are():
     config = ModelConfig(
         vocab_size=9, d_model=16, n_heads=4, n_layers=2, n_encoder_layers=2, attention="compressed", init_std=0.5
