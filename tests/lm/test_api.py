@@ -78,8 +78,8 @@ def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, cap
     """The total of all files, whatever the batch."""
     folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("byte").with_chat_template(), context_length=64)
     for number, replies in enumerate((["It sat."], ["It ran.", "Who?", "The fox did."])):
-        turns = [[{"role": "user", "content": "The owl"}, {"role": "assistant", "content": reply}] for reply in replies]
-        lines = [json.dumps({"messages": each}) for each in turns]
+        chats = [[{"role": "user", "content": "The owl"}, {"role": "assistant", "content": reply}] for reply in replies]
+        lines = [json.dumps({"messages": each}) for each in chats]
         (tmp_path / f"chats{number}.jsonl").write_text("\n".join(lines))
     files = [tmp_path / f"chats{number}.jsonl" for number in range(2)]
     assert run(["perplexity", str(folder), *map(str, files), "--json"]) == 0
