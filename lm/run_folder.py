@@ -10,6 +10,7 @@ RUN/base.safetensors             a hard link to those weights, or a copy of them
 RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind
                                  of model that it was elsewhere
 RUN/ancestors.json               training data of the runs whose weights it started from, newest first
+RUN/sources.json                 the folders and globs of its corpus, and the files that were in them
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
@@ -29,7 +30,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,7 +49,7 @@ CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 DECISIONS = "decisions.jsonl"
 BEST, LAST, BASE, ORIGIN = "best", "last", "base", "origin"
-ANCESTORS = "ancestors.json"
+ANCESTORS, SOURCES = "ancestors.json", "sources.json"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
@@ -69,6 +70,7 @@ _INITIAL_FILES = {
     BASE_WEIGHTS,
     ORIGIN,
     ANCESTORS,
+    SOURCES,
 }
 
 
@@ -200,6 +202,19 @@ def load_ancestors(path: Path) -> list[TrainingDataRecord]:
         values = files.read_json(_run_of(path) / ANCESTORS)["trained_on"]
         return [TrainingDataRecord(**value) for value in values]
     return []
+
+
+def record_sources(run: Path, patterns: Sequence[str], names: Sequence[str]) -> None:
+    """Record the folders and globs of a run's corpus, and the names of the files in them."""
+    files.write_json(run / SOURCES, {"patterns": patterns, "files": names})
+
+
+def load_sources(run: Path) -> tuple[list[str], list[str]]:
+    """Return what `record_sources` recorded; empty lists if the record is missing or damaged."""
+    with contextlib.suppress(InputError, KeyError, TypeError):
+        values = files.read_json(run / SOURCES)
+        return list(values["patterns"]), list(values["files"])
+    return [], []
 
 
 def _run_of(path: Path) -> Path:

@@ -41,13 +41,17 @@ from lm.run_folder import (
     find_checkpoint,
     find_missing_last,
     find_run,
+    is_log,
     is_run,
     list_checkpoints,
     load_config,
+    load_sources,
     load_state,
     record_parent_run,
+    record_sources,
     refuse_existing,
 )
+from lm.text.text_files import STDIN, find_text_files
 from lm.training import events, step_timing
 from lm.training.compiling import check_compiler
 from lm.training.initial_weights import (
@@ -293,8 +297,7 @@ class Trainer:
             data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
         lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
         written = {} if lengths else _saved_length(path)
-        if "budget" in lengths:
-            check_startup(lengths["budget"], self._seconds_elapsed())
+        check_startup(lengths.get("budget"), self._seconds_elapsed())
         run = resume_run(
             path,
             data=data,
@@ -368,8 +371,7 @@ class Trainer:
                 chosen, speed, data = self._fit_to_speed(chosen, prepared, data)
             elif from_run is None:
                 chosen = resolve.fit_to_steps(chosen, data)
-            if chosen.config.training.budget is not None:
-                check_startup(chosen.config.training.budget, self._seconds_elapsed())
+            check_startup(chosen.config.training.budget, self._seconds_elapsed())
             planned = plan_run(
                 chosen.config,
                 prepared,
@@ -398,6 +400,7 @@ class Trainer:
             )
             if from_run is not None:
                 record_parent_run(folder, from_run)
+            _record_sources(run, corpus)
         yield Started(run, is_tuned=from_run is not None)
         return run
 
@@ -531,12 +534,38 @@ def _check_parent(path: Path, corpus: TrainingCorpus) -> Iterator[events.Trainin
             yield events.TrainingWarning(0, problem)
 
 
+def _record_sources(run: Run, corpus: TextCorpus | PairCorpus) -> None:
+    """Record what is in the folders and globs of a text corpus, so that files that are added later are noticed."""
+    names = corpus.names if isinstance(corpus, TextCorpus) and not corpus.prepared else ()
+    if patterns := [name for name in names if name != STDIN and not Path(name).is_file()]:
+        record_sources(run.folder, patterns, _list_sources(patterns, run.config))
+
+
 def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
-    """Warn if files have changed since the tokens of a resumed run were prepared."""
-    if changed := list_changed_sources(Path(run.plan.data)):
-        text = "changed since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
-        advice = Advice(f"{list_some(changed, limit=_MAX_NAMED)}: {text}", settings=(f"from_run={run.folder}",))
-        yield events.TrainingWarning(run.state.step, advice)
+    """Warn if files have changed, or were added, since the tokens of a resumed run were prepared."""
+    for change, names in (
+        ("changed", list_changed_sources(Path(run.plan.data))),
+        ("added", _list_added_sources(run)),
+    ):
+        text = "since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
+        named = f"{list_some(names, limit=_MAX_NAMED)}: {change}"
+        if names:
+            yield events.TrainingWarning(
+                run.state.step, Advice(f"{named} {text}", settings=(f"from_run={run.folder}",))
+            )
+
+
+def _list_added_sources(run: Run) -> list[str]:
+    """Return the files that were added to the folders and globs of a run's corpus."""
+    patterns, names = load_sources(run.folder)
+    with contextlib.suppress(InputError):  # a folder is gone
+        return sorted({*_list_sources(patterns, run.config)} - {*names})
+    return []
+
+
+def _list_sources(patterns: Sequence[str], config: RunConfig) -> list[str]:
+    """Return the names of the files in folders and globs, without the logs of runs in them."""
+    return [file.name for file in find_text_files(patterns, config.data, config.files) if not is_log(file.path)]
 
 
 def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:

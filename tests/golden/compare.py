@@ -98,6 +98,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train|prepare)/(questions|labels|classifier|bert-classifier)/.*:repetition",
         "copies among labelled examples are counted; new",
     ),
+    (r"(^|/)sources\.json:", "new file: what was in the folders of the corpus"),
     (r"(^|/)ancestors\.json:", "new file: the text that earlier runs were trained on"),
     (r"(config\.json:|command \d+:config\.)label_completions$", "labels of decoders are recorded; new"),
     (
