@@ -16,7 +16,7 @@ from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.chat import Chat, fit_into_context
+from lm.decoding.chat import Chat
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession
 from lm.errors import InputError, UsageError
@@ -140,25 +140,6 @@ def test_the_oldest_turns_are_dropped_and_the_system_prompt_stays(chats):
         assert ("The owl number 0" in text) == (chat.dropped == 0)
     assert chat.dropped > 0
     assert len(chat.messages) == 25  # what is dropped is still saved
-
-
-@pytest.mark.parametrize("dropped", [0, 3])
-@pytest.mark.parametrize("lengths", [[1] * 12, [9] * 12, [1, 9, 1, 30, 2, 5, 8, 1, 9, 3], [40, 1], [2]])
-def test_as_few_turns_as_needed_are_dropped(lengths, dropped):
-    """Compared with a search turn by turn; the system prompt has 4 tokens, and the last message stays."""
-    context = 64
-    turns = [Message(role, text) for length in lengths for role, text in (("user", "x" * length), ("assistant", "y"))]
-    messages = [Message("system", "s" * 4), *turns[:-1]]
-
-    def encode(some):
-        return [0] * sum(len(each.content) for each in some)
-
-    prompt, found = fit_into_context(messages, encode, context=context, max_tokens=1000, dropped=dropped)
-    sizes = [4 + sum(lengths[number:]) + len(lengths) - 1 - number for number in range(len(lengths))]
-    first = min(dropped, len(lengths) - 1)
-    fits = [number for number in range(first, len(lengths)) if sizes[number] <= (48 if number == first else 32)]
-    assert found == (fits[0] if fits else len(lengths) - 1)
-    assert len(prompt) == sizes[found]
 
 
 def test_a_message_beyond_the_context_is_refused_and_left_out(chats):

@@ -1,0 +1,155 @@
+"""Chats with a model that was never trained: which turns it reads, and which messages stay."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.batching import Finish, Token
+from lm.decoding.chat import Chat, fit_into_context
+from lm.decoding.generator import Generator
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from lm.text.conversations import Message
+from tests.cli.small_runs import make_tokenizer
+
+CONTEXT = 96
+
+
+@functools.cache
+def model() -> DecoderOnly:
+    tokenizer = make_tokenizer("byte").with_chat_template()
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=CONTEXT, d_model=16, n_layers=1, n_heads=2,
+                         init_std=0.3)  # fmt: skip
+    built = build_model(config, seed=3).eval()
+    assert isinstance(built, DecoderOnly)
+    return built
+
+
+def open_chat(*messages: Message, has_template: bool = True, **settings) -> Chat:
+    tokenizer = make_tokenizer("byte")
+    letters = tuple(f"{token}=30" for token in tokenizer.encode("abcdefgh"))
+    config = SamplingConfig(**{"seed": 1, "max_tokens": 6, "logit_bias": letters, **settings})
+    return Chat(
+        Generator(model(), tokenizer.with_chat_template() if has_template else tokenizer, config), messages=messages
+    )
+
+
+def say(chat: Chat, text: str) -> str:
+    return "".join(event.text for event in chat.reply(text))
+
+
+@pytest.mark.parametrize("max_tokens", [1000, 5])
+@pytest.mark.parametrize("system", [[Message("system", "s" * 4)], []], ids=["system", "none"])
+@pytest.mark.parametrize("dropped", [0, 3])
+@pytest.mark.parametrize(
+    "lengths", [[1] * 12, [9] * 12, [1, 9, 1, 30, 2, 5, 8, 1, 9, 3], [40, 1], [2], [42, 1], [56, 1]]
+)
+def test_as_few_turns_as_needed_are_dropped(lengths, dropped, system, max_tokens):
+    """Compared with a search turn by turn; the system prompt has 4 tokens, and the last message stays."""
+    context = 64
+    turns = [Message(role, text) for length in lengths for role, text in (("user", "x" * length), ("assistant", "y"))]
+
+    def encode(some):
+        return [0] * sum(len(each.content) for each in some)
+
+    prompt, found = fit_into_context(
+        [*system, *turns[:-1]], encode, context=context, max_tokens=max_tokens, dropped=dropped
+    )
+    sizes = [4 * len(system) + sum(lengths[number:]) + len(lengths) - 1 - number for number in range(len(lengths))]
+    first, most = min(dropped, len(lengths) - 1), 48 if max_tokens > 16 else 59
+    fits = [number for number in range(first, len(lengths)) if sizes[number] <= (most if number == first else 32)]
+    assert found == (fits[0] if fits else len(lengths) - 1)
+    assert len(prompt) == sizes[found]
+
+
+def test_a_prompt_leaves_room_for_one_token_at_least():
+    def fit(length: int) -> int:
+        return len(fit_into_context([Message("user", "x" * length)], lambda some: [0] * len(some[0].content),
+                                    context=64, max_tokens=5)[0])  # fmt: skip
+
+    assert fit(63) == 63
+    with pytest.raises(UsageError, match="it has 64 tokens, and the context is 64"):
+        fit(64)
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_a_reply_is_that_to_the_whole_conversation(has_template):
+    """The cache of earlier turns changes none, and each reply has random numbers of its own."""
+    chat, messages = open_chat(has_template=has_template), []
+    for number, text in enumerate(("ab", "abc", "b")):
+        again = open_chat(*messages, has_template=has_template)
+        for _ in range(number):
+            say(again, "x")
+            again.undo()
+        assert say(chat, text) == say(again, text)
+        assert chat.messages == again.messages
+        assert [message.role for message in chat.messages] == ["user", "assistant"] * (number + 1)
+        messages = list(chat.messages)
+    retried = chat.undo()
+    assert retried == "b"
+    assert chat.messages == messages[:-2]
+
+
+def test_a_reply_ends_where_the_context_ends():
+    chat, text = open_chat(max_tokens=90), "a" * 50
+    length = len(chat.template.encode(chat.generator.tokenizer, [Message("user", text)]))
+    events = list(chat.reply(text))
+    assert sum(isinstance(event, Token) for event in events) == CONTEXT - length
+    assert isinstance(events[-1], Finish)
+    assert events[-1].reason == "length"
+
+
+def test_a_stop_string_ends_a_reply_and_so_does_the_next_turn_of_a_transcript():
+    """Of a model that has learned no conversations, and is made to write one here."""
+    whole = say(open_chat(), "ab")
+    assert say(open_chat(stop=(whole[2:4],)), "ab") == whole[: whole.index(whole[2:4])]
+    spelled = tuple(f"{pair}=99" for pair in ("a\n", "\nU", "Us", "se", "er", "r:"))
+    settings = {"logit_bias": ("a=50", *spelled), "max_tokens": 8}
+    assert say(open_chat(has_template=False, **settings), "ab") == "a"
+    assert say(open_chat(**settings), "ab") == "a\nUser:a"
+
+
+def test_the_system_prompt_is_replaced_or_removed():
+    chat = open_chat(Message("user", "a"), Message("assistant", "b"))
+    assert chat.system is None
+    for text in ("Be brief.", "Be kind."):
+        chat.system = text
+        assert (chat.system, chat.messages[0]) == (text, Message("system", text))
+        assert len(chat.messages) == 3
+    chat.system = None
+    assert chat.messages == [Message("user", "a"), Message("assistant", "b")]
+    assert chat.undo() == "a"
+    assert chat.undo() is None
+    chat.system = "Be brief."
+    assert chat.undo() is None
+    assert chat.system == "Be brief."
+
+
+def test_a_reply_that_is_broken_off_stays_and_one_that_never_came_takes_its_message_along():
+    chat = open_chat()
+    events = chat.reply("ab")
+    first = next(events)
+    events.close()
+    assert chat.messages == [Message("user", "ab"), Message("assistant", first.text)]
+    with pytest.raises(UsageError, match="the message is too long"):
+        say(chat, "a" * 2 * CONTEXT)
+    assert len(chat.messages) == 2
+    expected = say(open_chat(*chat.messages), "c")
+    assert len(expected) == 6
+
+
+def test_only_new_tokens_are_read():
+    read, chat = [], open_chat()
+    say(chat, "ab")
+    handle = model().decoder.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].shape[1]))
+    try:
+        say(chat, "abc")
+    finally:
+        handle.remove()
+    whole = chat.template.encode(chat.generator.tokenizer, chat.messages[:3])
+    before = chat.template.encode(chat.generator.tokenizer, chat.messages[:1])
+    assert read[0] <= len(whole) - len(before)
