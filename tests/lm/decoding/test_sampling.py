@@ -465,3 +465,9 @@ def test_log_normaliser_has_the_bits_of_logsumexp_and_is_nan_if_not_finite(vocab
         logits[row, -1] = value
     logits[2] = -torch.inf
     assert log_normaliser(logits).isnan().tolist() == [True] * 3 + [False] * 6
+
+
+def test_nearly_all_of_the_probability_is_all_tokens_though_their_sum_may_be_rounded_down():
+    for seed in range(20):
+        logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(keep_typical(logits, 1 - 1e-12), logits)

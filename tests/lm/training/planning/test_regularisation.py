@@ -1,5 +1,7 @@
 """What keeps a model from memorising what it sees many times."""
 
+from itertools import product
+
 import pytest
 
 from lm.training.planning.regularisation import (
@@ -45,14 +47,14 @@ def test_with_two_passes_a_batch_follows_the_square_root_of_the_tokens_if_it_may
     assert regularised(10, parameters=30).batch_fraction == 1
 
 
-@pytest.mark.parametrize("can_shrink_batch", [True, False])
-@pytest.mark.parametrize("learning_rate", [0.001, 0.02])
-@pytest.mark.parametrize("steps", [300, 3000, 30_000])
-@pytest.mark.parametrize("epochs", [8, 20])
-def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs, can_shrink_batch):
-    found = regularised(epochs, steps=steps, learning_rate=learning_rate, can_shrink_batch=can_shrink_batch)
-    forgettings = found.weight_decay * learning_rate * steps / found.forward_passes / found.batch_fraction
-    assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
+def test_weights_are_forgotten_as_often_however_long_the_run():
+    limits = 0
+    for epochs, steps, rate, shrinks in product((8, 20), (300, 3000, 30_000), (0.001, 0.02), (True, False)):
+        found = regularised(epochs, steps=steps, learning_rate=rate, can_shrink_batch=shrinks)
+        forgettings = found.weight_decay * rate * steps / found.forward_passes / found.batch_fraction
+        limits += found.weight_decay in {0.1, 2.0}
+        assert found.weight_decay in {0.1, 2.0} or forgettings == pytest.approx(14, rel=0.05)
+    assert limits < 18
 
 
 @pytest.mark.parametrize("steps", [1, 10, 1e6])
