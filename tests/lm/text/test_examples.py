@@ -45,6 +45,22 @@ def test_a_bad_line_is_named(line, message, tmp_path):
         list(found.examples())
 
 
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("text", "label")])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
+def test_the_usual_names_make_rows_of_any_format_examples(tmp_path, suffix, names):
+    path, row, delimiter = tmp_path / f"task.{suffix}", {"n": "1", names[0]: "a", names[1]: "b"}, "\n"
+    separator = {"csv": ",", "tsv": "\t"}.get(suffix)
+    path.write_text(
+        json.dumps([row] if suffix == "json" else row)
+        if separator is None
+        else "".join(separator.join(cells) + "\n" for cells in (row, row.values()))
+    )
+    (file,) = find_text_files([str(path)], DataConfig(supervised=True))
+    assert file.holds_examples
+    assert file.label_fields is None
+    assert [each.texts for each in file.examples()] == [("a", "b" if names[0] == "prompt" else delimiter + "b")]
+
+
 def test_the_fields_of_text_and_label_are_named(tmp_path):
     path = tmp_path / "task.jsonl"
     path.write_text('{"body": "good", "score": 5}\n{"body": "bad", "score": 1}\n')

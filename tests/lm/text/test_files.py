@@ -166,7 +166,7 @@ def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_
 
 @pytest.mark.parametrize("offset", [0, 1, 7])
 def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path, offset):
-    (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more")
+    (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more, not in UTF-8: \xff")
     (file,) = find_text_files([str(tmp_path / "a.txt")])
     with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
         read(file)
