@@ -1,6 +1,7 @@
 """`lm translate`: each line of input has its lines of output, in order."""
 
 import io
+import itertools
 import json
 import os
 import pty
@@ -184,4 +185,23 @@ def test_json_is_one_line_for_each(capsys):
 def test_watching_changes_nothing(capsys, shown):
     results = [translated(str(number), "x") for number in range(5)]
     assert list(with_progress(iter(results), shown=shown)) == results
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "notes"),
+    [
+        (6, ["2 lines, 0.2 lines/s", "4 lines, 0.2 lines/s", "4 lines in 30.0 s, 0.2 lines/s"]),
+        (10, ["2 lines, 0.1 lines/s", "4 lines, 0.1 lines/s", "4 lines in 50.0 s, 0.1 lines/s"]),
+        (11, [f"{n} line{'s' * (n > 1)}, 0.1 lines/s" for n in (1, 2, 3, 4)] + ["4 lines in 55.0 s, 0.1 lines/s"]),
+        (2, []),
+    ],
+)
+def test_a_pipe_sees_a_line_when_ten_seconds_have_passed(capsys, monkeypatch, seconds, notes):
+    """By a clock that a line of input advances."""
+    results = [translated("owl", "Eule")] * 4
+    monkeypatch.setattr("time.perf_counter", itertools.count(0, seconds).__next__)
+    assert list(with_progress(iter(results), shown=True)) == results
+    assert capsys.readouterr().err.splitlines() == notes
+    assert list(with_progress(iter(results), shown=False)) == results
     assert capsys.readouterr().err == ""

@@ -101,6 +101,30 @@ def engines(dtype: str) -> EnginePlan:
     return EnginePlan(model, "rows", TorchEngine(model), None, {}, "no code is compiled yet")
 
 
+def test_prefill_ends_with_the_first_token_and_the_speed_is_that_of_the_rest(capsys, monkeypatch):
+    clock = iter([100.0, 102.0, 106.0])
+    monkeypatch.setattr("time.perf_counter", clock.__next__)
+    watch = GenerationTimer()
+    watch.record_token()
+    watch.record_token()
+    watch.report(2, Sampler(greedy=True), AcceptanceStats(), engines=engines("float32"))
+    assert capsys.readouterr().err.startswith("2 tokens, 0 tokens/s after 2.0 s of prefill, ")  # half a token a second
+    clock = iter([0.0, 0.5, 4.5])
+    monkeypatch.setattr("time.perf_counter", clock.__next__)
+    watch = GenerationTimer()
+    watch.record_token()
+    watch.report(20, Sampler(greedy=True), AcceptanceStats(), engines=engines("float32"))
+    told = capsys.readouterr().err
+    assert told.startswith("20 tokens, 5 tokens/s after 0.5 s of prefill, ")
+    assert "draft" not in told
+
+
+def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
+    screen = terminal(80)
+    TextWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()
+    assert screen.getvalue() == "\x1b[1ma␇\x1b[0mb␛\n"
+
+
 def test_the_timer_reports_dtype_and_seed(capsys):
     watch = GenerationTimer()
     watch.record_token()

@@ -65,6 +65,7 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
             for surrogate in "\ud800\udce9\udfff":
                 with pytest.raises(UsageError, match=f"{described.name} is not valid UTF-8"):
                     described.check(surrogate if described.kind is str else ["one", f"caf{surrogate}"])
+            described.check("café 狐" if described.kind is str else ["café 狐"])
 
 
 COUNTS_FROM_ZERO = {"global_blocks", "random_blocks", "warmup_steps", "bleu_sentences", "seed", "max_length_extra"}

@@ -64,9 +64,46 @@ def test_a_whole_number_is_a_number_too():
     assert RunConfig.from_dict(values, where="config.json").plan.budget_seconds == 60
 
 
-def test_another_format_version_is_refused():
-    with pytest.raises(UsageError, match="config.json: format version 999"):
-        RunConfig.from_dict({**RunConfig().to_dict(), "format_version": 999}, where="config.json")
+def test_the_format_version_is_1_and_another_one_is_refused():
+    values = RunConfig().to_dict()
+    assert values["format_version"] == 1
+    for version, message in ((2, "2 is from a newer lm; this one reads up to 1"), (0, "0 is not 1"), (None, "None is")):
+        with pytest.raises(UsageError, match=f"config.json: format version {message}"):
+            RunConfig.from_dict({**values, "format_version": version}, where="config.json")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"source": ("-",), "target": ("-",)}, "stdin .* stands for one file only"),
+        ({"source": ("a",)}, "source and target go together"),
+        ({"target": ("a",)}, "source and target go together"),
+        ({"source": ("a",), "target": ("b",), "validation_source": "c"}, "validation sources and targets go together"),
+        ({"text": ("a",), "heads": ("h",)}, "dependency heads need sources"),
+        ({"source": ("a",), "target": ("b",), "heads": ("h",), "validation_source": "c", "validation_target": "d"},
+         "give dependency heads of the validation sources too"),
+        ({"source": ("a",), "target": ("b",), "validation_heads": "h"}, "dependency heads of validation sources need"),
+        ({"text": ("a",), "pairs": ("b",)}, "a run learns from a text or from pairs"),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_go_together_are_refused(files, message):
+    with pytest.raises(UsageError, match=message):
+        DataFiles(**files)
+
+
+def test_files_that_go_together():
+    both = {"source": ("a",), "target": ("-",), "heads": ("h",)}
+    assert DataFiles(**both).are_pairs
+    assert DataFiles(**both, validation_source="c", validation_target="d", validation_heads="e").are_pairs
+    assert DataFiles(pairs=("-",), heads=("h",)).are_pairs
+    assert not DataFiles(text=("-",)).are_pairs
+
+
+def test_bidirectional_runs_and_imported_models_have_language_tags():
+    translation = build_run_config("translation")
+    assert not translation.has_language_tags
+    assert build_run_config("translation", {"parallel": {"bidirectional": True}}).has_language_tags
+    assert dataclasses.replace(translation, preset=None).has_language_tags
 
 
 def test_a_model_with_experts_is_not_compiled():

@@ -53,6 +53,13 @@ def test_distribution_is_that_of_the_paper(word, dropout):
         assert abs(drawn[segmentation] / draws - probability) < 5 * deviation + 1e-9
 
 
+def test_a_token_is_split_into_its_letters_unless_one_is_no_token_or_it_is_whole():
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "ax": 3, "ba": 5}  # no token is number 4
+    merges = DropoutMerges(vocabulary, [], whole=[5])
+    words = RaggedArray.from_rows([[2, 3], [5], [4, 0]])
+    assert [merges.characters(words).row(number).tolist() for number in range(3)] == [[0, 1, 3], [5], [4, 0]]
+
+
 def words_of(tokenizer: Tokenizer, text: str) -> RaggedArray:
     ids, numbers = tokenizer.encode_words([text])[0]
     ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(ids))
