@@ -16,6 +16,10 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
+    divide_threads,
+    free_gpu_memory,
+    inference_dtypes,
+    is_out_of_memory,
     measure_matmul_flops,
     measure_speedup,
     native_dtypes,
@@ -104,6 +108,37 @@ def test_windows_says_what_was_resident(monkeypatch):
 def test_a_gpu_says_whether_it_multiplies_in_bfloat16(monkeypatch, supported, types):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported)
     assert native_dtypes.__wrapped__("cuda") == ("float32", "bfloat16")[:types]
+
+
+def test_on_a_gpu_a_model_decodes_in_halves_too(monkeypatch):
+    monkeypatch.setattr(hardware, "native_dtypes", lambda device: ("float32", "bfloat16"))
+    assert inference_dtypes("cuda") == ("float32", "bfloat16", "float16", "int8")
+    assert inference_dtypes("cpu") == ("float32", "bfloat16", "int8")
+
+
+def test_memory_that_this_process_caches_is_free_too(monkeypatch):
+    for name, answer in {"mem_get_info": (100, 900), "memory_reserved": 30, "memory_allocated": 12}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    assert free_gpu_memory(Hardware("cuda", "float32", 1)) == 118
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True), (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), True), (RuntimeError("shapes"), False),
+    ],
+)  # fmt: skip
+def test_an_error_says_whether_memory_ran_out(error, is_memory):
+    assert is_out_of_memory(error) is is_memory
+
+
+def test_processes_divide_the_threads(monkeypatch):
+    monkeypatch.setattr(hardware, "MAX_THREADS", 8)
+    shared = {(None, 2): 4, (None, 3): 2, (7, 2): 3, (7, 9): 1, (5, 1): 5}
+    assert {
+        given: divide_threads(HardwareConfig(threads=given[0]), given[1]).threads for given in shared
+    } == shared  # fmt: skip
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("linux", 3000 * 1024), ("darwin", 3000)])

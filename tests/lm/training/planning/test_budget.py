@@ -157,6 +157,14 @@ def test_what_may_be_spent_on_all_that_is_not_training(budget, seconds):
     assert evaluation_reserve(budget) == pytest.approx(seconds)
 
 
+def test_processes_divide_the_time_of_steps_and_evaluations():
+    speed = TrainingSpeed(3.0, EvaluationCost(6.0, 1.5), Hardware("cpu", "float32", 1), evaluation_seconds=9.0)
+    assert speed.scaled_to(1) == speed
+    found = speed.scaled_to(3)
+    assert (found.step_seconds, found.evaluation_cost) == (1.0, EvaluationCost(2.0, 0.5))
+    assert (found.hardware, found.evaluation_seconds) == (speed.hardware, 9.0)
+
+
 def test_what_is_left_is_what_was_given_less_the_time_since(time):
     clock = BudgetClock(80.0, spent=20.0)
     assert clock.seconds_left == 80
