@@ -1,6 +1,9 @@
 """The stages that choose what a specification leaves open, and what each says that it chose."""
 
+import dataclasses
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,18 +13,22 @@ from lm.config.presets import build_run_config
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
 from lm.hardware import Hardware
+from lm.optim.optimizers import training_state_bytes
 from lm.training.loop import train
 from lm.training.planning import budget as clock
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.planning.regularisation import count_useful_epochs
 from lm.training.planning.resolve import (
     Resolution,
+    add_plan,
     choose_evaluations,
     choose_size,
     choose_time,
     compute_steps,
+    fit_to_corpus,
     fit_to_speed,
     fit_to_steps,
+    probe_config,
     resolve_spec,
     should_choose_size,
     should_choose_time,
@@ -124,6 +131,139 @@ def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
         budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1e-4), steps=1000, limit=LIMIT
     )
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "epochs", "interval"),
+    [
+        (0.9, 0, 0),  # one at the end
+        (1.99, 0, 0),
+        (2.01, 0, 667),  # and one after two thirds: the last interval is half as long
+        (3.5, 0, 400),
+        (1e6, 0, 52),  # 20, and of many epochs one each
+        (1e6, 20.4, 52),
+        (1e6, 30.6, 33),
+        (25.5, 30.6, 41),
+    ],
+)
+def test_there_is_time_for_so_many_evaluations(budgeted, evaluations, epochs, interval):
+    """Each takes 2 s for the loss, and the time of writing its checkpoint at 150 MB/s."""
+    saved = training_state_bytes(budgeted.model, budgeted.training) / 150e6
+    chosen, each = choose_evaluations(
+        budgeted, EvaluationCost(2.0, 0.0), steps=1000, limit=evaluations * (2 + saved), epochs=epochs
+    )
+    assert each == pytest.approx(2 + saved)
+    assert chosen == {"evaluate_every": interval}
+
+
+@pytest.mark.parametrize(("limit", "sentences"), [(10, 100), (48, 100), (88, 200), (208, 500), (1000, 500)])
+def test_four_evaluations_may_translate_as_many_sentences_as_time_allows(budgeted, limit, sentences):
+    """Of 2 s for the loss, and a tenth of a second for a sentence."""
+    saved = training_state_bytes(budgeted.model, budgeted.training) / 150e6
+    chosen, each = choose_evaluations(budgeted, EvaluationCost(2.0, 0.1), steps=1000, limit=limit + 4 * saved)
+    assert chosen["bleu_sentences"] == sentences
+    assert each == pytest.approx(2 + saved + sentences / 10)
+
+
+def data_of(*, pairs: bool = False, conversations: bool = False, validation_bytes: int = 1000) -> Any:
+    """Return data of 5,000 tokens, an epoch of which takes 40 steps."""
+    return SimpleNamespace(
+        holds_pairs=pairs, holds_conversations=conversations, tokens=5000, steps_per_epoch=40,
+        validation_bytes=validation_bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "tokens"),
+    [(data_of(), 4.0, 40_000), (data_of(pairs=True), 12.5, 62_500), (data_of(conversations=True), 12.5, 62_500)],
+)
+def test_what_a_budget_is_enough_for(data, epochs, tokens):
+    """500 steps of 2 s, in a text of 10,000 tokens of 80 each."""
+    spec = run_spec("text.txt", budget="30m", context=16, batch_size=5, warmup_steps=70)
+    resolution = resolve_spec(spec)
+    speed = TrainingSpeed(2.0, EvaluationCost(5.0, 0.0), Hardware("cpu", "float32", 1))
+    open_ones = dataclasses.replace(resolution, is_regularised=False)
+    chosen, measured, forecast = fit_to_speed(open_ones, speed, data, seconds_left=1000.0, train_tokens=10_000)
+    assert (forecast.steps, forecast.step_seconds, forecast.epochs, forecast.tokens) == (500, 2.0, epochs, tokens)
+    assert (forecast.novelty, forecast.r_drop, forecast.max_steps, forecast.ngram_bits) == (1.0, 0.0, None, ())
+    assert not forecast.is_regularised
+    assert forecast.evaluation_limit == evaluation_reserve(1000.0) == 100
+    assert forecast.evaluation_seconds == measured.evaluation_seconds > 5
+    assert chosen.reasons["training.evaluate_every"] == "time of an evaluation"
+    assert chosen.config.training.patience is None
+    least = fit_to_speed(open_ones, speed, data, seconds_left=-1.0, train_tokens=10_000)[2]
+    assert least.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "validation_bytes", "is_patient", "warmup"),
+    [(500.0, 1000, False, 5), (1000.0, 1000, False, 10), (2000.0, 1000, True, 10), (2000.0, 0, False, 10)],
+)
+def test_a_plateau_is_waited_for_where_there_are_eight_evaluations_to_see_it(
+    seconds, validation_bytes, is_patient, warmup
+):
+    """An evaluation takes 20 s of the 10% that all of them may take; warm-up takes a tenth of few steps."""
+    resolution = resolve_spec(run_spec("text.txt", budget="30m", preset="tiny"))
+    speed = TrainingSpeed(10.0, EvaluationCost(20.0, 0.0), Hardware("cpu", "float32", 1))
+    chosen, _, forecast = fit_to_speed(
+        resolution, speed, data_of(validation_bytes=validation_bytes), seconds_left=seconds, train_tokens=10**9
+    )
+    patience = chosen.config.training.decay_patience, chosen.config.training.patience
+    assert patience == ((3, 2) if is_patient else (None, None))
+    assert forecast.steps == seconds / 10
+    assert chosen.config.training.warmup_steps == warmup
+    assert (chosen.reasons["training.warmup_steps"] == "steps in the budget") == (warmup < 10)
+
+
+def test_a_small_model_is_measured_on_the_hardware_of_the_run():
+    for pairs, depth, tokens in ((False, 4, 4096), (True, 3, 2048)):
+        files = {"source": "a.en", "target": "a.de"} if pairs else {}
+        corpus = () if pairs else ("text.txt",)
+        for portable in {False, not pairs}:
+            resolution = resolve_spec(run_spec(*corpus, budget="1m", threads=3, portable=portable, **files))
+            probe = probe_config(resolution, pairs=pairs)
+            assert (probe.model.n_layers, probe.training.batch_tokens, probe.hardware.threads) == (depth, tokens, 3)
+            assert bool(probe.model.n_encoder_layers) == pairs
+            assert ("portable" in str(probe.preset)) == portable
+    one_stack = resolve_spec(run_spec(source="a.en", target="a.de", decoder_only=True, budget="1m"))
+    assert probe_config(one_stack, pairs=True).model.decoder_only
+
+
+def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
+    tokenizer, other = (SimpleNamespace(vocab_size=size, has_same_ids=lambda one, size=size: one.vocab_size == size)
+                        for size in (100, 70))  # fmt: skip
+    corpus = SimpleNamespace(
+        vocab_size=100, tokenizer=tokenizer, source_tokenizer=other, labels=("a", "b"), label_completions=(" a", " b"),
+        has_merges=False,
+    )  # fmt: skip
+    pairs = build_run_config("translation-tiny", {"parallel": {"bpe_dropout": 0.1}})
+    found = fit_to_corpus(pairs, corpus)
+    assert (found.model.vocab_size, found.model.source_vocab_size, found.parallel.bpe_dropout) == (100, 70, 0.0)
+    corpus.source_tokenizer, corpus.has_merges = tokenizer, True
+    same = fit_to_corpus(pairs, corpus)
+    assert (same.model.source_vocab_size, same.parallel.bpe_dropout) == (None, 0.1)
+    corpus.source_tokenizer = None
+    for supervised, objective, labels, completions in (
+        (True, "masked", ("a", "b"), ()), (False, "masked", (), ()), (True, "causal", (), (" a", " b")),
+        (False, "causal", (), ()),
+    ):  # fmt: skip
+        config = build_run_config("tiny", {"data": {"supervised": supervised}, "model": {"objective": objective}})
+        fitted = fit_to_corpus(config, corpus)
+        assert (fitted.model.labels, fitted.label_completions) == (labels, completions)
+
+
+@pytest.mark.parametrize(("max_steps", "steps"), [(None, 300), (200, 200), (400, 300)])
+def test_a_plan_has_the_steps_that_are_left_of_its_budget_up_to_a_limit(tmp_path, max_steps, steps):
+    config = build_run_config("tiny", {"training": {"budget": "10m"}})
+    hardware = Hardware("cpu", "bfloat16", 3, "float32")
+    plan = add_plan(
+        config, hardware, data_of(), folder=tmp_path / "x" / "..", data_key="key", micro_batch_tokens=64, processes=2,
+        step_seconds=1.5, spent=150.0, max_steps=max_steps,
+    ).plan  # fmt: skip
+    assert plan is not None
+    assert (plan.steps, plan.max_steps, plan.budget_seconds) == (steps, max_steps, 600.0)
+    assert (plan.device, plan.dtype, plan.threads, plan.optimizer_dtype) == ("cpu", "bfloat16", 3, "float32")
+    assert (plan.data, plan.data_key, plan.processes, plan.micro_batch_tokens) == (str(tmp_path), "key", 2, 64)
 
 
 @pytest.mark.parametrize("ngram_bits", [(4.0, 3.0, 3.0), (4.0, 3.0, 1.0)])
