@@ -53,7 +53,6 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
-    count_text_bytes,
     hash_text,
     split_at,
     split_into_chunks,
@@ -402,16 +401,15 @@ def _is_even(corpus: Corpus, by_hash: HeldOutRule) -> bool:
     if corpus.effective_documents * corpus.fraction >= _EVEN_DOCUMENTS:
         return True
     held_out = sum(
-        count_text_bytes(item)
-        for chunk in split_into_chunks(corpus, by_hash)
-        for chunk_input in chunk.inputs
-        for item in read_split_pieces(chunk_input, chunk.separator, tokenizer=None)
-        if item.split == "validation"
+        size
+        for summary in corpus.files
+        for beginning, size in documents.read_beginnings(summary.file, corpus.config.separator, _HASHED_CHARACTERS)
+        if hash_text(beginning) < by_hash.bound
     )
     return abs(held_out / (corpus.files_bytes * corpus.fraction) - 1) <= _MAX_DEVIATION
 
 
-def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer | None) -> Iterator[SplitPiece]:
+def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     """Yield the pieces of an input with their splits; each document is in one split."""
     bound, boundary = chunk_input.held_out.bound, chunk_input.held_out.boundary
     pieces: Iterable[TextPiece] = documents.read_pieces(chunk_input.file, separator, file_range=chunk_input.file_range)

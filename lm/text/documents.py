@@ -155,6 +155,19 @@ def read_pieces(
             starts = False
 
 
+def read_beginnings(file: TextFile, separator: str, characters: int) -> Iterator[tuple[str, int]]:
+    """Yield the first characters of each document of a file, and the UTF-8 bytes of all of it."""
+    beginning, size = "", 0
+    for piece in read_pieces(file, separator):
+        if piece.starts_document and size:
+            yield beginning, size
+            beginning, size = "", 0
+        beginning += piece.text[: characters - len(beginning)]
+        size += len(piece.text.encode())
+    if size:
+        yield beginning, size
+
+
 def _read_row_documents(
     file: TextFile, on_block: BlockCallback | None, file_range: FileRange | None, changes: TextChanges | None
 ) -> Iterator[str]:

@@ -134,7 +134,9 @@ class TestValidation:
 
     @pytest.mark.parametrize("fraction", ["0.1", "0.03"])
     @pytest.mark.parametrize("seed", range(8))
-    def test_of_documents_of_very_different_sizes_the_fraction_counts_bytes(self, seed, fraction, tmp_path):
+    def test_of_documents_of_very_different_sizes_the_fraction_counts_bytes(
+        self, seed, fraction, tmp_path, monkeypatch
+    ):
         draw = random.Random(seed)
         texts = [f"{number} " * int(draw.lognormvariate(3, 2) + 1) for number in range(150)]
         found = written(tmp_path, *texts)
@@ -143,6 +145,7 @@ class TestValidation:
         held_out = first.manifest.splits["validation"].bytes
         assert first.manifest.splits["train"].bytes == total - held_out
         assert held_out / total == pytest.approx(float(fraction), rel=1 / 3)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", 99)
         again = prepare(found, byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "b")
         assert again.manifest == first.manifest
         assert ids(again, "validation") == ids(first, "validation")

@@ -69,7 +69,10 @@ class TestSeparators:
             separator = draw.choice(["S", "<|e|>", "ab"])
             parts = [separator, "\n", f"\n{separator}\n", "\r\n", "x", "é", " ", separator[:-1], "한"]
             text = "".join(draw.choices(parts, k=draw.randrange(12)))
-            assert read(written(tmp_path, text), separator) == line_by_line(text, separator)
+            file, expected = written(tmp_path, text), line_by_line(text, separator)
+            assert read(file, separator) == expected
+            beginnings = [(document[:3], len(document.encode())) for document in expected]
+            assert list(documents.read_beginnings(file, separator, 3)) == beginnings
 
     def test_a_document_streams_in_small_fragments(self, tmp_path):
         file = written(tmp_path, "no line ends " * 100_000)
