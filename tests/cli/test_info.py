@@ -34,6 +34,11 @@ def test_presets_are_listed_and_described(capsys):
     assert run(["info", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["gpt2"]["parameters"] == 124_439_808
+    assert run(["info"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["preset", "parameters", "description"]
+    assert [row.split()[0] for row in rows] == list(listed)
+    assert next(row.split() for row in rows if row.startswith("gpt2 "))[1:3] == ["124M", "GPT-2"]
     assert run(["info", "gpt2", "--json"]) == 0
     described = json.loads(capsys.readouterr().out)
     assert described["parameters"]["total"] == 124_439_808

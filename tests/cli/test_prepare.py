@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.corpus_report import train_or_load_tokenizer
+from cli.corpus_report import print_prepared, train_or_load_tokenizer
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.manifest import Manifest, Repetition, SplitRecord
+from lm.corpus.prepared_folder import PreparedFolder
 from lm.corpus.shards import open_split
 from lm.corpus.text_corpus import scan_corpus
 from lm.text.text_files import find_text_files
@@ -96,6 +98,40 @@ def test_partitions_are_joined_to_what_one_command_makes(capsys):
     assert "wrote 1: partition 1 of 2, 1 of 1 chunks" in captured.err
     for path in Path("whole").iterdir():
         assert path.read_bytes() == (Path("joined") / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1/0", "-1/2", "1", "1/2/3", "a/b", "1.5/2", "1/2000000"])
+def test_a_partition_has_a_number_up_to_theirs(capsys, part):
+    assert run(["prepare", "corpus.txt", "--part", part, "-o", "out"]) == 2
+    assert f"a partition is I/N with I from 1 to N, such as 2/4, not '{part}' (--part)" in capsys.readouterr().err
+    assert run(["prepare", "corpus.txt", "--part", "1/1"]) == 2
+    assert "a partition needs a folder of its own" in capsys.readouterr().err
+
+
+REPORT = """\
+split       documents  tokens     text  bytes per token
+train           1,200   3,000  6.01 kB             2.00
+validation          0       0      0 B                –
+"""
+
+
+def test_the_splits_are_told_and_what_was_reused(capsys):
+    splits = {"train": SplitRecord(1200, 3000, 6010, (2000, 1000)), "validation": SplitRecord(0, 0, 0, ())}
+    manifest = Manifest(kind="text", key="k", sources=(), validation_sources=(), tokenizer="t", vocab_size=300,
+                        dtype="uint16", separator="", validation="0", splits=splits,
+                        repetition=Repetition(0, None, 50))  # fmt: skip
+    for reused, chunks, notes in ((False, 0, ["wrote out"]), (True, 1000, [
+        "reused 1,000 chunks of an interrupted preparation", "reused out"])):  # fmt: skip
+        print_prepared(PreparedFolder(Path("out"), manifest, reused, chunks), as_json=reused)
+        printed = capsys.readouterr()
+        lines = printed.err.splitlines()
+        assert [line.rstrip() for line in lines] == [*REPORT.splitlines(), *notes]
+        assert bool(printed.out) == reused
+    report = json.loads(printed.out)
+    assert report["splits"]["train"] == {"documents": 1200, "tokens": 3000, "bytes": 6010, "shards": 2}
+    assert report["repetition"] == {"documents": 0, "held_out": None, "window": 50}
+    assert (report["folder"], report["reused"], report["chunks_reused"]) == ("out", True, 1000)
+    assert (report["vocab_size"], report["tokenizer"]) == (300, "t")
 
 
 def test_repeated_text_is_told_and_warned_of(capsys):

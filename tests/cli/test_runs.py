@@ -117,6 +117,16 @@ def test_a_long_name_is_broken_on_a_narrow_terminal(trained, monkeypatch):
     assert max(map(len, terminal.lines)) <= 60
 
 
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (120, 120), (200, 120)])
+def test_a_drawing_is_as_wide_as_the_terminal_up_to_120_columns_and_16_lines_high(
+    folder, succeed, monkeypatch, columns, width
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = succeed("plot", folder / "novel").splitlines()
+    assert len(lines) == 1 + 16 + 2
+    assert max(map(len, lines)) == width
+
+
 def test_of_runs_without_nll_the_loss_is_drawn(folder, tmp_path, capsys):
     """As earlier versions wrote them; where there is nll, it is drawn."""
     assert run(["plot", str(folder / "novel"), "--width", "40"]) == 0
