@@ -161,3 +161,30 @@ def test_memory_is_projected_once():
     assert cache.length == 5
     again = module(x, AttentionInputs(Mask(), encoder_output=torch.full_like(memory, torch.nan), caches=[cache]))
     torch.testing.assert_close(first, again)
+
+
+def test_two_matmuls_compute_what_torch_s_kernel_cannot_or_is_slow_at():
+    """Dropout, gradients of a bias, and short sequences: trained in bfloat16, or many of them in float32."""
+    few, many = attention._MAX_KEYS, attention._MAX_KEYS_FOR_MATMULS
+    rows, most = attention._MIN_HEADS // 4, attention._MAX_QUERIES
+
+    def are_faster(
+        batch: int = rows, queries: int = most, keys: int = few, dtype: torch.dtype = torch.float32, *,
+        learns: bool = False, dropout: float = 0.0, bias: torch.Tensor | None = None, device: str = "cpu",
+    ) -> bool:  # fmt: skip
+        query = torch.empty(batch, 4, queries, 8, dtype=dtype, device=device, requires_grad=learns)
+        return attention.matmuls_are_faster(query, keys, dropout, bias)
+
+    assert are_faster()
+    assert not are_faster(batch=rows - 1)
+    assert not are_faster(queries=most + 1)
+    assert not are_faster(keys=few + 1)
+    assert not are_faster(learns=True)
+    assert not are_faster(dtype=torch.bfloat16)
+    assert are_faster(batch=1, queries=many, keys=many, dtype=torch.bfloat16, learns=True)
+    assert not are_faster(batch=1, queries=many, keys=many + 1, dtype=torch.bfloat16, learns=True)
+    assert not are_faster(batch=1, queries=many, keys=many, dtype=torch.bfloat16)
+    assert are_faster(keys=many + 1, dropout=0.1)
+    assert are_faster(keys=many + 1, bias=torch.empty(1, requires_grad=True))
+    assert not are_faster(keys=many + 1, bias=torch.empty(1))
+    assert not are_faster(device="meta", dropout=0.1)
