@@ -128,7 +128,9 @@ def test_figures_in_json_fit_together(described):
         assert each["utilisation"] == pytest.approx(achieved / described["limits"]["flops"][each["matmul_dtype"]])
 
 
-def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
+def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely, monkeypatch):
+    totals, show_progress = [], bench_report.show_progress
+    monkeypatch.setattr(bench_report, "show_progress", lambda total: totals.append(total) or show_progress(total))
     assert run(["bench", "nanogpt-cpu", *QUICK]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
@@ -139,6 +141,7 @@ def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
     assert header.split() == ["preset", "task", "tokens", "dtype", "tokens/s", "MFU"]
     assert sum(line.startswith("nanogpt-cpu") for line in lines) == 4
     assert "measuring nanogpt-cpu, training" in printed.err
+    assert totals == [printed.err.count("measuring ")]
     assert "transformers is not installed" in printed.err
     assert "nanogpt-cpu: lm train takes float32 and 1 thread here" in printed.err
     assert "\x1b" not in printed.err

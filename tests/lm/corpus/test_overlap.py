@@ -14,7 +14,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import overlap, repetition, shards
 from lm.corpus.manifest import Repetition
-from lm.corpus.overlap import PairOverlap, TrainingOverlap
+from lm.corpus.overlap import Overlap, PairOverlap, TrainingOverlap
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.repetition import TokenizedDocuments, measure_repetition
@@ -136,6 +136,18 @@ def test_text_with_the_phrases_of_its_source_is_not_training_text(tmp_path, toke
     same_source, of_one_passage, leaked = found.measure(folder).values()
     assert same_source.fraction == pytest.approx(repeated, abs=0.05)
     assert [same_source.is_notable, of_one_passage.is_notable, leaked.is_notable] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("usual", "least"), [(0.0, 0.01), (0.009, 0.01), (0.02, 0.02), (0.3, 0.3), (0.5, 0.5), (0.51, 0.5), (2.0, 0.5)]
+)
+def test_what_is_notable_is_more_than_usual_and_a_hundredth_and_half_always_is(usual, least):
+    assert [Overlap(fraction, usual).is_notable for fraction in (least - 1e-9, least)] == [False, True]
+
+
+def test_usual_is_twice_what_the_held_out_split_repeats_and_three_standard_errors():
+    assert Overlap.compared_with(0.2, 0.7, samples=100) == Overlap(0.7, pytest.approx(2 * 0.2 + 3 * 0.04))
+    assert Overlap.compared_with(0.0, 0.7, samples=100).usual == 0
 
 
 def test_a_held_out_split_that_was_trained_on(tmp_path, tokenizer, trained_on):
