@@ -125,3 +125,40 @@ def test_buffer_rows_of_released_rows_are_reused():
     steps.keep([5])
     steps.feed(torch.ones(1, 1, dtype=torch.long))
     assert steps.cache.n_buffer_rows == 1
+
+
+def watched(model: DecoderOnly, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of what a model reads from now on."""
+    read, plain = [], model.hidden
+    monkeypatch.setattr(model, "hidden", lambda ids, **inputs: read.append(tuple(ids.shape)) or plain(ids, **inputs))
+    return read
+
+
+def test_prompts_are_prefilled_by_length_some_thousand_tokens_at_a_time(monkeypatch):
+    """Padding included: of five rows, the longest has a batch of its own."""
+    model, chance = make_model("rotary, grouped heads", context=1100), random.Random(1)
+    read = watched(model, monkeypatch)
+    prompts = [[chance.randrange(50) for _ in range(length)] for length in (1000, 10, 998, 9, 999)]
+    found = SessionDriver(model).join(prompts)
+    assert read == [(4, 999), (1, 1000)]
+    for row in (1, 3):
+        assert_close(found[row], alone(model, prompts[row]), model=model)
+
+
+def test_recurrent_layers_read_prompts_of_one_length_together(monkeypatch):
+    model, chance = make_model("gru"), random.Random(1)
+    read = watched(model, monkeypatch)
+    prompts = [[chance.randrange(50) for _ in range(length)] for length in (5, 3, 5, 4, 3)]
+    found = SessionDriver(model).join(prompts)
+    assert read == [(2, 3), (1, 4), (2, 5)]
+    assert_close(found, torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
+
+
+def test_prompts_with_and_without_the_shared_prefix_are_prefilled_apart(monkeypatch):
+    model, shared = make_model("learned"), [1, 2, 3, 4]
+    steps, read = SessionDriver(model), watched(model, monkeypatch)
+    steps.session.prefill_prefix(shared)
+    prompts = [[*shared, 5], [9, 9], [*shared, 6, 7], shared]
+    found = steps.join(prompts)
+    assert read == [(1, 4), (2, 4), (2, 2)]
+    assert_close(found, torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
