@@ -1,5 +1,7 @@
 """Numbers for people."""
 
+import math
+
 import pytest
 
 from cli.console.numbers import (
@@ -10,6 +12,7 @@ from cli.console.numbers import (
     format_perplexity,
     format_quantity,
     format_threads,
+    format_trainable,
     format_value,
 )
 
@@ -18,7 +21,8 @@ from cli.console.numbers import (
     ("number", "shown"),
     [
         (0, "0"), (812, "812"), (4096, "4.1k"), (124_439_808, "124M"), (1.5e9, "1.5G"), (3.3e18, "3.3E"),
-        (999_700_000, "1G"), (999_400, "999k"),
+        (999_700_000, "1G"), (999_400, "999k"), (999.4, "999"), (999.5, "1k"), (999_500, "1M"), (1e12, "1T"),
+        (1e15, "1P"), (-4096, "-4.1k"), (0.123456, "0.123"),
     ],
 )  # fmt: skip
 def test_count(number, shown):
@@ -31,14 +35,31 @@ def test_units():
     assert format_quantity(798e6, "FLOPs") == "798 MFLOPs"
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(8.14, "8.1 s"), (59.4, "59.4 s"), (125, "2:05"), (3725.4, "1:02:05")])
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (8.14, "8.1 s"),
+        (59.4, "59.4 s"),
+        (60, "1:00"),
+        (125, "2:05"),
+        (3599.4, "59:59"),
+        (3599.6, "1:00:00"),
+        (3725.4, "1:02:05"),
+        (36_000, "10:00:00"),
+    ],
+)
 def test_duration(seconds, shown):
     assert format_duration(seconds) == shown
 
 
 def test_perplexity_of_a_hopeless_model_is_no_endless_number():
     assert format_perplexity(1.0) == "2.72"
-    assert format_perplexity(1000.0) == "over 1e8"
+    assert format_perplexity(19.99) == f"{math.exp(19.99):.2f}"
+    assert [format_perplexity(nats) for nats in (20.0, 1000.0)] == ["over 1e8"] * 2
+
+
+def test_trainable_parameters_are_a_fraction_of_all():
+    assert format_trainable(98_304, 4_096_000) == "98.3k trainable parameters (2.4%)"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import pytest
 from rich.cells import cell_len
 
 from cli.main import run
+from cli.perplexity import surprisal_page
 from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, render_coloured, render_digits
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import TextSpan
 from tests.cli.perplexity.conftest import WIDE
 from tests.cli.small_runs import TEXT
@@ -82,6 +84,39 @@ def test_colours_are_those_of_the_levels_and_lines_end_between_tokens():
     assert row == "\x1b[2mab \x1b[0mab \x1b[38;5;16;48;5;222mab \x1b[0m"
     _, *lines = "".join(render_coloured([*bits(1.5, text="a\nbc"), *HEADINGS[:2]], ["a.txt"], width=5)).splitlines()
     assert lines == ["a↵", "bcab ", "\x1b[1m── document 2 ──\x1b[0m", "ab "]
+
+
+def test_a_page_has_blocks_headings_and_what_each_token_costs():
+    spans = [TextSpan(0, 0, "a<b\n", 2, 1.5 * math.log(2)), TextSpan(0, 0, "c", 1, 20 * math.log(2)),
+             TextSpan(0, 1, "d", 1, math.nan), TextSpan(1, 0, "e", 1, 0.0)]  # fmt: skip
+    block = '<div class="text" dir="auto">'
+    assert "".join(surprisal_page.render_body(spans, ["f&1", "f2"])) == (
+        f"<h2>f&amp;1</h2>\n{block}"
+        '<i class="l1" data-t="&#x27;a&lt;b↵&#x27; · 1.50 bits · 1.04 nats · 2 tokens">a&lt;b<u>↵</u>\n</i>'
+        '<i class="l7" data-t="&#x27;c&#x27; · 20.00 bits · 13.86 nats">c</i></div>\n'
+        f'<h2>document 2</h2>\n{block}<i class="l0" data-t="&#x27;d&#x27; · not scored">d</i></div>\n'
+        f'<h2>f2</h2>\n{block}<i class="l0" data-t="&#x27;e&#x27; · 0.00 bits · 0.00 nats">e</i></div>\n'
+    )
+
+
+def test_a_long_text_is_in_blocks_that_end_with_lines():
+    line = [TextSpan(0, 0, "x" * 500, 1, 1.0), TextSpan(0, 0, "\n", 1, 1.0)]
+    blocks = "".join(surprisal_page.render_body(line * 100, ["a"])).split('<div class="text" dir="auto">')[1:]
+    assert len(blocks) > 3
+    assert all(block.endswith("\n</i></div>\n") for block in blocks)
+    assert sum(block.count("<i ") for block in blocks) == 200
+    one = "".join(surprisal_page.render_body(line[:1] * 100, ["a"]))
+    assert one.count("<div") == one.count("</div>") == 1  # without line ends there is no place to part it
+
+
+def test_a_page_ends_with_the_figures_of_files_and_their_total():
+    result = PerplexityResult(tokens=2000, bytes=4000, nats=2000.0)
+    for count, names in ((1, ["a&amp;b"]), (2, ["a&amp;b", "a&amp;b", "total"])):
+        closing = surprisal_page.render_closing([FileScore("a&b", result)] * count, result)
+        rows = re.findall(r"<tr><td>(.*?)</td></tr>", closing)
+        assert [row.split("</td><td>") for row in rows] == [
+            [name, "2,000", "4,000", "2.72", "0.7213"] for name in names
+        ]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
