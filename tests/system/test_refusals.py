@@ -61,7 +61,7 @@ REFUSED = [
     ("train text.txt --separator '\udcff' SMALL", 2, "separator is not valid UTF-8"),
     ("train text.txt --sample '\udcff' SMALL", 2, "sample is not valid UTF-8"),
     ("train '\x1b[31mnone.txt' --steps 1", 1, "␛[31mnone.txt: no file matches"),
-    ("train keys.jsonl --steps 1", 2, "its fields are '\\x1b[31mkey"),
+    ("train keys.jsonl --steps 1", 2, "the columns are '\\x1b[31mkey"),
     ("train text.txt --validation text.txt SMALL --steps 1", 1, "no text is left to train on"),
     ("train text.txt --depth 100", 2, "--depth must be from 1 to 99, not 100"),
     ("train text.txt -o '\udcff' SMALL --steps 1", 1, "the name of a run must be valid UTF-8"),
