@@ -49,7 +49,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     from lm.text.conversations import Message
 
     model, loaded = load_decoder(run, HardwareConfig(**options["hardware"]), instead="use lm translate")
-    generator = Generator(model, loaded.tokenizer, config, follows_examples=True)
+    generator = Generator(model, loaded.tokenizer, config)
     messages = [] if system is None else [Message("system", system)]
     with compiling_in_background(model.config, next(model.parameters()).device.type):
         run_chat(Chat(generator, messages=messages), run=run, stats=stats)
