@@ -7,6 +7,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.text import documents
 from lm.text.documents import scan_file
+from lm.text.normalization import TextChanges, describe_malformed, normalize_like_training
 from lm.text.text_files import find_text_files
 
 BOOK = (
@@ -73,3 +74,26 @@ def test_another_text_is_no_book(tmp_path):
     found = read(tmp_path, "Project Gutenberg is a library.\n*** START ***\n", strip_gutenberg=True)
     assert not found.changes.is_book
     assert text(found).startswith("Project")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "1 malformed row is left out (line 1)"),
+        (2, "2 malformed rows are left out (lines 1, 2)"),
+        (10, "10 malformed rows are left out (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)"),
+        (1011, "1,011 malformed rows are left out (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …)"),
+    ],
+)
+def test_ten_malformed_rows_are_named(count, said):
+    changes = TextChanges()
+    for number in range(1, count + 1):
+        changes.skip_malformed(number)
+    assert describe_malformed("a.csv", changes, unit="line") == f"a.csv: {said}"
+
+
+def test_a_prompt_is_normalised_as_the_training_data_were():
+    text = "\ufeffone\r\ntwo\rthree"
+    assert normalize_like_training(text, DataConfig()) == "one\ntwo\rthree"
+    assert normalize_like_training("one\rtwo", DataConfig()) == "one\ntwo"
+    assert normalize_like_training(text, DataConfig(keep_line_ends=True)) == text
