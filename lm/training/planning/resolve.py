@@ -334,7 +334,7 @@ def fit_to_speed(
         speed: with all processes.
         has_merges: whether BPE dropout is possible.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
-        train_tokens: tokens of the training split of a text.
+        train_tokens: tokens of the training split of a text; 0 if not known.
     """
     config, steps, max_steps = resolution.config, max(1.0, seconds_left / speed.step_seconds), None
     is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
@@ -349,7 +349,7 @@ def fit_to_speed(
     else:
         tokens = steps * batch_rows(config) * config.model.context_length
         epochs = tokens / max(1, train_tokens)
-        if data.holds_conversations:  # a row each, with padding
+        if data.holds_conversations or not train_tokens:  # conversations have a row each, with padding
             epochs = steps / data.steps_per_epoch
             tokens = epochs * data.tokens
         if is_regularised:

@@ -174,16 +174,19 @@ def data_of(*, pairs: bool = False, conversations: bool = False, validation_byte
 
 
 @pytest.mark.parametrize(
-    ("data", "epochs", "tokens"),
-    [(data_of(), 4.0, 40_000), (data_of(pairs=True), 12.5, 62_500), (data_of(conversations=True), 12.5, 62_500)],
-)
-def test_what_a_budget_is_enough_for(data, epochs, tokens):
-    """500 steps of 2 s, in a text of 10,000 tokens of 80 each."""
+    ("data", "train_tokens", "epochs", "tokens"),
+    [
+        (data_of(), 10_000, 4.0, 40_000), (data_of(), 0, 12.5, 62_500), (data_of(pairs=True), 10_000, 12.5, 62_500),
+        (data_of(conversations=True), 10_000, 12.5, 62_500),
+    ],
+)  # fmt: skip
+def test_what_a_budget_is_enough_for(data, train_tokens, epochs, tokens):
+    """500 steps of 2 s, of 80 tokens each; of few epochs, twenty evaluations at most, however cheap they are."""
     spec = run_spec("text.txt", budget="30m", context=16, batch_size=5, warmup_steps=70)
     resolution = resolve_spec(spec)
     speed = TrainingSpeed(2.0, EvaluationCost(5.0, 0.0), Hardware("cpu", "float32", 1))
     open_ones = dataclasses.replace(resolution, is_regularised=False)
-    chosen, measured, forecast = fit_to_speed(open_ones, speed, data, seconds_left=1000.0, train_tokens=10_000)
+    chosen, measured, forecast = fit_to_speed(open_ones, speed, data, seconds_left=1000.0, train_tokens=train_tokens)
     assert (forecast.steps, forecast.step_seconds, forecast.epochs, forecast.tokens) == (500, 2.0, epochs, tokens)
     assert (forecast.novelty, forecast.r_drop, forecast.max_steps, forecast.ngram_bits) == (1.0, 0.0, None, ())
     assert not forecast.is_regularised
@@ -191,8 +194,11 @@ def test_what_a_budget_is_enough_for(data, epochs, tokens):
     assert forecast.evaluation_seconds == measured.evaluation_seconds > 5
     assert chosen.reasons["training.evaluate_every"] == "time of an evaluation"
     assert chosen.config.training.patience is None
-    least = fit_to_speed(open_ones, speed, data, seconds_left=-1.0, train_tokens=10_000)[2]
+    least = fit_to_speed(open_ones, speed, data, seconds_left=-1.0, train_tokens=train_tokens)[2]
     assert least.steps == 1
+    cheap = TrainingSpeed(2.0, EvaluationCost(0.0, 0.0), Hardware("cpu", "float32", 1))
+    often = fit_to_speed(open_ones, cheap, data, seconds_left=1000.0, train_tokens=train_tokens)[0]
+    assert often.config.training.evaluate_every == 26  # 500 / 19.5
 
 
 @pytest.mark.parametrize(
