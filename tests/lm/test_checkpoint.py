@@ -258,3 +258,33 @@ def test_who_may_read_the_settings_may_read_the_weights(save):
     folder = save(3)
     modes = {path.stat().st_mode for path in folder.iterdir()}
     assert len(modes) == 1
+
+
+@pytest.mark.parametrize("keeps_scores", [True, False])
+def test_a_derived_run_is_finished_and_has_scores_if_they_hold(save, tmp_path, keeps_scores):
+    source = save(3, is_best=True, best_step=3)
+    weights = {name: value + 1 for name, value in checkpoint.load_weights(source).items()}
+    folder = checkpoint.write_derived_run(source, tmp_path / "derived", weights, keeps_scores=keeps_scores)
+    assert find_checkpoint(tmp_path / "derived") == folder == tmp_path / "derived" / "checkpoints" / "step-3"
+    scores = {"best_loss": 1.5, "best_step": 3} if keeps_scores else {}
+    assert run_folder.load_state(folder) == TrainingState(step=3, finished=True, **scores)
+    assert run_folder.load_config(folder).plan is None
+    found = checkpoint.load_weights(tmp_path / "derived")
+    assert all(torch.equal(value, weights[name]) for name, value in found.items())
+    assert safetensors_io.load_tensors(folder / "optimizer.safetensors") == {}
+
+
+def test_the_latest_checkpoints_stay_and_those_that_are_named(save, tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        save(step, is_best=step == 2)
+    steps = lambda: [run_folder.checkpoint_step(folder) for folder in run_folder.list_checkpoints(tmp_path)]  # noqa: E731
+    checkpoint.prune_checkpoints(tmp_path, keep=0)
+    assert steps() == [1, 2, 3, 4, 5]
+    checkpoint.prune_checkpoints(tmp_path, keep=2)
+    assert steps() == [2, 4, 5]
+    checkpoint.set_pointer(tmp_path / "checkpoints" / "step-4", "last")
+    checkpoint.prune_checkpoints(tmp_path, keep=1)
+    assert steps() == [2, 4, 5]
+    checkpoint.set_pointer(tmp_path / "checkpoints" / "step-5", "best")
+    checkpoint.prune_checkpoints(tmp_path, keep=1)
+    assert steps() == [4, 5]
