@@ -57,7 +57,7 @@ class StoredConversations:
     """The conversations of a split, memory-mapped.
 
     Attributes:
-        is_reply: (tokens of the split,) 1 where the assistant writes.
+        is_reply: (tokens of the split,) 1 where the assistant writes, which is never the first token of a conversation.
         numbers: of the selected conversations; None for all.
     """
 
@@ -87,7 +87,7 @@ class StoredConversations:
         has_reply = np.ones(len(lengths), dtype=bool)
         for row in np.flatnonzero(lengths > context + 1).tolist():
             start = int(ends[row] - lengths[row])
-            has_reply[row] = self.is_reply[start + 1 : start + context + 1].any()
+            has_reply[row] = self.is_reply[start : start + context + 1].any()
         return self if has_reply.all() else replace(self, numbers=np.flatnonzero(has_reply))
 
 

@@ -70,7 +70,7 @@ class ConversationData(RowData[StoredConversations]):
         learned = int(split.records["learned"].sum())
         for number in np.flatnonzero(lengths > self._context + 1).tolist():
             start = int(ends[number]) - int(lengths[number])
-            inside = int(split.is_reply[start + 1 : start + self._context + 1].sum())
+            inside = int(split.is_reply[start : start + self._context + 1].sum())
             learned -= int(split.is_reply[start : int(ends[number])].sum()) - inside
         return learned
 

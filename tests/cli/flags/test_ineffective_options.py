@@ -409,6 +409,11 @@ def test_what_depends_on_the_processes_is_refused_once_they_are_known(flag, valu
     refuse_ineffective(Invocation("train", {flag: value}, {}, {flag: "LM_X"}), "processes", **ignored)
 
 
+def test_training_in_one_process_refuses_what_is_for_several_before_it_reads_anything(capsys):
+    assert run(["train", "missing.txt", "--shard"]) == 2
+    assert capsys.readouterr().err.startswith("lm: --shard has no effect in one process: leave it out, or ")
+
+
 def _refused_by_the_model():
     """Settings of a model that do not go with its kind, which the model refuses, whatever they come from."""
     for option in list_options(ModelConfig):

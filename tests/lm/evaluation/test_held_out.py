@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 import lm
 from cli.main import run
+from cli.translation.evaluation import open_held_out_texts
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.corpus.shards import open_split
@@ -116,6 +118,9 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
     pairs = list(open_held_out_pairs(loaded(RUNS / name))[0].pairs())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
+    texts = open_held_out_texts(Path(name))
+    assert list(zip(texts.sources, *texts.references, strict=True)) == [pair[:2] for pair in pairs]
+    assert capsys.readouterr().err == f"note    scored on {len(pairs)} pairs that {name} held out\n"
     files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
     for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=False):
         file.write_text("".join(f"{line}\n" for line in lines))
