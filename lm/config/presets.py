@@ -394,7 +394,7 @@ def _make_portable(name: str) -> Preset:
     training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}
     return dataclasses.replace(
         row,
-        summary=f"{row.summary}; portable, with an output layer of its own",
+        summary=f"{name} with the blocks of Qwen3, and an output layer of its own",
         model={**shape, **_PORTABLE_RECIPE},
         training=training,
     )
