@@ -20,6 +20,7 @@ from cli.console.heat_map import (
     fraction_colour,
     is_light,
 )
+from cli.console.pictures import load_pyplot, save_figure
 from cli.perplexity import surprisal_page
 from cli.perplexity.surprisal import LEVELS
 
@@ -333,6 +334,14 @@ def test_a_page_reads_by_day_and_by_night():
         ink, strong = (shade(re.search(rf"--{name}: (#\w+)", style)[1]) for name in ("ink", "strong"))
         for number, colour in enumerate(colours, 1):
             assert contrast(strong if number >= 6 else ink, shade(colour)) >= OF_TEXT, (number, colour)
+
+
+def test_a_figure_that_is_saved_takes_no_memory_any_more(tmp_path):
+    pyplot = load_pyplot()
+    figure = pyplot.figure(figsize=(1, 1))
+    save_figure(pyplot, figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert not pyplot.fignum_exists(figure.number)
 
 
 def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
