@@ -101,6 +101,7 @@ def test_a_reply_ends_where_the_context_ends():
     assert sum(isinstance(event, Token) for event in events) == CONTEXT - length
     assert isinstance(events[-1], Finish)
     assert events[-1].reason == "length"
+    assert {event.row for event in events} == {0}
 
 
 def test_a_stop_string_ends_a_reply_and_so_does_the_next_turn_of_a_transcript():
