@@ -110,27 +110,53 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     assert 0 < agreement.accepted < agreement.proposed
 
 
-def test_prompt_lookup_proposes_what_followed_before():
-    draft, stream = PromptLookupDrafter(), random.Random(0)
-    history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
-    assert [guess.token for guess in draft.propose(history, 3, stream)] == [4, 1, 2]
-    assert draft.propose(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([5, 1, 2, 3, 4, 1, 2, 3], [4, 1, 2]),
+        ([1, 2, 3], []),
+        ([7], []),
+        ([7, 7], [7]),
+        ([2, 3, 8, 9, 9, 3, 6, 9, 2, 3], [8, 9, 9]),  # after two of the same, not after the last one alone
+        ([1, 2, 3, 8, 9, 2, 3, 6, 9, 1, 2, 3], [8, 9, 2]),
+        ([0, 1, 2, 3, 8, 4, 1, 2, 3, 9, 0, 1, 2, 3], [9, 0, 1]),  # of three the latest, though four occurred before
+        ([3, 8, 1, 3, 9, 1, 4, 3], [9, 1, 4]),
+    ],
+)
+def test_prompt_lookup_proposes_what_followed_the_last_three_tokens_or_fewer(tokens, expected):
+    draft, history = PromptLookupDrafter(), History(torch.tensor([tokens]), len(tokens))
+    assert [guess.token for guess in draft.propose(history, 3, random.Random(0))] == expected
 
 
-def test_a_draft_that_is_never_right_is_asked_less_and_less():
-    class Wrong:
-        """Guesses what the model finds least likely."""
+class Told:
+    """A draft that is right or wrong; notes after how many tokens it is asked, and for how many."""
 
-        asked = 0
+    def __init__(self, following: list[int], *, is_right: bool) -> None:
+        self.following, self.is_right, self.asked = following, is_right, list[tuple[int, int]]()
 
-        def propose(self, history, count, rng):
-            self.asked += 1
-            return [DraftToken(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
+    def propose(self, history, count, rng):
+        n = history.tokens.shape[1] - PROMPT.shape[1]
+        self.asked.append((n, count))
+        return [DraftToken(token if self.is_right else (token + 1) % 40) for token in self.following[n : n + count]]
 
-    ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
-    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=AcceptanceStats())
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
-    assert 3 < draft.asked < 15
+
+@pytest.mark.parametrize(
+    ("is_right", "asked"),
+    [
+        # two more each time, up to 15; a token of the model follows those of a draft
+        (True, [(1, 4), (6, 6), (13, 8), (22, 10), (33, 12), (46, 14), (61, 15), (77, 15), (93, 6)]),
+        # one fewer; after three that were all wrong, pauses of 1, 2, 4, 8 and 16 steps
+        (False, [(1, 4), (2, 3), (3, 2), (5, 1), (8, 1), (13, 1), (22, 1), (39, 1), (56, 1), (73, 1), (90, 1)]),
+    ],
+)
+def test_a_draft_is_asked_for_more_while_it_is_right_and_seldom_while_it_is_not(is_right, asked):
+    ours, sampler, stats = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), AcceptanceStats()
+    expected = tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
+    draft = Told(expected, is_right=is_right)
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=stats)
+    assert tokens_of(found) == expected
+    assert draft.asked == asked
+    assert (stats.proposed, stats.accepted) == (sum(count for _, count in asked), 90 if is_right else 0)
 
 
 def test_a_rejected_draft_may_be_accepted_later():
