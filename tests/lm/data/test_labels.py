@@ -92,6 +92,14 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
     assert load_labels(folder) == ("1", "true")
 
 
+@pytest.mark.parametrize("stored", [["anger", 3, "true"], ["anger"], {"anger": 1}, []])
+def test_damaged_labels_are_refused(tmp_path, stored):
+    folder = prepared(tmp_path, TEXTS)
+    (folder / "labels.json").write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=r"train-labels\.npy: missing or damaged; prepare the examples again"):
+        open_examples(folder, "train")
+
+
 def test_a_single_label_is_refused(tmp_path):
     folder = prepared(tmp_path, [("a", "joy"), ("b", "joy")], validation="0")
     with pytest.raises(UsageError, match="the same label, 'joy'"):
