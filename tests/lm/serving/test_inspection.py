@@ -10,9 +10,9 @@ import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.batch_scoring import score_document
 from lm.evaluation.text_attention import compute_translation_attention
 from tests.cli.small_runs import make_run
+from tests.lm.evaluation.small_models import score_document
 from tests.lm.serving.conftest import RUNS, served
 
 httpx, torch = pytest.importorskip("httpx"), pytest.importorskip("torch")
