@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -264,7 +265,10 @@ def passes(
 
 
 def _kill(group: int) -> None:
-    os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has not made its group yet, or has just ended
+        os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(group, signal.SIGKILL)
     os.waitpid(group, 0)
 
 
