@@ -1,5 +1,7 @@
 """Pairs are framed for training as they are for scoring and for translation."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -152,6 +154,17 @@ def test_trees_are_the_same_for_training_scoring_and_translation(parsed):
     assert [heads for *_, heads in stored.validation_texts()] == [pair.heads for pair in pairs]
     batches = PairData(stored, PLAIN, rows=4, seed=0).validation()
     assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
+
+
+def test_words_of_sentences_with_trees_are_those_of_the_tokenizer(parsed):
+    """Of the bytes each is one: without pre-tokenisation BPE dropout has no words to segment again."""
+    pairs, stored = parsed
+    sentences = stored.sentences("validation", "source")
+    for number, pair in enumerate(pairs):
+        ((ids, words),) = stored.tokenizer.encode_words([pair.source])
+        expected = [[int(ids[token]) for token, _ in group]
+                    for _, group in itertools.groupby(enumerate(words), key=lambda item: item[1])]  # fmt: skip
+        assert [sentences.table.row(word).tolist() for word in sentences.words.row(number)] == expected
 
 
 def test_words_keep_their_places_however_they_are_segmented(parsed):
