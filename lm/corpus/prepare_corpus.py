@@ -53,7 +53,7 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
-    hash_text,
+    is_document_held_out,
     split_at,
     split_into_chunks,
     write_splits,
@@ -364,9 +364,6 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.load(path)
 
 
-_HASHED_CHARACTERS = 1 << 14
-_EVEN_DOCUMENTS = 100  # held-out documents, in effect, whose bytes have a relative standard deviation of 10%
-_MAX_DEVIATION = 1 / 3  # of the held-out fraction of bytes, relative
 _TOKENS, _EDGES = "tokens", "edges"
 
 
@@ -391,22 +388,9 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     held out if it begins at or beyond a boundary, which ends the document that it falls into.
     """
     fraction, by_hash = corpus.fraction, HeldOutRule(compute_hash_bound(corpus.fraction))
-    if not fraction or (not corpus.has_few_documents and _is_even(corpus, by_hash)):
+    if not fraction or (not corpus.has_few_documents and corpus.is_split_evenly):
         return by_hash
     return dataclasses.replace(by_hash, boundary=int(corpus.files_bytes * (1 - fraction)))
-
-
-def _is_even(corpus: Corpus, by_hash: HeldOutRule) -> bool:
-    """Return whether the bytes held out by hashes are close to the fraction; reads the files unless that is likely."""
-    if corpus.effective_documents * corpus.fraction >= _EVEN_DOCUMENTS:
-        return True
-    held_out = sum(
-        size
-        for summary in corpus.files
-        for beginning, size in documents.read_beginnings(summary.file, corpus.config.separator, _HASHED_CHARACTERS)
-        if hash_text(beginning) < by_hash.bound
-    )
-    return abs(held_out / (corpus.files_bytes * corpus.fraction) - 1) <= _MAX_DEVIATION
 
 
 def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
@@ -417,7 +401,7 @@ def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokeni
         pieces = split_at(pieces, boundary)
 
     def is_held_out(piece: TextPiece) -> bool:
-        return hash_text(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
+        return is_document_held_out(piece.text, bound=bound) if boundary is None else position >= boundary
 
     position = 0
     split: SplitName = "train"

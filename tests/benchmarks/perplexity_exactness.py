@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from lm.checkpoint import load_model
-from lm.evaluation.batch_scoring import score_document
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly
+from tests.lm.evaluation.small_models import score_document
 
 
 def loop(model: DecoderOnly, tokens: list[int], context: int, stride: int) -> np.ndarray:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lm.checkpoint import load_model
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
-from lm.evaluation.batch_scoring import score_document
 from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.transformer import DecoderOnly
@@ -20,6 +19,7 @@ from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.models import SHAPES
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
+from tests.lm.evaluation.small_models import score_document
 
 
 def document_length(context: int, windows: int) -> int:

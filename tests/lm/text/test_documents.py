@@ -64,15 +64,23 @@ class TestSeparators:
     @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
     def test_blocks_make_no_difference(self, block, tmp_path, monkeypatch):
         monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-        draw = random.Random(block)
+        monkeypatch.setattr(documents, "BEGINNING_CHARACTERS", 3)
+        draw, asked = random.Random(block), list[str]()
+
+        def has_x(beginning: str) -> bool:
+            asked.append(beginning)
+            return "x" in beginning
+
         for _ in range(200):
             separator = draw.choice(["S", "<|e|>", "ab"])
             parts = [separator, "\n", f"\n{separator}\n", "\r\n", "x", "é", " ", separator[:-1], "한"]
             text = "".join(draw.choices(parts, k=draw.randrange(12)))
             file, expected = written(tmp_path, text), line_by_line(text, separator)
             assert read(file, separator) == expected
-            beginnings = [(document[:3], len(document.encode())) for document in expected]
-            assert list(documents.read_beginnings(file, separator, 3)) == beginnings
+            asked.clear()
+            found = documents.scan_file(file, separator, has_x)
+            assert asked == [document[:3] for document in expected]
+            assert found.held_out_bytes == sum(len(it.encode()) for it in expected if "x" in it[:3])
 
     def test_a_document_streams_in_small_fragments(self, tmp_path):
         file = written(tmp_path, "no line ends " * 100_000)

@@ -104,6 +104,18 @@ def test_tokenizers_have_the_same_vocabulary_however_they_cut_and_name_special_t
     assert not any(each.has_same_vocabulary(plain) or plain.has_same_vocabulary(each) for each in other)
 
 
+def test_a_tokenizer_is_extended_by_special_tokens_alone():
+    plain = train(kind="byte")
+    extended = plain.with_chat_template()
+
+    def make_last_ordinary(description: dict[str, Any]) -> None:
+        description["added_tokens"][-1]["special"] = False
+
+    assert extended.extends(plain)
+    assert not any(each.extends(plain) for each in (plain, changed(extended, make_last_ordinary), train()))
+    assert not plain.extends(extended)
+
+
 @pytest.mark.parametrize("dropout", [0.5, 1.0])
 def test_bpe_dropout_in_a_file_is_ignored(dropout, tmp_path):
     plain = train(vocab_size=300)
