@@ -67,6 +67,10 @@ CHANGED: tuple[tuple[str, str], ...] = (
     ),
     (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
     (r"^fill/masked-linformer/command 4:\d+$", "lm info in words; its --json is compared in tools/info"),
+    (
+        r"^tools/shards/command \d:per_process\.(total|loss)$",
+        "memory of the loss in bfloat16: its gradients were left out of the estimate",
+    ),
     (r"^tools/presets/.*:t-dmca\.summary$", "the summary says alternating"),
     (r"^perplexity/(show|html)/command 1:(66|3)$", "the conditions say: conditioned on a document-start token"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
