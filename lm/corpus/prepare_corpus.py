@@ -53,7 +53,7 @@ from lm.corpus.text_corpus import (
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
-    is_document_held_out,
+    hash_text,
     split_at,
     split_into_chunks,
     write_splits,
@@ -364,6 +364,7 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.load(path)
 
 
+_HASHED_CHARACTERS = 1 << 14
 _TOKENS, _EDGES = "tokens", "edges"
 
 
@@ -384,8 +385,8 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     """Return which documents of running text are held out.
 
     With a fraction, a document is held out if a hash of its first 16,384 characters is below it, so that it stays in
-    its split when others are added. If few or large documents make the fraction of the bytes another one, a document is
-    held out if it begins at or beyond a boundary, which ends the document that it falls into.
+    its split when others are added. If documents are too few or too large for that to hold out about the fraction of
+    the bytes, a document is held out if it begins at or beyond a boundary, which ends the document that it falls into.
     """
     fraction, by_hash = corpus.fraction, HeldOutRule(compute_hash_bound(corpus.fraction))
     if not fraction or (not corpus.has_few_documents and corpus.is_split_evenly):
@@ -401,7 +402,7 @@ def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokeni
         pieces = split_at(pieces, boundary)
 
     def is_held_out(piece: TextPiece) -> bool:
-        return is_document_held_out(piece.text, bound=bound) if boundary is None else position >= boundary
+        return hash_text(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
 
     position = 0
     split: SplitName = "train"

@@ -68,11 +68,6 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def is_document_held_out(beginning: str, *, bound: int) -> bool:
-    """Return whether a document is held out by the hash of its first `documents.BEGINNING_CHARACTERS`."""
-    return hash_text(beginning[: documents.BEGINNING_CHARACTERS]) < bound
-
-
 def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
     """Return the bound below which hashes are held out.
 
@@ -98,7 +93,7 @@ def split_at(pieces: Iterable[TextPiece], boundary: int) -> Iterator[TextPiece]:
         boundary -= len(data)
 
 
-_MAX_DEVIATION = Fraction(1, 3)  # of the held-out fraction of bytes, relative
+_MAX_DEVIATION = Fraction(1, 3)  # relative standard deviation of the held-out fraction of bytes
 _MULTIPROCESSING_BYTES = 1 << 26  # worth the start of processes
 
 
@@ -170,9 +165,14 @@ class Corpus:
 
     @property
     def is_split_evenly(self) -> bool:
-        """Return whether hashes of documents hold out about the fraction of the bytes."""
-        held_out = sum(summary.held_out_bytes for summary in self.files)
-        return abs(held_out - self.fraction * self.files_bytes) <= _MAX_DEVIATION * self.fraction * self.files_bytes
+        """Return whether hashes of documents are likely to hold out about the fraction of the bytes.
+
+        If each document is held out with probability p, the variance of the held-out bytes is p (1 - p) times the sum
+        of the squared sizes.
+        """
+        squared_bytes = sum(summary.squared_bytes for summary in self.files)
+        variance = self.fraction * (1 - self.fraction) * squared_bytes
+        return variance <= (_MAX_DEVIATION * self.fraction * self.files_bytes) ** 2
 
 
 def _name_first(summaries: Sequence[FileSummary]) -> str:
@@ -216,25 +216,22 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
         UsageError: the validation fraction is not in [0, 1).
     """
     held_out: list[TextFile] = []
-    fraction = parse_held_out_fraction(config.validation)
-    if fraction is None:
+    if parse_held_out_fraction(config.validation) is None:
         held_out = find_text_files([config.validation], config, files[0].reading if files else None)
     are_conversations([*files, *held_out])
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is", settings=["validation"])
-    is_held_out = partial(is_document_held_out, bound=compute_hash_bound(fraction or Fraction(0)))
-    scan = partial(documents.scan_file, separator=config.separator, is_held_out=is_held_out)
-    return Corpus(_scan_files(kept, scan, workers), _scan_files(held_out, scan, workers), config)
+    summaries = _scan_files(kept, config.separator, workers)
+    return Corpus(summaries, _scan_files(held_out, config.separator, workers), config)
 
 
-def _scan_files(
-    files: Sequence[TextFile], scan: Callable[[TextFile], FileSummary], workers: int | None
-) -> tuple[FileSummary, ...]:
+def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
     used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
-    results = list(processes.map_in_processes(partial(try_to_read, read=scan), files, processes=used))
+    scan = partial(try_to_read, read=partial(documents.scan_file, separator=separator))
+    results = list(processes.map_in_processes(scan, files, processes=used))
     surveys = tuple(replace(result, file=file) for file, result in drop_unreadable(files, results))
     if files and not any(results.bytes for results in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")

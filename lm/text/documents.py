@@ -26,9 +26,6 @@ from lm.text.text_files import BlockCallback, FileRange, TextFile
 
 T = TypeVar("T")
 
-BEGINNING_CHARACTERS = 1 << 14
-"""Characters of a document by which it is held out or not."""
-
 
 def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
     """Yield lists of consecutive items; a list ends with the item whose size brings the total to `limit` or more."""
@@ -68,7 +65,7 @@ class FileSummary:
         sha256: checksum of its decompressed bytes.
         size: number of decompressed bytes.
         bytes: UTF-8 bytes of the normalised text, without separators, whatever the encoding of the file.
-        held_out_bytes: bytes of the documents that are to be held out.
+        squared_bytes: sum over the documents of their bytes squared.
         changes: what normalisation found and, unless it is to be kept, removed.
     """
 
@@ -77,7 +74,7 @@ class FileSummary:
     size: int
     documents: int
     bytes: int
-    held_out_bytes: int
+    squared_bytes: int
     changes: TextChanges = field(default_factory=TextChanges)
 
     @property
@@ -98,29 +95,31 @@ class FileSummary:
         return self.file.read_as(self.changes)
 
 
-def scan_file(file: TextFile, separator: str, is_held_out: Callable[[str], bool] = lambda _: False) -> FileSummary:
+def scan_file(file: TextFile, separator: str) -> FileSummary:
     """Read a file once and return its checksum, counts and normalisation changes.
-
-    Args:
-        is_held_out: called with the first `BEGINNING_CHARACTERS` of each document.
 
     Raises:
         InputError: it is not a text file.
         UsageError: it isn't clear which of its fields holds the text.
     """
     digest, changes = hashlib.sha256(), TextChanges()
-    documents = text_bytes = held_out_bytes = size = 0
+    documents = text_bytes = squared_bytes = document_bytes = size = 0
 
     def on_block(block: bytes) -> None:
         nonlocal size
         digest.update(block)
         size += len(block)
 
-    for beginning, document_bytes in _read_beginnings(file, separator, on_block, changes):
-        documents += 1
-        text_bytes += document_bytes
-        held_out_bytes += document_bytes * is_held_out(beginning)
-    return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, held_out_bytes, changes)
+    for piece in read_pieces(file, separator, on_block=on_block, changes=changes):
+        if piece.starts_document:
+            documents += 1
+            squared_bytes += document_bytes**2
+            document_bytes = 0
+        piece_bytes = len(piece.text.encode())
+        document_bytes += piece_bytes
+        text_bytes += piece_bytes
+    squared_bytes += document_bytes**2
+    return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, squared_bytes, changes)
 
 
 def read_pieces(
@@ -154,21 +153,6 @@ def read_pieces(
         elif part:
             yield TextPiece(part, starts)
             starts = False
-
-
-def _read_beginnings(
-    file: TextFile, separator: str, on_block: BlockCallback, changes: TextChanges
-) -> Iterator[tuple[str, int]]:
-    """Yield the beginning of each document of a file, and the UTF-8 bytes of all of it."""
-    beginning, size = "", 0
-    for piece in read_pieces(file, separator, on_block=on_block, changes=changes):
-        if piece.starts_document and size:
-            yield beginning, size
-            beginning, size = "", 0
-        beginning += piece.text[: BEGINNING_CHARACTERS - len(beginning)]
-        size += len(piece.text.encode())
-    if size:
-        yield beginning, size
 
 
 def _read_row_documents(
