@@ -6,6 +6,8 @@ export PYTHONDONTWRITEBYTECODE =
 VENV := .venv
 BIN := $(VENV)/bin
 
+PARALLEL := -n auto --dist loadscope --no-loadscope-reorder
+
 # What other processors would do, as far as this one can be told to do no more than they can.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
@@ -19,15 +21,14 @@ demo: install
 	$(BIN)/lm demo -o runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Whole trainings, several processes and the like: seconds each.
 test-medium: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -m 'medium and not slow'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'medium and not slow'
 
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -m 'not slow' \
-		tests/system tests/lm/kernels tests/lm/engine
+	$(AVX2) $(BIN)/python -m pytest $(PARALLEL) -m 'not slow' tests/system tests/lm/kernels tests/lm/engine
 	$(AVX2) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(PLAIN) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(BIN)/python -m tests.roundings

@@ -543,16 +543,14 @@ def _record_sources(run: Run, corpus: TextCorpus | PairCorpus) -> None:
 
 def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
     """Warn if files have changed, or were added, since the tokens of a resumed run were prepared."""
-    for change, names in (
-        ("changed", list_changed_sources(Path(run.plan.data))),
-        ("added", _list_added_sources(run)),
-    ):
-        text = "since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
-        named = f"{list_some(names, limit=_MAX_NAMED)}: {change}"
+    text = "since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
+    changes = {"changed": list_changed_sources(Path(run.plan.data)), "added": _list_added_sources(run)}
+    for change, names in changes.items():
         if names:
-            yield events.TrainingWarning(
-                run.state.step, Advice(f"{named} {text}", settings=(f"from_run={run.folder}",))
+            advice = Advice(
+                f"{list_some(names, limit=_MAX_NAMED)}: {change} {text}", settings=(f"from_run={run.folder}",)
             )
+            yield events.TrainingWarning(run.state.step, advice)
 
 
 def _list_added_sources(run: Run) -> list[str]:

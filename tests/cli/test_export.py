@@ -11,12 +11,12 @@ from lm.run_folder import TrainingState, load_config
 from tests.cli.small_runs import make_run, make_tokenizer
 
 
-def test_the_kind_of_model_and_what_decided_it_are_told(tmp_path, capsys):
+def test_the_kind_of_model_and_what_decided_it_are_reported(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel"), tmp_path / "out"
     assert run(["export", str(folder), "--to", "huggingface", "-o", str(out)]) == 0
-    told = capsys.readouterr()
-    assert "LlamaForCausalLM of transformers, which needs no code of ours: norm rmsnorm" in told.err
-    assert not told.out
+    printed = capsys.readouterr()
+    assert "LlamaForCausalLM of transformers, which needs no code of ours: norm rmsnorm" in printed.err
+    assert not printed.out
     assert {path.name for path in out.iterdir()} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
@@ -27,11 +27,11 @@ def test_a_file_for_llama_cpp(tmp_path, capsys):
     pytest.importorskip("gguf")
     folder, out = make_run(tmp_path / "novel", qk_norm=True), tmp_path / "novel.gguf"
     assert run(["export", str(folder), "--to", "gguf", "--type", "float16", "-o", str(out)]) == 0
-    told = capsys.readouterr()
-    assert "qwen3 of llama.cpp, float16: norm rmsnorm" in told.err
-    assert "tokens  pre-tokenised as by gpt-2\n" in told.err
+    printed = capsys.readouterr()
+    assert "qwen3 of llama.cpp, float16: norm rmsnorm" in printed.err
+    assert "tokens  pre-tokenised as by gpt-2\n" in printed.err
     assert out.read_bytes()[:4] == b"GGUF"
-    assert not told.out
+    assert not printed.out
 
 
 def test_a_folder_for_ctranslate2(tmp_path, capsys):
@@ -45,22 +45,22 @@ def test_a_folder_for_ctranslate2(tmp_path, capsys):
 def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel", value_residual=True), tmp_path / "out"
     assert run(["export", str(folder), "-o", str(out)]) == 0
-    told = " ".join(capsys.readouterr().err.split())
+    printed = " ".join(capsys.readouterr().err.split())
     assert (
         "LMForCausalLM, with its code in the folder (trust_remote_code=True): without value_residual True it would be "
         "LlamaForCausalLM"
-    ) in told
+    ) in printed
     assert {"configuration_lm.py", "modeling_lm.py", "positions_lm.py"} < {path.name for path in out.iterdir()}
 
 
-def test_the_kind_of_model_and_the_run_are_told(tmp_path, capsys):
+def test_the_kind_of_model_and_the_run_are_reported(tmp_path, capsys):
     assert run(["export", str(make_run(tmp_path / "novel")), "-o", str(tmp_path / "out")]) == 0
     capsys.readouterr()
     assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 0
-    told = capsys.readouterr()
-    assert re.search(r"^model   LlamaForCausalLM, [\d.]+k parameters, context 32$", told.err, re.MULTILINE)
-    assert f"wrote   {tmp_path / 'again' / 'checkpoints' / 'step-0'}" in told.err
-    assert not told.out
+    printed = capsys.readouterr()
+    assert re.search(r"^model   LlamaForCausalLM, [\d.]+k parameters, context 32$", printed.err, re.MULTILINE)
+    assert f"wrote   {tmp_path / 'again' / 'checkpoints' / 'step-0'}" in printed.err
+    assert not printed.out
     assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 1
     assert capsys.readouterr().err == f"lm: {tmp_path / 'again'}: holds a run already; choose another folder (--out)\n"
 

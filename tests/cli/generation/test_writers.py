@@ -114,9 +114,9 @@ def test_prefill_ends_with_the_first_token_and_the_speed_is_that_of_the_rest(cap
     watch = GenerationTimer()
     watch.record_token()
     watch.report(20, Sampler(greedy=True), AcceptanceStats(), engines=engines("float32"))
-    told = capsys.readouterr().err
-    assert told.startswith("20 tokens, 5 tokens/s after 0.5 s of prefill, ")
-    assert "draft" not in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("20 tokens, 5 tokens/s after 0.5 s of prefill, ")
+    assert "draft" not in printed
 
 
 def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
@@ -129,9 +129,9 @@ def test_the_timer_reports_dtype_and_seed(capsys):
     watch = GenerationTimer()
     watch.record_token()
     watch.report(1, Sampler(seed=9), AcceptanceStats(), engines=engines("int8"))
-    assert "1 tokens, – after" in (told := capsys.readouterr().err)
-    assert told.endswith("int8, PyTorch (no code is compiled yet), seed 9\n")
+    assert "1 tokens, – after" in (printed := capsys.readouterr().err)
+    assert printed.endswith("int8, PyTorch (no code is compiled yet), seed 9\n")
     watch.report(20, Sampler(greedy=True), AcceptanceStats(8, 6), engines=engines("float32"))
-    told = capsys.readouterr().err
-    assert "seed" not in told
-    assert "accepted 6 of 8 draft tokens" in told
+    printed = capsys.readouterr().err
+    assert "seed" not in printed
+    assert "accepted 6 of 8 draft tokens" in printed

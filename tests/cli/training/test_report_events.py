@@ -73,10 +73,10 @@ def test_notes_on_files_and_the_folder_of_the_tokens_come_first(said):
     assert len(said(text(notes=notes))) == 1  # of prepared tokens that were given, all is known
 
 
-@pytest.mark.parametrize(("trained", "told"), [(None, False), (1200, False), (1201, True)])
-def test_a_vocabulary_that_is_smaller_than_asked_for_is_told(said, trained, told):
+@pytest.mark.parametrize(("trained", "is_reported"), [(None, False), (1200, False), (1201, True)])
+def test_a_vocabulary_that_is_smaller_than_asked_for_is_reported(said, trained, is_reported):
     line = "        (no more pairs occur often enough for a vocabulary of 1,201)"
-    assert said(text(trained=trained))[1:] == [line] * told
+    assert said(text(trained=trained))[1:] == [line] * is_reported
 
 
 @pytest.mark.parametrize(

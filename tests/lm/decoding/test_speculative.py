@@ -128,7 +128,7 @@ def test_prompt_lookup_proposes_what_followed_the_last_three_tokens_or_fewer(tok
     assert [guess.token for guess in draft.propose(history, 3, random.Random(0))] == expected
 
 
-class Told:
+class ScriptedDraft:
     """A draft that is right or wrong; notes after how many tokens it is asked, and for how many."""
 
     def __init__(self, following: list[int], *, is_right: bool) -> None:
@@ -152,7 +152,7 @@ class Told:
 def test_a_draft_is_asked_for_more_while_it_is_right_and_seldom_while_it_is_not(is_right, asked):
     ours, sampler, stats = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), AcceptanceStats()
     expected = tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
-    draft = Told(expected, is_right=is_right)
+    draft = ScriptedDraft(expected, is_right=is_right)
     found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=stats)
     assert tokens_of(found) == expected
     assert draft.asked == asked
