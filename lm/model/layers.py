@@ -374,7 +374,7 @@ def _dropout_mask(values: Tensor, dropped: int) -> Tensor:
 
 # Compiled models use this mask too: F.dropout under torch.compile costs more on a CPU than compiling saves
 _dropout_mask_op = torch.library.custom_op(
-    "lm::dropout_mask", _dropout_mask, mutates_args=(), tags=torch.Tag.nondeterministic_seeded
+    "lm::dropout_mask", _dropout_mask, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )
 
 

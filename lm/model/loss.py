@@ -19,6 +19,9 @@ _PROBABILITIES_ON_CPU = 1 << 20
 """Probabilities computed at a time on a CPU, in float32, so that they stay in its cache."""
 _AUTOGRAD_LOGITS = 1 << 22
 """Logits per pass and chunk where autograd differentiates the loss."""
+_GPU_ALIGNMENT = 64
+"""A GPU multiplies by matrices with a multiple of this many rows: with 50,257 in bfloat16 an H200 makes 93 to 141
+TFLOP/s, with 50,304 it makes 664 to 701."""
 
 OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
@@ -50,7 +53,7 @@ def linear_cross_entropy(
     targets: Tensor,
     *,
     bias: Tensor | None = None,
-    target_positions: Tensor | None = None,
+    target_positions: Tensor | slice | None = None,
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -64,8 +67,8 @@ def linear_cross_entropy(
         weight: (vocabulary, d_model).
         targets: (…) IDs, IGNORE_INDEX where none.
         bias: (vocabulary,), if the logits have one.
-        target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`;
-            searching them on a GPU would synchronise.
+        target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`, or
+            `slice(None)` if all have one; searching them on a GPU would synchronise.
         softcap: see `Transformer.logits`; 0 for none.
 
     Returns:
@@ -88,7 +91,12 @@ def _target_positions(targets: Tensor) -> Tensor:
 
 
 def chunked_loss(
-    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, target_positions: Tensor | None = None
+    loss: ChunkLoss,
+    hidden: Tensor,
+    output: OutputLayer,
+    targets: Tensor,
+    *,
+    target_positions: Tensor | slice | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum a loss over all positions that have a target, in chunks of positions, together with its gradient.
 
@@ -101,6 +109,8 @@ def chunked_loss(
         targets: (positions,) ids, IGNORE_INDEX where none.
         target_positions: see `linear_cross_entropy`.
     """
+    if isinstance(target_positions, slice):
+        target_positions = torch.arange(len(targets), device=hidden.device)
     target_positions = _target_positions(targets) if target_positions is None else target_positions
     result: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, target_positions)  # type: ignore[no-untyped-call]
     return result
@@ -159,7 +169,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        target_positions: Tensor,
+        target_positions: Tensor | slice,
         smoothing: float,
         softcap: float,
         dtype: torch.dtype,
@@ -169,37 +179,42 @@ class _LinearCrossEntropy(torch.autograd.Function):
             targets[target_positions, None],
             weight.to(dtype),
         )
-        wants_gradient = hidden.requires_grad or weight.requires_grad
-        rows, rows_of_softmax = _rows_per_chunk(len(target_positions), len(weight), on_cpu=hidden.device.type == "cpu")
-        logits_buffer = matrix.new_empty(rows, len(weight))  # allocating per chunk would cost more than arithmetic
-        probabilities = torch.empty(rows_of_softmax, len(weight), device=hidden.device)
+        wants_gradient, on_cpu = hidden.requires_grad or weight.requires_grad, hidden.device.type == "cpu"
+        size = len(weight)
+        if not on_cpu and size % _GPU_ALIGNMENT:
+            matrix = F.pad(matrix, (0, 0, 0, -size % _GPU_ALIGNMENT))
+        rows, rows_of_softmax = _rows_per_chunk(len(inputs), size, on_cpu=on_cpu)
+        logits_buffer = matrix.new_empty(rows, len(matrix))  # allocating per chunk would cost more than arithmetic
+        probabilities = torch.empty(rows_of_softmax, len(matrix), device=hidden.device)
         inputs_gradient, weight_gradient = torch.empty_like(inputs), None
         bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
-        for start in range(0, len(target_positions), max(1, rows)):
+        for start in range(0, len(inputs), max(1, rows)):
             part = slice(start, start + rows)
-            logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(target_positions) - start])
+            logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(inputs) - start])
             if bias is not None:
-                logits += bias
+                logits[:, :size] += bias
             for some, their_targets in zip(
                 *(tensor.split(rows_of_softmax) for tensor in (logits, target_column[part])), strict=True
             ):
                 gradient = probabilities[: len(some)]
-                nats, surprisal = _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
+                nats, surprisal = _surprisal_and_gradient(some, their_targets, size, smoothing, softcap, gradient)
                 total += nats
                 nll += surprisal
                 if wants_gradient:
                     some.copy_(gradient)
             if wants_gradient:
                 if bias_gradient is not None:
-                    bias_gradient += logits.sum(0, dtype=bias_gradient.dtype)
+                    bias_gradient += logits[:, :size].sum(0, dtype=bias_gradient.dtype)
                 torch.mm(logits, matrix, out=inputs_gradient[part])
             if weight.requires_grad:
-                chunk_gradient = logits.T @ inputs[part]
+                chunk_gradient = logits[:, :size].T @ inputs[part]
                 weight_gradient = (
                     chunk_gradient if weight_gradient is None else weight_gradient.to(weight.dtype).add_(chunk_gradient)
                 )
-        hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, inputs_gradient.to(hidden.dtype))
+        hidden_gradient = inputs_gradient.to(hidden.dtype)
+        if isinstance(target_positions, Tensor):
+            hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, hidden_gradient)
         ctx.dtype = weight.dtype
         if weight_gradient is None and weight.requires_grad:
             weight_gradient = torch.zeros_like(weight)
@@ -238,12 +253,13 @@ def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[i
     return rows, min(rows, max(1, _PROBABILITIES_ON_CPU // vocabulary)) if on_cpu else rows
 
 
-def _surprisal_and_gradient(
-    logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
+def _surprisal_and_gradient(  # noqa: PLR0917 (nearly a kernel)
+    logits: Tensor, targets: Tensor, size: int, smoothing: float, softcap: float, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, with and without smoothing.
 
-    The gradient of the smoothed loss by the logits is written into `gradient`, (rows, vocabulary) float32.
+    The gradient of the smoothed loss by the logits is written into `gradient`, (rows, vocabulary) float32. Columns from
+    `size` on are padding, overwritten in the logits and zero in the gradient.
 
     With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax minus these. With
     soft-capping it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
@@ -251,17 +267,18 @@ def _surprisal_and_gradient(
     Only the softmax computes exponentials: the largest logit and its probability, which is at least 1/V, give the
     log-sum-exp.
     """
-    size = logits.shape[-1]
     if softcap:
         logits = logits.float().div_(softcap).tanh_().mul_(softcap)
+    logits[:, size:] = -torch.inf
     torch.softmax(logits, -1, dtype=torch.float32, out=gradient)
     log_sum = logits.amax(-1, keepdim=True).float() - gradient.amax(-1, keepdim=True).log()
     surprisal = (log_sum - logits.gather(1, targets).float()).sum()
     nats = (1 - smoothing) * surprisal
     if smoothing:
-        nats += smoothing * (log_sum - logits.mean(-1, keepdim=True, dtype=torch.float32)).sum()
+        nats += smoothing * (log_sum - logits[:, :size].mean(-1, keepdim=True, dtype=torch.float32)).sum()
         gradient.sub_(smoothing / size)
     gradient.scatter_add_(1, targets, torch.full_like(targets, smoothing - 1, dtype=gradient.dtype))
     if softcap:
         gradient.addcmul_(gradient, logits.div_(softcap).square_(), value=-1)
+    gradient[:, size:] = 0.0
     return nats, surprisal

@@ -100,7 +100,7 @@ def summed_loss_and_nll(
     """
     states = states or hidden_states_fn(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    target_positions = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
+    target_positions = [_target_positions(ids, hardware) for ids in learned]
     targets = [_to_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
         batch = batch.map_arrays(lambda ids: np.concatenate((ids, ids)))
@@ -122,15 +122,14 @@ def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
     """Return `summed_loss` of a batch, and the number of targets that are the most probable tokens."""
-    positions = _to_device(np.flatnonzero(batch.targets != IGNORE_INDEX), hardware)
-    targets = _to_device(batch.targets, hardware)
+    positions, targets = _target_positions(batch.targets, hardware), _to_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _hidden_states(model, hidden_states_fn(model), batch, hardware)
         nats, _ = _loss_and_surprisal(model, hidden, targets, positions)
         correct = torch.zeros_like(nats)
-        for some in positions.split(_ARGMAX_CHUNK):
-            guessed = model.logits(hidden.flatten(0, -2)[some]).argmax(-1)
-            correct += (guessed == targets.flatten()[some]).sum()
+        states, learned = hidden.flatten(0, -2)[positions], targets.flatten()[positions]
+        for some, their_targets in zip(states.split(_ARGMAX_CHUNK), learned.split(_ARGMAX_CHUNK), strict=True):
+            correct += (model.logits(some).argmax(-1) == their_targets).sum()
     return nats, correct
 
 
@@ -138,7 +137,7 @@ def _loss_and_surprisal(
     model: Model,
     hidden: Tensor,
     targets: Tensor,
-    positions: Tensor,
+    positions: Tensor | slice,
     *,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
@@ -162,7 +161,7 @@ def _r_drop_loss(
     model: Model,
     hidden: Tensor,
     targets: Tensor,
-    positions: Tensor,
+    positions: Tensor | slice,
     *,
     label_smoothing: float,
     r_drop: float,
@@ -210,6 +209,12 @@ def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware:
         return states(inputs, **real)
     source, lengths = _to_device(batch.source, hardware), _to_device(batch.source_lengths, hardware)
     return states(source, inputs, lengths=lengths, **real)
+
+
+def _target_positions(ids: NDArray[np.int64], hardware: Hardware) -> Tensor | slice:
+    """Return the flat indices of the IDs that are targets, or a slice of all, which a GPU need not be sent."""
+    counted = np.flatnonzero(ids != IGNORE_INDEX)
+    return slice(None) if len(counted) == ids.size else _to_device(counted, hardware)
 
 
 def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:

@@ -18,7 +18,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.data.training_data import TrainingData
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, TrainingError
-from lm.hardware import Hardware, set_matmul_precision
+from lm.hardware import Hardware, configure_gpu
 from lm.locks import LockFile
 from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
 from lm.model.transformer import choose_kernels, set_activation_checkpointing
@@ -138,7 +138,7 @@ class Run:
         plan, training = self.plan, self.config.training
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
-        set_matmul_precision(self.hardware)
+        configure_gpu(self.hardware)
         device = self.hardware.torch_device
         self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":

@@ -71,7 +71,7 @@ class BlockSparseAttention(MultiHeadAttention):
         return mask.with_bias(bias), relative
 
 
-_MAX_SAVED_VALUES = 1 << 22
+_SAVED_ON_CPU, _SAVED_ON_GPU = 1 << 22, 1 << 28
 """Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
 
 
@@ -123,7 +123,8 @@ class BlockSparseKernel:
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
         everywhere = min(self.pattern.n_dense_blocks, blocks)
         first = [(0, everywhere)] if everywhere else []
-        return first + split_evenly(blocks, numbers, max_cost=_MAX_SAVED_VALUES, start=everywhere)
+        max_saved = _SAVED_ON_CPU if query.device.type == "cpu" else _SAVED_ON_GPU
+        return first + split_evenly(blocks, numbers, max_cost=max_saved, start=everywhere)
 
     def _attend_blocks(
         self, query: Tensor, key: Tensor, value: Tensor, key_blocks: Tensor, *, first: int, length: int

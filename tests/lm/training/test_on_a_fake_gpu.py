@@ -9,7 +9,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
-from lm.hardware import Hardware, set_matmul_precision
+from lm.hardware import Hardware, configure_gpu
 from lm.model.transformer import build_model
 from lm.training.loop import stack_totals
 from lm.training.objective import Objective, hidden_states_fn
@@ -62,7 +62,7 @@ def test_tf32_is_for_what_is_left_in_float32_beside_bfloat16(dtype, precision):
     config = RunConfig(ModelConfig(**SHAPE), hardware=HardwareConfig(device="cuda", dtype=dtype))
     try:
         with fake_cuda():
-            set_matmul_precision(select_training_hardware(config, Batch(IDS, IDS)))
+            configure_gpu(select_training_hardware(config, Batch(IDS, IDS)))
             assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -44,7 +44,7 @@ def dense(query, key, value, pairs):
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_dense_attention_with_its_mask(kind, is_causal, lengths, kv_heads, held, monkeypatch):
-    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", held)
+    monkeypatch.setattr(block_attention, "_SAVED_ON_CPU", held)
     pattern = KINDS[kind](is_causal)
     inputs = tensors(150, kv_heads=kv_heads)
     mask = Mask(is_causal=is_causal, key_lengths=None if lengths is None else torch.tensor(lengths))
@@ -84,7 +84,7 @@ def test_each_width_equals_dense_attention_with_a_mask_written_out(kind, sees, i
 @pytest.mark.parametrize("kind", KINDS)
 def test_recomputation_repeats_dropout(kind, monkeypatch):
     """The gradient of a sum of outputs is that of the weights that were drawn: of the values, by finite differences."""
-    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", 3000)
+    monkeypatch.setattr(block_attention, "_SAVED_ON_CPU", 3000)
     query, key, value = tensors(100, batch=1)
 
     def run(value):
@@ -118,7 +118,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_tensor_grows_with_the_square_of_the_length(kind, is_causal, dropout, monkeypatch):
-    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", 1 << 16)
+    monkeypatch.setattr(block_attention, "_SAVED_ON_CPU", 1 << 16)
     pattern = BigBird(16, 2, 2, layer=3, is_causal=is_causal) if kind == "bigbird" else KINDS[kind](is_causal)
 
     def most(length):
