@@ -53,12 +53,18 @@ class CudaGraphRecorder:
             RuntimeError: the computation cannot be recorded, or memory is short.
         """
         graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._stream.device)
+        generator = torch.cuda.default_generators[caller.device_index]
+        random_state = generator.clone_state()
         self._stream.wait_stream(caller)
-        with torch.cuda.stream(self._stream):  # restores the caller's stream, even if recording fails
-            for _ in range(_WARM_UPS):
-                work()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                output = work()
+        try:
+            with torch.cuda.stream(self._stream):  # restores the caller's stream, even if recording fails
+                for _ in range(_WARM_UPS):
+                    work()
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    output = work()
+        except RuntimeError:
+            generator.graphsafe_set_state(random_state)  # torch leaves it as during recording, of no use outside
+            raise
         caller.wait_stream(self._stream)
 
         def repeat() -> Tensor:

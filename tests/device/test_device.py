@@ -9,7 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
+from lm.config.data import IGNORE_INDEX
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
@@ -17,6 +19,7 @@ from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.decoding.batching import SampleSpec, Token, generate
 from lm.decoding.sampling import Sampler
+from lm.model.loss import linear_cross_entropy
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.events import Step
 from lm.training.loop import train
@@ -49,9 +52,16 @@ def losses(run: Run) -> list[float]:
     return [event.loss for event in train(run) if isinstance(event, Step)]
 
 
-@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "alibi", "relative", "t5"])
-def test_logits_are_those_of_a_cpu(device, positions):
-    model = build_model(ModelConfig(**{**SHAPE, "positions": positions})).eval()
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"positions": scheme} for scheme in ("rotary", "learned", "sinusoidal", "alibi", "relative", "t5")),
+        *({"positions": scheme, "attention": "window", "attention_window": 5} for scheme in ("rotary", "relative")),
+        {"experts": 4, "experts_per_token": 2},
+    ],
+)
+def test_logits_are_those_of_a_cpu(device, fields):
+    model = build_model(ModelConfig(**{**SHAPE, **fields})).eval()
     ids = torch.from_numpy(IDS)
     with torch.inference_mode():
         expected = model(ids)
@@ -67,6 +77,27 @@ def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(device):
         model.to(device)
         found = model(source.to(device), target.to(device), lengths=lengths.to(device)).cpu()
     assert_close(found, expected, model=model)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("softcap", [0.0, 4.0])
+def test_a_loss_and_its_gradients_are_those_of_float64(device, softcap, dtype, tolerance):
+    """Of a vocabulary that no matmul is aligned to."""
+    numbers = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (torch.randn(*shape, generator=numbers).to(dtype) for shape in ((96, 32), (257, 32), (257,)))
+    targets = torch.randint(257, (96,), generator=numbers)
+    targets[::7] = IGNORE_INDEX
+    exact = [tensor.double().requires_grad_() for tensor in (hidden, weight, bias)]
+    logits = F.linear(*exact)
+    capped = softcap * torch.tanh(logits / softcap) if softcap else logits
+    F.cross_entropy(capped, targets, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=0.1).backward()
+    found = [tensor.to(device).requires_grad_() for tensor in (hidden, weight, bias)]
+    loss, _ = linear_cross_entropy(
+        found[0], found[1], targets.to(device), bias=found[2], label_smoothing=0.1, softcap=softcap
+    )
+    loss.backward()
+    for mine, theirs in zip(found, exact, strict=True):
+        assert (mine.grad.cpu().double() - theirs.grad).norm() <= tolerance * theirs.grad.norm()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -67,10 +67,10 @@ def test_rows_that_come_and_go_are_those_of_a_cpu():
     for prompts in ([[1, 2, 3], [4]], [[5, 6]], [[7] * 300, [8]]):
         same(steps.join(prompts), again.join(prompts))
         for _ in range(3):
-            tokens = torch.randint(VOCABULARY, (len(again._rows), 1))
+            tokens = torch.randint(VOCABULARY, (len(again.session), 1))
             same(steps.feed(tokens), again.feed(tokens))
         for each in (steps, again):
-            each.reorder(torch.arange(1, len(again._rows)))
+            each.reorder(torch.arange(1, len(again.session)))
     assert cuda_graph._static_steps[on_gpu] is not None
 
 

@@ -39,7 +39,8 @@ class BlockSparseAttention(MultiHeadAttention):
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         length, is_causal = query.shape[2], inputs.mask.is_causal
         in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
-        if in_line and is_sparse_enough(self.pattern, length, is_causal=is_causal):
+        is_long = query.device.type == "cpu" or length > _MASKED_ON_GPU
+        if in_line and is_long and is_sparse_enough(self.pattern, length, is_causal=is_causal):
             blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
             return blocks(query, key, value)
         first = self.pattern.first_visible(inputs.start) if inputs.key_positions is None else 0
@@ -71,6 +72,8 @@ class BlockSparseAttention(MultiHeadAttention):
         return mask.with_bias(bias), relative
 
 
+_MASKED_ON_GPU = 4096
+"""Positions up to which a GPU computes all pairs of a sequence and masks most, faster than it gathers blocks."""
 _SAVED_ON_CPU, _SAVED_ON_GPU = 1 << 22, 1 << 28
 """Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
 
