@@ -270,10 +270,7 @@ def _surprisal_and_gradient(  # noqa: PLR0917 (nearly a kernel)
     if softcap:
         logits = logits.float().div_(softcap).tanh_().mul_(softcap)
     logits[:, size:] = -torch.inf
-    if logits.is_cuda and logits.dtype is not torch.float32:
-        torch._softmax(logits, -1, True, out=gradient)  # `softmax` with `out` would convert the logits first
-    else:
-        torch.softmax(logits, -1, dtype=torch.float32, out=gradient)
+    torch.softmax(logits, -1, dtype=torch.float32, out=gradient)
     log_sum = logits.amax(-1, keepdim=True).float() - gradient.amax(-1, keepdim=True).log()
     surprisal = (log_sum - logits.gather(1, targets).float()).sum()
     nats = (1 - smoothing) * surprisal
