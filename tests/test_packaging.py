@@ -1,5 +1,7 @@
 """What a wheel contains."""
 
+import hashlib
+import re
 import subprocess
 import tomllib
 from importlib import resources
@@ -7,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import corpora
+
 ROOT = Path(__file__).parents[1]
+TEXTS = [f"{name}/{file.name}" for name in ("stories", "parallel") for file in corpora.path(name).iterdir()]
 
 
 def test_types_of_the_package_are_published():
@@ -20,7 +25,17 @@ def test_types_of_the_package_are_published():
     assert ignored.returncode != 0  # but for those that git ignores
 
 
-def test_a_wheel_holds_every_module_and_the_marker():
+def test_shipped_texts_are_those_that_their_readme_lists():
+    """To the byte, so also where git would change line ends."""
+    listed = re.findall(r"`(.+?)`.*\| ([\d,]+) \| `(\w{64})`", corpora.path("README.md").read_text(encoding="utf-8"))
+    found = {name: corpora.path(name).read_bytes() for name in TEXTS}
+    assert sorted(listed) == sorted(
+        (name, f"{len(text):,}", hashlib.sha256(text).hexdigest()) for name, text in found.items()
+    )
+
+
+def test_a_wheel_holds_every_module_the_texts_and_the_marker():
     wheel = pytest.importorskip("hatchling.builders.wheel")
     files = {file.distribution_path for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}
-    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lm").rglob("*.py")} | {"lm/py.typed"} <= files
+    shipped = [ROOT / "lm/py.typed", *(ROOT / "lm").rglob("*.py"), *map(corpora.path, TEXTS)]
+    assert {path.relative_to(ROOT).as_posix() for path in shipped} <= files

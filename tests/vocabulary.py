@@ -55,8 +55,6 @@ PHRASES = {
 EXCEPTIONS = (
     ("tests/vocabulary.py", ".*", "the list itself"),
     ("tests/golden/*", ".*", "names and texts of an earlier version"),
-    ("corpora/*.txt", ".*", "generated stories and sentences"),
-    ("corpora/stories/schemes/*.py", ".*", "sentences of the stories"),
     ("tests/cli/generation/test_writers.py", "go on", "the beginning of a text in a test"),
     ("tests/lm/distributed/test_process_group.py", "peer", "an error message of torch"),
 )

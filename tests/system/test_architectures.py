@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import corpora
 from cli.main import run
-from corpora import parallel
 from tests.system.conftest import SMALL, assert_resumes_exactly
 
 FIXED = ["--threads", "1", "--device", "cpu", "--dtype", "float32", "--seed", "3", "--dropout", "0.1",
@@ -45,7 +45,7 @@ def train(succeed, tmp_path):
 def pairs(tmp_path) -> list[object]:
     """Flags that name thirty sentences and their translations."""
     for suffix in ("en", "de"):
-        lines = (Path(parallel.__file__).parent / f"heldout.{suffix}").read_text().splitlines()[:30]
+        lines = corpora.path(f"parallel/heldout.{suffix}").read_text().splitlines()[:30]
         (tmp_path / suffix).write_text("\n".join(lines) + "\n")
     (tmp_path / "three").write_text("A dog runs.\nTwo men are here.\n\n")
     return ["--source", tmp_path / "en", "--target", tmp_path / "de"]

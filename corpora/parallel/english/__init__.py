@@ -1,1 +1,0 @@
-"""English: inflection and the order of words."""

@@ -1,1 +1,0 @@
-"""German: declension, conjugation and the order of words."""

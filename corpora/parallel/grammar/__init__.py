@@ -1,1 +1,0 @@
-"""The grammar proper: derives abstract sentences at random, with selectional restrictions."""

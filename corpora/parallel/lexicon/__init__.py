@@ -1,1 +1,0 @@
-"""The lexicon as data: every word of both languages with what cannot be derived by rule."""
