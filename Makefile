@@ -67,6 +67,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.vocabulary
+	$(BIN)/python -m tests.size
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
