@@ -112,7 +112,7 @@ statuses:
 | 503 | the server is ending, the request took too long (`--timeout`), or the model failed |
 
 Unknown fields are refused, because one that is misspelled would have no effect. Of OpenAI's fields, those that would change the result
-and are not supported are refused too.
+and are not supported are refused too. A field that is null is the same as no field.
 
 ## `POST /v1/completions`
 
@@ -146,6 +146,8 @@ They have the names, limits and defaults of `lm generate`. Where a default diffe
 
 Log-probabilities are the model's own: at temperature 1, before any filter. In `usage`, tokens that end a text or a stop string count.
 In a stream, several tokens that are ready together come in one event. `max_tokens: 0` with `echo` and `logprobs` scores a prompt.
+In `logprobs` of `/v1/completions` a token that is part of a character is spelled by its bytes, such as `bytes:\\xc3`, and an alternative
+of the same text as a more probable one by its ID, such as `token_id:97`.
 
 ## Other endpoints
 

@@ -225,7 +225,7 @@ class Endpoints:
             raise invalid(f"there are {len(lines)} lines; between 1 and {_MAX_LINES} are allowed", param="text")
         lines = [check_unicode(line, "text") for line in lines]
         to = None if body.get("to") is None else read_string(body, "to")
-        values = {name: body[name] for name in TRANSLATION_NAMES if body.get(name) is not None}
+        values = {name: body[name] for name in TRANSLATION_NAMES if name in body}
         try:
             config = TranslationConfig(**values)
         except LMError as error:

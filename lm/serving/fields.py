@@ -100,7 +100,7 @@ CHAT_FIELDS = (
 
 MESSAGE_FIELDS = (
     Field("role", "supported", "`system`, also called `developer`; `user` or `assistant`."),
-    Field("content", "supported", "A text, or a list of parts of type `text`."),
+    Field("content", "supported", "A text, which may be empty, or a list of parts of type `text`."),
     Field("name", "refused", "chat templates have no names of participants"),
     Field("audio", "refused", "the model reads text only"),
     Field("refusal", "refused", "give it as content"),
@@ -144,7 +144,7 @@ TRANSLATION_NAMES = tuple(
 
 
 def check_fields(values: Mapping[str, Any], fields: Sequence[Field], *, of: str | None = None) -> None:
-    """Raise ApiError for a field that is unknown, or refused and not neutral; null is the same as no field.
+    """Raise ApiError for a field that is unknown, or refused and not neutral.
 
     Args:
         values: a request, or an object in it.
@@ -153,8 +153,6 @@ def check_fields(values: Mapping[str, Any], fields: Sequence[Field], *, of: str 
     known = {field.name: field for field in fields}
     for name, value in values.items():
         field, shown = known.get(name), _short(name) if of is None else f"{of}.{_short(name)}"
-        if value is None:
-            continue
         if field is None:
             raise invalid(f"unknown field {shown!r}{did_you_mean(name, known)}", param=of or shown)
         if field.treatment == "refused" and value not in field.neutral:

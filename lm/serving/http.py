@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def read_object(request: Request, limit: int) -> Mapping[str, Any]:
-    """Read the body of a request, a JSON object.
+    """Read the body of a request, a JSON object; a field that is null, at any depth, is the same as no field.
 
     Raises:
         ApiError: it is too large, too slow or no JSON object.
@@ -77,13 +77,17 @@ async def read_object(request: Request, limit: int) -> Mapping[str, Any]:
     except ClientDisconnect:
         raise DisconnectedError from None
     try:
-        value = json.loads(bytes(body).decode(), parse_constant=_refuse_constant)
+        value = json.loads(bytes(body).decode(), parse_constant=_refuse_constant, object_hook=_drop_nulls)
     except _MAX_DEPTH_ERRORS as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise invalid(f"the request is not JSON in UTF-8: {reason[:200]}") from None
     if not isinstance(value, dict):
         raise invalid("the request must be a JSON object")
     return value
+
+
+def _drop_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _refuse_constant(name: str) -> None:

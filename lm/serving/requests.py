@@ -76,9 +76,9 @@ def read_number(
     body: Mapping[str, Any], name: str, default: int, *, minimum: int = 0, maximum: int | None = None
 ) -> int:
     """Return an integer field; ApiError if it is none, or out of range."""
-    value = body.get(name)
-    if value is None:
+    if name not in body:
         return default
+    value = body[name]
     if not isinstance(value, int) or isinstance(value, bool):
         raise invalid(f"{name} must be an integer, not {format_value(value)}", param=name)
     if value < minimum or (maximum is not None and value > maximum):
@@ -89,18 +89,16 @@ def read_number(
 
 def read_flag(body: Mapping[str, Any], name: str) -> bool:
     """Return a boolean field, false by default; ApiError if it is none."""
-    value = body.get(name)
-    if value is None:
-        return False
+    value = body.get(name, False)
     if not isinstance(value, bool):
         raise invalid(f"{name} must be true or false, not {format_value(value)}", param=name)
     return value
 
 
-def read_string(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return a text field; ApiError if it is missing without a default, no text, or not valid Unicode."""
-    value = body.get(name, default)
-    if value is None and default is None:
+def read_string(body: Mapping[str, Any], name: str) -> str:
+    """Return a text field; ApiError if it is missing, no text, or not valid Unicode."""
+    value = body.get(name)
+    if value is None:
         raise invalid(f"{name} is missing", param=name)
     if not isinstance(value, str):
         raise invalid(f"{name} must be a text, not {format_value(value)}", param=name)
@@ -118,7 +116,7 @@ def check_unicode(text: str, name: str) -> str:
 
 def read_sampling(body: Mapping[str, Any]) -> SamplingConfig:
     """Return the sampling settings of a request; ApiError if one is wrong."""
-    values = {name: body[name] for name in _OPTIONS if body.get(name) is not None}
+    values = {name: body[name] for name in _OPTIONS if name in body}
     if "stop" in values:
         values["stop"] = _read_stops(values["stop"])
     if "logit_bias" in values:
@@ -168,16 +166,15 @@ def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> Completio
     max_tokens = 0 if body.get("max_tokens") == 0 else sampling.max_tokens
     if not max_tokens and not echo:
         raise invalid("max_tokens must be at least 1, or 0 with echo, to score the prompt", param="max_tokens")
-    logprobs = body.get("logprobs")
     return CompletionRequest(
         prompts=prompts,
         config=sampling,
-        has_max_tokens=body.get("max_tokens") is not None,
+        has_max_tokens="max_tokens" in body,
         max_tokens=max_tokens,
         n=n,
         best_of=best_of,
         echo=echo,
-        logprobs=None if logprobs is None else read_number(body, "logprobs", 0, maximum=MAX_LOGPROBS),
+        logprobs=read_number(body, "logprobs", 0, maximum=MAX_LOGPROBS) if "logprobs" in body else None,
         is_stream=is_stream,
         include_usage=read_include_usage(body, is_stream=is_stream),
     )
@@ -187,10 +184,9 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
     """Check a request of `/v1/chat/completions`; return its messages and the rest. ApiError if it is wrong."""
     check_fields(body, (*CHAT_FIELDS, TRUNCATION, *SAMPLING_FIELDS))
     messages = _read_messages(body)
-    limits = {body[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)}
-    if len(limits) > 1:
+    limit = body.get("max_completion_tokens", body.get("max_tokens", SamplingConfig().max_tokens))
+    if body.get("max_tokens", limit) != limit:
         raise invalid("max_tokens and max_completion_tokens differ; give one of them", param="max_completion_tokens")
-    limit = body.get("max_completion_tokens", body.get("max_tokens"))
     sampling = read_sampling({**body, "max_tokens": limit, "token_healing": False})
     if limit == 0:
         raise invalid("max_tokens must be at least 1", param="max_tokens")
@@ -199,16 +195,16 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
         read_flag(body, "stream"),
         read_flag(body, "logprobs"),
     )
-    if body.get("top_logprobs") is not None and not has_logprobs:
+    if "top_logprobs" in body and not has_logprobs:
         raise invalid("top_logprobs needs logprobs", param="top_logprobs")
     top = read_number(body, "top_logprobs", 0, maximum=MAX_LOGPROBS)
-    truncation = body.get("truncation")
-    if truncation not in (None, "auto", "disabled"):
+    truncation = body.get("truncation", "disabled")
+    if truncation not in ("auto", "disabled"):
         raise invalid(f"truncation must be auto or disabled, not {format_value(truncation)}", param="truncation")
     return messages, CompletionRequest(
         prompts=[],
         config=sampling,
-        has_max_tokens=limit is not None,
+        has_max_tokens="max_tokens" in body or "max_completion_tokens" in body,
         max_tokens=sampling.max_tokens,
         n=n,
         best_of=n,

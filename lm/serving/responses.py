@@ -13,7 +13,7 @@ from typing import Any
 
 from lm.decoding.batching import Continuation
 from lm.decoding.sampling import Alternatives
-from lm.serving.inspection import ScoredIds, token_text
+from lm.serving.inspection import ScoredIds
 from lm.serving.models import ServedModel
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -89,14 +89,23 @@ class TextLogprobs:
         for token, logprob, alternatives, prompt_bytes in tokens:
             spelled = self._tokenizer.token_bytes(token)
             result["text_offset"].append(self._offset - len(spelled[:prompt_bytes].decode(errors="replace")))
-            result["tokens"].append(spelled.decode(errors="replace"))
+            result["tokens"].append(_spell(spelled))
             result["token_logprobs"].append(logprob)
             best: dict[str, float] = {}
             for other, value in alternatives:
-                best.setdefault(token_text(self._tokenizer, other), value)
+                name = _spell(self._tokenizer.token_bytes(other))
+                best[f"token_id:{other}" if name in best else name] = value
             result["top_logprobs"].append(best if logprob is not None else None)
             self._offset += len(self._decoder.decode(spelled[prompt_bytes:]))
         return result
+
+
+def _spell(spelled: bytes) -> str:
+    r"""Return the text of a token; of one that is part of a character its bytes, as OpenAI does: `bytes:\xc3`."""
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[tuple[int, float, Alternatives]]) -> dict[str, Any]:

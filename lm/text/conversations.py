@@ -83,18 +83,13 @@ class Conversation:
         return json.dumps({"messages": [message.to_dict() for message in self.messages]}, ensure_ascii=False)
 
 
-def parse_messages(values: object, *, where: str = "messages", is_complete: bool = False) -> tuple[Message, ...]:
-    """Return the messages of a list of objects with role and content.
-
-    Args:
-        values: the list, as parsed from JSON.
-        where: the place, for messages of errors.
-        is_complete: whether the assistant must have the last word, as in training data.
+def parse_messages(values: object) -> tuple[Message, ...]:
+    """Return the messages of a request, a list of objects with role and content; contents may be empty.
 
     Raises:
-        InputError: it is no such list, the roles don't take turns, or a content is empty.
+        InputError: it is no such list, or the roles don't take turns.
     """
-    return _check_turns(_parse_messages(values, "messages", where), where, is_complete=is_complete)
+    return _parse_messages(values, "messages", "messages")
 
 
 def parse_conversations(
@@ -146,13 +141,23 @@ def _parse_conversation(row: Row) -> Conversation:
     if len(fields) == 2:
         raise InputError(f"{row.where}: has 'messages' and 'conversations'; give one of them")
     messages = _parse_messages(row.values[fields[0]], fields[0], row.where)
-    return Conversation(_check_turns(messages, row.where, is_complete=True), row.number)
+    for number, message in enumerate(messages, 1):
+        if not message.content.strip():
+            problem = "content is empty; leave the conversation out, or end it before"
+            raise InputError(f"{row.where}: message {number}: {problem}")
+    if messages[-1].role != "assistant":
+        raise InputError(
+            f"{row.where}: ends with message {len(messages)} of the user, so there is no reply to learn; leave it out"
+        )
+    return Conversation(messages, row.number)
 
 
-def _parse_messages(values: object, field: str, where: str) -> list[Message]:
+def _parse_messages(values: object, field: str, where: str) -> tuple[Message, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InputError(f"{where}: {field!r} is not a list of messages but {describe_type(values)}")
-    return [_parse_message(value, *_KEYS[field], f"{where}: message {n}") for n, value in enumerate(values, 1)]
+    return _check_turns(
+        [_parse_message(value, *_KEYS[field], f"{where}: message {n}") for n, value in enumerate(values, 1)], where
+    )
 
 
 def _parse_message(value: object, role_key: str, content_key: str, where: str) -> Message:
@@ -180,8 +185,6 @@ def _parse_content(content: object, where: str) -> str:
         content = _join_parts(content, where)
     if not isinstance(content, str):
         raise InputError(f"{where}: content is not text but {describe_type(content)}")
-    if not content.strip():
-        raise InputError(f"{where}: content is empty; leave the conversation out, or end it before")
     try:
         content.encode()
     except UnicodeEncodeError as error:
@@ -199,7 +202,7 @@ def _join_parts(parts: Sequence[Any], where: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _check_turns(messages: Sequence[Message], where: str, *, is_complete: bool) -> tuple[Message, ...]:
+def _check_turns(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Return the messages; InputError unless a system prompt comes first and user and assistant take turns."""
     if not messages:
         raise InputError(f"{where}: has no messages")
@@ -212,8 +215,4 @@ def _check_turns(messages: Sequence[Message], where: str, *, is_complete: bool) 
             raise InputError(f"{where}: message {number + 1}: {problem}")
     if len(messages) == first:
         raise InputError(f"{where}: has only a system prompt, and no message of a user")
-    if is_complete and messages[-1].role != "assistant":
-        raise InputError(
-            f"{where}: ends with message {len(messages)} of the user, so there is no reply to learn; leave it out"
-        )
     return tuple(messages)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
+from starlette.requests import Request
 
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
 from lm.serving.api_errors import ApiError
+from lm.serving.fields import check_known
+from lm.serving.http import read_object
 from lm.serving.models import ServedModel, load_models
 from lm.serving.requests import build_completions, parse_chat, parse_completion
 from lm.text.conversations import Message
@@ -40,11 +46,23 @@ def test_without_further_fields_defaults_hold():
     assert (filled.prompts, filled.dropped_turns, filled.config) == ([[3, 4]], 2, asked.config)
 
 
+def read(**fields):
+    """The body of a request with some fields, as the server reads it."""
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(fields).encode()}
+
+    return asyncio.run(read_object(Request({"type": "http", "headers": []}, receive), 1000))
+
+
 def test_null_is_the_same_as_no_field():
-    names = ("n", "best_of", "stream", "echo", "max_tokens", "logprobs", "stop", "temperature", "logit_bias", "suffix")
-    assert completion(**dict.fromkeys(names)) == completion()
+    names = ("n", "best_of", "stream", "echo", "max_tokens", "logprobs", "stop", "temperature", "suffix", "unknown")
+    assert completion(**read(**dict.fromkeys(names), logit_bias={"5": None})) == completion(logit_bias={})
     names = ("n", "stream", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "truncation", "tools")
-    assert chat(**dict.fromkeys(names)) == chat()
+    assert chat(**read(**dict.fromkeys(names), messages=[USER | {"name": None}])) == chat()
+    for limit, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+        assert chat(**read(**{limit: 2, other: None})) == chat(**{limit: 2})
+    check_known(read(text="one", top=None, unknown=None), ("text",))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from lm.decoding.batching import Continuation
 from lm.serving.inspection import ScoredIds
@@ -17,6 +19,7 @@ from lm.serving.responses import (
     usage,
 )
 from lm.serving.statistics import Histogram, Statistics
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 
@@ -40,7 +43,7 @@ def test_offsets_count_the_characters_before_a_token():
         found[name] += values
     ends = [len(tokenizer.decode(ids[:n]).rstrip("\ufffd")) for n in range(len(ids))]
     assert found["text_offset"] == [first + end for end in ends] == [7, 8, 8, 9, 9, 9, 10]
-    assert found["tokens"] == ["a", *["\ufffd"] * 5, "b"]
+    assert found["tokens"] == ["a", *(rf"bytes:\x{byte:02x}" for byte in "ü狐".encode()), "b"]
     assert found["token_logprobs"] == [-0.5] * 7
     assert found["top_logprobs"] == [{text: -0.5} for text in found["tokens"]]
 
@@ -56,12 +59,22 @@ def test_a_first_token_that_starts_in_the_prompt_has_an_offset_there():
     assert mean_logprob(Continuation()) == 0
 
 
-def test_of_equal_texts_of_tokens_the_most_probable_counts():
+def test_every_alternative_is_in_the_answer():
+    """A part of a character has no text, and is spelled by its bytes."""
     tokenizer = make_tokenizer("byte")
-    halves = list(tokenizer.encode("üß"))
-    best = tuple((token, -float(rank)) for rank, token in enumerate(halves, start=1))
-    found = TextLogprobs(tokenizer).format([(halves[0], None, best, 0), (halves[0], -1.0, best, 0)])
-    assert found["top_logprobs"] == [None, {"\ufffd": -1.0}]
+    best = tuple((token, -float(rank)) for rank, token in enumerate(dict.fromkeys(tokenizer.encode("üßa")), start=1))
+    chosen, _ = best[0]
+    found = TextLogprobs(tokenizer).format([(chosen, None, best, 0), (chosen, -1.0, best, 0)])
+    spelled = {r"bytes:\xc3": -1.0, r"bytes:\xbc": -2.0, r"bytes:\x9f": -3.0, "a": -4.0}
+    assert found["top_logprobs"] == [None, spelled]
+
+
+def test_tokens_of_equal_text_are_told_by_their_ids():
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "<0x61>": 1, "b": 2}, [], byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    best = ((0, -1.0), (1, -2.0), (2, -3.0))
+    found = TextLogprobs(Tokenizer(backend)).format([(0, -1.0, best, 0)])
+    assert found["top_logprobs"] == [{"a": -1.0, "token_id:1": -2.0, "b": -3.0}]
 
 
 def test_a_scored_prompt_has_its_log_probabilities():

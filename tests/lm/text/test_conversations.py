@@ -75,8 +75,12 @@ def test_a_wrong_row_is_named(tmp_path, row, problem):
 
 def test_messages_of_a_request_may_end_with_the_user():
     assert parse_messages([HI, HELLO, HI])[-1] == Message("user", "Hi!")
-    with pytest.raises(InputError, match="messages: ends with message 1 of the user"):
-        parse_messages([HI], is_complete=True)
+
+
+def test_messages_of_a_request_may_be_empty():
+    for content in ("", " \n"):
+        messages = [{"role": "system", "content": content}, HI, {"role": "assistant", "content": content}, HI]
+        assert [message.content for message in parse_messages(messages)] == [content, "Hi!", content, "Hi!"]
 
 
 def test_conversations_are_told_from_other_rows():
