@@ -87,7 +87,7 @@ site: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site . build/site
 
 pictures: $(VENV)/installed-dev
-	$(BIN)/python -m tests.pictures docs/pictures
+	$(BIN)/python -m tests.pictures docs/pictures $(TINYSHAKESPEARE)
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,7 +1,8 @@
-"""The pictures of the README, drawn by the commands themselves: `python -m tests.pictures docs/pictures`.
+"""The pictures of README and docs, drawn by the commands themselves: `python -m tests.pictures docs/pictures FILE`.
 
-A small model is trained on the stories and one on the pairs that ship, in a terminal of a fixed size whose screen is
-then drawn by rich's own export; attention is drawn by `lm attention`. Training is caught in the middle.
+FILE is tinyshakespeare [default: where `lm corpus get tinyshakespeare` puts it]. Models are trained on it, and on the
+stories and pairs that ship, in a terminal of a fixed size whose screen is then drawn by rich's own export; attention is
+drawn by `lm attention`. Of what `lm train` writes, a few lines are shown.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from fcntl import ioctl
 from io import StringIO
 from pathlib import Path
@@ -23,12 +26,16 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from corpora import path
+from tests.benchmarks.__main__ import CORPUS_PLACES
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 100, 30
 TRAINING = ("--budget", "2m", "--seed", "1")
 TRANSLATION = ("--preset", "translation-tiny", "--steps", "1200", "--seed", "1", "--evaluate-every", "0")
-CAUGHT_AT = "the learning rate decays"
+SHAKESPEARE = ("tinyshakespeare.txt", "-o", "runs/shakespeare", "--budget", "5m")
+SHOWN = re.compile("corpus |model |length |step .* validation loss")
+SAMPLE = ("runs/shakespeare", "ROMEO:", "--seed", "1")
+SHOWN_LINES = 14
 SHOWN_CHARACTERS = 700
 SENTENCE, TRANSLATED = "The old farmer gives the child a red apple.", "Der alte Bauer gibt dem Kind einen roten Apfel."
 
@@ -42,30 +49,33 @@ _FONT_TO_FETCH = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 _CONTROL = re.compile(r"\x1b\[(\d*)A|\x1b\[(\d*)K|\x1b\[\?25[lh]|\r\n|\r|\n")
 
 
-def draw(folder: Path) -> None:
+def draw(folder: Path, shakespeare: Path) -> None:
     """Make all the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         terminal = _Terminal(Path(place))
-        _draw_training(terminal, folder / "training.svg")
+        _draw_training(terminal, shakespeare, folder / "training.svg")
         _draw_surprisal(terminal, folder / "surprisal.svg")
         _draw_attention(terminal, folder.resolve() / "attention.png")
 
 
-def _draw_training(terminal: _Terminal, file: Path) -> None:
-    """The screen in the middle of training on the stories."""
-    corpus = str(path("stories/train.txt"))
-    output = terminal.run("train", corpus, "-o", "runs/stories", *TRAINING)
-    caught = output[: output.index("\r", output.index(CAUGHT_AT) + 200)]
-    _save(file, "lm train corpora/stories/train.txt -o runs/stories --budget 2m", caught)
+def _draw_training(terminal: _Terminal, shakespeare: Path, file: Path) -> None:
+    """Training on tinyshakespeare and a sample: the first lines of it."""
+    shutil.copy(shakespeare, terminal.folder / SHAKESPEARE[0])
+    trained = screen(terminal.run("train", *SHAKESPEARE))
+    shown = [line for line in trained if SHOWN.match(Text.from_ansi(line).plain)]
+    command = f'$ lm generate {SAMPLE[0]} "{SAMPLE[1]}"'
+    sample = terminal.run("generate", *SAMPLE).splitlines()
+    _save(file, f"lm train {' '.join(SHAKESPEARE)}", [*shown, command, *sample][:SHOWN_LINES])
 
 
 def _draw_surprisal(terminal: _Terminal, file: Path) -> None:
     """A story that the model has not seen, coloured by what surprises it."""
+    terminal.run("train", str(path("stories/train.txt")), "-o", "runs/stories", *TRAINING)
     story = path("stories/heldout.txt").read_text(encoding="utf-8")[:SHOWN_CHARACTERS].rpartition(".")[0] + ".\n"
     (terminal.folder / "story.txt").write_text(story, encoding="utf-8")
     shown = terminal.run("perplexity", "runs/stories", "story.txt", "--show")
-    _save(file, "lm perplexity runs/stories story.txt --show", shown)
+    _save(file, "lm perplexity runs/stories story.txt --show", screen(shown))
 
 
 def _draw_attention(terminal: _Terminal, file: Path) -> None:
@@ -87,6 +97,7 @@ class _Terminal:
         ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLORTERM")}
         environment |= {"TERM": "xterm-256color", "LM_CACHE": "cache", "PYTHONPATH": str(ROOT)}
+        environment["LM_BACKGROUND_COMPILE"] = "0"
         command = [sys.executable, "-m", "cli.main", *arguments]
         written = b""
         with subprocess.Popen(
@@ -125,14 +136,14 @@ def screen(output: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _save(file: Path, command: str, output: str) -> None:
-    """Draw the screen that a command's output leaves."""
+def _save(file: Path, command: str, lines: Sequence[str]) -> None:
+    """Draw a screen under the command that wrote it."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="256")
-    for line in screen(output):
+    for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True)
     drawn = console.export_svg(title=f"$ {command}", theme=_THEME, unique_id=file.stem)
     file.write_text(_FONT_TO_FETCH.sub("", drawn), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]))
+    draw(Path(sys.argv[1]), Path((*sys.argv[2:], *CORPUS_PLACES)[0]))

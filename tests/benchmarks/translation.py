@@ -69,13 +69,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/multi30k"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--reverse", action="store_true", help="German to English")
-    parser.add_argument("flags", nargs="*", help="flags of lm train, after --")
-    arguments = parser.parse_args()
+    arguments, flags = parser.parse_known_args()
     sides = ("de", "en") if arguments.reverse else ("en", "de")
     runs, found = [], []
     for seed in arguments.seeds:
         run = arguments.out / f"{'-'.join(sides)}-{seed}"
-        train(arguments.data, sides, seed, run, arguments.flags)
+        train(arguments.data, sides, seed, run, [flag for flag in flags if flag != "--"])
         report(run)
         runs.append(run)
         found.append(scores(arguments.data, sides, [run]))

@@ -21,7 +21,14 @@ def test_the_pictures_of_the_readme_and_the_docs_are_portable():
     for name in shown:
         data = name.read_bytes()
         assert data.startswith((b"<svg", b"\x89PNG"))
-        assert not re.search(rb"@font-face|/root/|/home/|/tmp/", data), name
+        assert not re.search(rb"@font-face|/root/|/home/|/tmp/|cache/", data), name
+
+
+def test_the_first_picture_is_short_and_ends_with_a_sample():
+    drawn = (ROOT / "docs/pictures/training.svg").read_text(encoding="utf-8")
+    lines = set(re.findall(r"training-line-(\d+)\)", drawn))
+    assert len(lines) <= 14
+    assert "lm&#160;generate" in drawn
 
 
 @pytest.mark.parametrize(
