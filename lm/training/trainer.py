@@ -53,7 +53,6 @@ from lm.run_folder import (
 )
 from lm.text.text_files import STDIN, find_text_files
 from lm.training import events, step_timing
-from lm.training.compiling import check_compiler
 from lm.training.initial_weights import (
     add_token_rows,
     check_compatible,
@@ -310,8 +309,6 @@ class Trainer:
             world=self.world,
             clock=self._clock,
         )
-        if run.config.training.compile:
-            check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
         if not self.spec.data:
             yield from _check_sources(run)
         other_length = written if written != _length_settings(run.config) else {}
@@ -480,7 +477,8 @@ class Trainer:
 
     def _check_early(self, folder: Path, config: RunConfig) -> None:
         """Raise errors that would otherwise occur only after the corpus is prepared."""
-        spec, pairs, device = self.spec, self.spec.data.are_pairs, select_device(config.hardware)
+        spec, pairs = self.spec, self.spec.data.are_pairs
+        select_device(config.hardware)
         refuse_if_training(folder)
         check_model_fits_data(config.model, pairs=pairs)
         if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
@@ -498,8 +496,6 @@ class Trainer:
                     settings=("from_run", "lora"),
                 )
             refuse_adapters(find_checkpoint(Path(spec.from_run)))
-        if config.training.compile:
-            check_compiler(device, is_recurrent=config.model.is_recurrent)
         check_heads_given(config.model, are_given=bool(spec.data.heads))
 
 

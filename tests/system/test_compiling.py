@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
-from cli.main import run
 from cli.training.report import compiling_warnings
 from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
@@ -54,25 +52,6 @@ def test_a_compiled_run_learns_the_same_and_continues_uncompiled(place):
         lm("train", "--resume", str(folder), "--steps", "6", "--no-compile")
     assert losses(compiled) == approx(losses(plain), terms=64, depth=60)
     assert json.loads((compiled / "config.json").read_text())["training"]["compile"] is False
-
-
-def test_without_a_compiler_one_line_says_so_before_anything_is_made(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    capsys.readouterr()
-    command = ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *FLAGS, "--device", "cpu", "--compile"]
-    assert run(command) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("lm: torch.compile needs a compiler, and there is no no-such-compiler: install one, or")
-    assert said.endswith("(--compile)\n")
-    assert said.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-@needs_compiler
-def test_without_the_headers_of_python_it_says_which(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert run(["train", str(place / "text.txt"), *FLAGS, "--device", "cpu", "--compile"]) == 2
-    assert f"{tmp_path} has no Python.h" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(1.0, True), (1e6, False)])
