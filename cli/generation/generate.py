@@ -228,7 +228,7 @@ def _sample(
             output.write_new()
             timer.record_token()
     except KeyboardInterrupt:
-        output.interrupt(generator)
+        output.interrupt(generator, generator.encode(prompt))
         raise typer.Abort from None
     finally:
         if timer.has_token and stats:

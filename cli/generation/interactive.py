@@ -138,7 +138,7 @@ class _InteractiveSession:
                 timer.record_token()
                 output.write_sample(sample)
         except KeyboardInterrupt:
-            generator.interrupt(sample)
+            generator.interrupt(sample, prompt)
             output.write_sample(sample)
         finally:
             output.end_sample(sample)

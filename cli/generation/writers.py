@@ -45,11 +45,11 @@ class SampleWriter:
             self.end_sample(sample)
             self.current += 1
 
-    def interrupt(self, generator: Generator) -> None:
-        """Write all that was generated, of all samples in progress."""
+    def interrupt(self, generator: Generator, prompt: Sequence[int]) -> None:
+        """Write all that was generated, of all samples of a prompt in progress."""
         for sample in self.samples[self.current :]:
             if sample.tokens and sample.finish_reason is None:
-                generator.interrupt(sample)
+                generator.interrupt(sample, prompt)
         self.write_new()
 
     def write_sample(self, sample: Continuation) -> None:

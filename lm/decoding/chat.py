@@ -141,7 +141,7 @@ class Chat:
         limit = min(config.max_tokens, self.generator.model.config.context_length - len(prompt))
         rng = sampler.rng(self._replies, prompt=prompt)
         self._replies += 1
-        spec = SampleSpec(0, limit, StopStringStream(tokenizer.decode_stream(), stops), rng)
+        spec = SampleSpec(0, limit, StopStringStream(tokenizer.decode_stream(prompt), stops), rng)
         session, logits = self._prefill(prompt)
         history = History(torch.tensor([prompt]), len(prompt))
         batch = SampleBatch(session, sampler, [spec], history, logits, stop_ids=self.generator.stop_ids)

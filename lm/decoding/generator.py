@@ -52,8 +52,8 @@ class Generator:
         batch_size: concurrent samples; affects speed and memory, not the samples.
         draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
         acceptance_stats: counts of draft tokens so far.
-        follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
-            then.
+        follows_examples: whether the model was trained on prompts that end with a token, and on completions that are
+            texts of their own: there is no token healing then, and the prompt doesn't affect how samples are decoded.
     """
 
     model: DecoderOnly
@@ -169,13 +169,11 @@ class Generator:
         Raises:
             UsageError: the settings ban every retokenisation.
         """
-        prompt, first_token, first_text, prompt_bytes = ids, None, None, 0
+        prompt, first_token, prompt_bytes = ids, None, 0
         if healed:
             chosen, first_token = choose_healed_prompt(healed, self.sampler, rng)
             prompt, prompt_bytes = chosen.prompt, chosen.prompt_bytes
-            if first_token is not None:
-                first_text = text_after_prompt(self.tokenizer, first_token, prompt_bytes)
-        text_stream = StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first_text)
+        text_stream = self._open_text(prompt, first_token, prompt_bytes, self.config.stop)
         return Request(prompt, SampleSpec(number, max_tokens, text_stream, rng, first_token, prompt_bytes, settings))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
@@ -282,11 +280,11 @@ class Generator:
             stop_ids=self.stop_ids, length_penalty=length_penalty, n=n,
             filters=[*length_filters(self.config, self.stop_ids)], max_added_bias=0.0,
         )  # fmt: skip
-        return [self._to_continuation(hypothesis, prompt_bytes) for hypothesis in best]
+        return [self._to_continuation(hypothesis, ids, prompt_bytes) for hypothesis in best]
 
-    def interrupt(self, sample: Continuation) -> None:
-        """Finish an interrupted sample, with all the text of its tokens."""
-        sample.text = self._decode(sample.tokens, sample.prompt_bytes, self.config.stop)
+    def interrupt(self, sample: Continuation, prompt: Sequence[int]) -> None:
+        """Finish an interrupted sample of a prompt, with all the text of its tokens."""
+        sample.text = self._decode(prompt, sample.tokens, sample.prompt_bytes, self.config.stop)
         sample.finish_reason = "interrupted"
 
     def plan(self, n: int | None = None) -> EnginePlan:
@@ -317,15 +315,24 @@ class Generator:
         """Decode steps of `n` samples, in batches, or one by one with a draft."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _decode(self, tokens: Sequence[int], prompt_bytes: int, stops: Sequence[str] = ()) -> str:
-        """Return the text of tokens up to a stop string, without the end of the prompt in the first one."""
-        first = text_after_prompt(self.tokenizer, tokens[0], prompt_bytes) if prompt_bytes else None
-        stream = StopStringStream(self.tokenizer.decode_stream(), stops, first_text=first)
+    def _open_text(
+        self, prompt: Sequence[int], first: int | None, prompt_bytes: int, stops: Sequence[str]
+    ) -> StopStringStream:
+        """Return the decoder of a continuation, whose first token begins with some bytes of the prompt."""
+        text = text_after_prompt(self.tokenizer, first, prompt_bytes) if first is not None and prompt_bytes else None
+        stream = self.tokenizer.decode_stream(() if self.follows_examples else prompt)
+        return StopStringStream(stream, stops, first_text=text)
+
+    def _decode(
+        self, prompt: Sequence[int], tokens: Sequence[int], prompt_bytes: int, stops: Sequence[str] = ()
+    ) -> str:
+        """Return the text of tokens after a prompt, up to a stop string."""
+        stream = self._open_text(prompt, tokens[0], prompt_bytes, stops)
         return "".join(map(stream.feed, tokens)) + stream.finish()
 
-    def _to_continuation(self, hypothesis: Hypothesis, prompt_bytes: int) -> Continuation:
+    def _to_continuation(self, hypothesis: Hypothesis, prompt: Sequence[int], prompt_bytes: int) -> Continuation:
         return Continuation(
-            text=self._decode(hypothesis.tokens, prompt_bytes),
+            text=self._decode(prompt, hypothesis.tokens, prompt_bytes),
             tokens=list(hypothesis.tokens),
             logprobs=list(hypothesis.logprobs),
             finish_reason=hypothesis.finish_reason,

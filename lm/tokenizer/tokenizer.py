@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -356,9 +357,15 @@ class Tokenizer:
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 
-    def decode_stream(self, *, skip_special: bool = True) -> DecodeStream:
-        """Return a decoder of one ID at a time that never splits a character; its output equals `decode`."""
-        return DecodeStream(self._backend, self.description, skip_special=skip_special)
+    def decode_stream(self, after: Sequence[int] = ()) -> DecodeStream:
+        """Return a decoder of one ID at a time that never splits a character.
+
+        Its output is what `decode` of all IDs has beyond `decode` of those before, back to the last special token.
+
+        Args:
+            after: IDs before the first one, such as a prompt.
+        """
+        return DecodeStream(self._backend, self.description, after)
 
     def token(self, index: int) -> str | None:
         """Return a token as spelled in the vocabulary; None if no token has this ID."""
@@ -402,6 +409,10 @@ def _without_truncation(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return copy
 
 
+_TOKENS_BEFORE = 16
+"""IDs that affect how those after them are decoded: spaces between neighbours, and bytes of a character."""
+
+
 class DecodeStream:
     """Decodes one ID at a time; `finish` returns the rest.
 
@@ -409,11 +420,11 @@ class DecodeStream:
     last few tokens again, so that spaces and prefixes between neighbours come out right.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, description: dict[str, Any], *, skip_special: bool) -> None:
-        specials = {token["id"] for token in description["added_tokens"] if token["special"]}
-        self._skipped = specials if skip_special else set()
+    def __init__(self, backend: tokenizers.Tokenizer, description: dict[str, Any], after: Sequence[int]) -> None:
+        self._skipped = {token["id"] for token in description["added_tokens"] if token["special"]}
+        before = itertools.takewhile(lambda index: index not in self._skipped, reversed(after[-_TOKENS_BEFORE:]))
         self._decoder: _ByteLevelDecoder | _WindowDecoder = (
-            _ByteLevelDecoder(backend) if is_byte_level(description) else _WindowDecoder(backend)
+            _ByteLevelDecoder(backend) if is_byte_level(description) else _WindowDecoder(backend, [*before][::-1])
         )
 
     def feed(self, index: int) -> str:
@@ -446,10 +457,8 @@ class _WindowDecoder:
     Source: Hugging Face's text-generation-inference (`decode_token`).
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        self._ids: list[int] = []
-        self._end = 0
+    def __init__(self, backend: tokenizers.Tokenizer, before: list[int]) -> None:
+        self._backend, self._ids, self._end = backend, before, len(before)
 
     def feed(self, index: int) -> str:
         token: str | None = self._backend.id_to_token(index)

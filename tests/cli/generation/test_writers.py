@@ -76,7 +76,7 @@ def test_interrupted_samples_are_written_as_far_as_generated(capsys, generator):
     samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
     output = TextWriter(samples, "")
     output.write_new()
-    output.interrupt(generator)
+    output.interrupt(generator, [])
     assert capsys.readouterr().out == "ab\n<|endoftext|>\na\n<|endoftext|>\n"
     assert [sample.finish_reason for sample in samples] == ["interrupted", "interrupted", None]
 

@@ -84,7 +84,7 @@ def test_an_interrupted_sample_has_all_the_text_of_its_tokens():
     for size in range(1, 40):
         (sample,) = generator("byte", max_tokens=1).samples("The n")
         sample.tokens = whole.tokens[:size]
-        ours.interrupt(sample)
+        ours.interrupt(sample, encode_prompt(ours.tokenizer, "The n"))
         assert sample.finish_reason == "interrupted"
         assert sample.text == ours.tokenizer.decode(whole.tokens[:size])
 
@@ -210,16 +210,14 @@ def likely_to_end(**settings) -> Generator:
     return dataclasses.replace(ours, config=ours.config.replace(logit_bias=(f"{ours.tokenizer.end_of_text}=7",)))
 
 
-def outputs(ours: Generator, way: str) -> list:
+def outputs(ours: Generator, way: str, texts=("The owl", "saw", "fox ran")) -> list:
     """Continuations of a few prompts, in one of the ways to generate them."""
-    if way == "speculative":
-        return [ours.samples(text, n=2) for text in ("The owl", "saw")]
     if way == "beam":
-        return [ours.search(text, beam_size=3, n=3) for text in ("The owl", "saw")]
+        return [ours.search(text, beam_size=3, n=3) for text in texts]
     if way == "continuous":
-        prompts = [Prompt(number, text, f"line {number}") for number, text in enumerate(("The owl", "saw", "fox ran"))]
-        return [samples for _, samples in ours.continue_prompts(prompts, n=2)]
-    return [ours.samples(text, n=4) for text in ("The owl", "saw")]
+        prompts = [Prompt(number, text, f"line {number}") for number, text in enumerate(texts)]
+        return [samples for _, samples in ours.continue_prompts(prompts, n=4)]
+    return [ours.samples(text, n=4) for text in texts]
 
 
 WAYS = ("static", "continuous", "speculative", "beam")
@@ -251,6 +249,40 @@ def test_with_ignore_eos_only_max_tokens_ends_a_sample(way):
     assert {(len(sample.tokens), sample.finish_reason) for sample in samples} == {(12, "length")}
     if way != "beam":
         assert any(ours.tokenizer.end_of_text in sample.tokens for sample in samples)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
+    """Decoders of many tokenizers remove the space before the first token, which is that of the prompt."""
+    prompt, ids = "the cat", elsewhere.encode("the cat sat")
+    prompt_ids = encode_prompt(elsewhere, prompt)
+    bias = f"{ids[len(elsewhere.encode(prompt))]}=30"
+    ours = generator(tokenizer=elsewhere, logit_bias=(bias,))
+    ours = dataclasses.replace(ours, draft="prompt" if way == "speculative" else None)
+    for sample in (sample for each in outputs(ours, way, [prompt]) for sample in each):
+        text = sample.text
+        assert prompt + text == elsewhere.decode([*prompt_ids, *sample.tokens])
+        ours.interrupt(sample, prompt_ids)
+        assert sample.text == text
+    if way != "beam":  # which biases don't change
+        assert text.startswith(" ")
+        stopped = dataclasses.replace(ours, config=ours.config.replace(stop=(" ",)))
+        ((sample, *_),) = outputs(stopped, way, [prompt])
+        assert (sample.text, sample.finish_reason) == ("", "stop")
+
+
+def test_a_text_without_prompt_is_decoded_from_its_beginning(elsewhere):
+    ours = generator(tokenizer=elsewhere)
+    if elsewhere.start_of_text is not None:
+        for sample in ours.samples("", n=4):
+            assert sample.text == elsewhere.decode(sample.tokens)
+
+
+def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
+    """Prompts and completions of examples are separate texts."""
+    ours = dataclasses.replace(generator(tokenizer=elsewhere), follows_examples=True)
+    for sample in ours.samples("the cat", n=4):
+        assert sample.text == elsewhere.decode(sample.tokens)
 
 
 @pytest.mark.parametrize("way", WAYS[:3])

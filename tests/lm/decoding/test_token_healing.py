@@ -215,7 +215,7 @@ def test_an_interrupted_sample_has_the_text_of_its_tokens():
     ours = generator()
     for sample in ours.samples(PROMPTS[0], n=4):
         interrupted = dataclasses.replace(sample, text="", finish_reason=None)
-        ours.interrupt(interrupted)
+        ours.interrupt(interrupted, encode_prompt(ours.tokenizer, PROMPTS[0]))
         assert interrupted.text == sample.text
 
 
