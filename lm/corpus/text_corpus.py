@@ -245,7 +245,7 @@ _MAX_CHUNKS = 4096
 _KEY_DIGITS = 32
 _ALL_HASHES = 1 << 64
 _KEY_VERSION = 1  # raised when the same chunk becomes other files
-_EXAMPLES_KEY_VERSION = 2  # the same, of examples alone
+_EXAMPLES_KEY_VERSION = 3  # the same, of examples alone
 
 
 @dataclass(frozen=True)

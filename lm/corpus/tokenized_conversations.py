@@ -2,8 +2,9 @@
 
 A split's shards (see `lm.corpus.shards`) hold its conversations one after another, as the chat template of the
 tokenizer writes them. `train-examples.npy` and `validation-examples.npy` have a record (`EXAMPLE_DTYPE`) per
-conversation, as of examples; `train-replies.npy` and `validation-replies.npy` have a 1 for each token of the assistant,
-end-of-turn tokens included, and a 0 for the others. `validation.jsonl` has the held-out conversations as messages.
+conversation, as of examples; `train-replies.npy` and `validation-replies.npy` have the UTF-8 bytes that each token of
+the assistant spells, 0 for end-of-turn tokens, and -1 for all other tokens. `validation.jsonl` has the held-out
+conversations as messages.
 
 Conversations are held out by a hash of their messages.
 """
@@ -49,7 +50,7 @@ from lm.tokenizer.chat_template import EncodedConversation
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_FILE = "validation.jsonl"
-_REPLIES = "replies"
+_REPLIES, _MAX_TOKEN_BYTES = "replies", np.iinfo(np.int16).max
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,13 @@ class StoredConversations:
     """The conversations of a split, memory-mapped.
 
     Attributes:
-        is_reply: (tokens of the split,) 1 where the assistant writes, which is never the first token of a conversation.
+        reply_bytes: (tokens of the split,) UTF-8 bytes that each token spells; -1 where the assistant doesn't write,
+            such as the first token of a conversation.
         numbers: of the selected conversations; None for all.
     """
 
     examples: StoredExamples
-    is_reply: npt.NDArray[np.uint8]
+    reply_bytes: npt.NDArray[np.int16]
     numbers: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -79,16 +81,22 @@ class StoredConversations:
         """Return the tokens of a conversation, and of each whether the assistant writes it."""
         row = number if self.numbers is None else int(self.numbers[number])
         ids, end = self.examples.read(row)[0], int(self.examples.records["end"][row])
-        return ids, self.is_reply[end - len(ids) : end].astype(bool)
+        return ids, self.reply_bytes[end - len(ids) : end] >= 0
 
     def with_replies_within(self, context: int) -> StoredConversations:
         """Return the conversations in whose first `context` + 1 tokens the assistant writes."""
+        has_reply = self.count_within(context)[:, 0] > 0
+        return self if has_reply.all() else replace(self, numbers=np.flatnonzero(has_reply))
+
+    def count_within(self, context: int) -> npt.NDArray[np.int64]:
+        """Return (conversations, 2) tokens of the assistant in the first `context` + 1 of each, and their bytes."""
         ends, lengths = self.examples.records["end"].astype(np.int64), self.examples.lengths()
-        has_reply = np.ones(len(lengths), dtype=bool)
+        counts = np.stack([self.examples.records[name].astype(np.int64) for name in ("learned", "bytes")], axis=1)
         for row in np.flatnonzero(lengths > context + 1).tolist():
             start = int(ends[row] - lengths[row])
-            has_reply[row] = self.is_reply[start : start + context + 1].any()
-        return self if has_reply.all() else replace(self, numbers=np.flatnonzero(has_reply))
+            inside = self.reply_bytes[start : start + context + 1]
+            counts[row] = (inside >= 0).sum(), inside.clip(0).sum()
+        return counts
 
 
 def open_conversations(folder: Path | str, split: SplitName) -> StoredConversations:
@@ -99,9 +107,9 @@ def open_conversations(folder: Path | str, split: SplitName) -> StoredConversati
     """
     examples, path = open_examples(folder, split), Path(folder) / array_file_name(split, _REPLIES)
     with contextlib.suppress(OSError, ValueError, EOFError):
-        is_reply = np.load(path, mmap_mode="r")
-        if is_reply.shape == (len(examples.tokens),):
-            return StoredConversations(examples, is_reply)
+        reply_bytes = np.load(path, mmap_mode="r")
+        if (reply_bytes.dtype, reply_bytes.shape) == (np.int16, (len(examples.tokens),)):
+            return StoredConversations(examples, reply_bytes)
     raise InputError(f"{path}: missing or damaged; prepare the conversations again")
 
 
@@ -115,13 +123,13 @@ class _ConversationWriter(RowWriter):
 
     def __init__(self, folder: Path, dtype: str, split: SplitName) -> None:
         super().__init__(folder, split, dtype=dtype)
-        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8", lasting=False)
+        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="int16", lasting=False)
         self._texts = (folder / HELD_OUT_FILE).open("w", encoding="utf-8") if split == "validation" else None
 
     def add(self, item: SplitRow[Conversation], encoded: EncodedConversation) -> None:
-        learned_bytes = sum(len(reply.encode()) for reply in item.row.replies)
-        self.append(item, np.array(encoded.ids), learned=sum(encoded.is_reply), learned_bytes=learned_bytes)
-        self._replies.append(np.array(encoded.is_reply, dtype=np.uint8))
+        sizes = np.array([len(text.encode()) for text in encoded.texts])
+        self.append(item, np.array(encoded.ids), learned=sum(encoded.is_reply), learned_bytes=int(sizes.sum()))
+        self._replies.append(np.where(encoded.is_reply, sizes.clip(max=_MAX_TOKEN_BYTES), -1).astype(np.int16))
         if self._texts is not None:
             self._texts.write(item.row.to_json() + "\n")
 
@@ -163,7 +171,7 @@ class _ConversationMerger(RowMerger):
 
     def __init__(self, folder: Path, dtype: str, split: SplitName) -> None:
         super().__init__(folder, split, dtype=dtype)
-        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8")
+        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="int16")
         self._texts: list[str] = []
         self._text_file = folder / HELD_OUT_FILE
 

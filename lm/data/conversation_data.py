@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-import numpy as np
-
 from lm.config.run_config import RunConfig
 from lm.corpus.tokenized_conversations import StoredConversations, open_conversations
 from lm.data.batch import Batch, batch_rows
@@ -33,7 +31,8 @@ class ConversationData(RowData[StoredConversations]):
             problem = f"no conversation has a reply within the context of {context} tokens"
             raise InputError(f"{problem}: use a longer context", settings=["context_length"])
         super().__init__(*usable, context=context, rows=rows, seed=seed)
-        self.tokens = self._count_replies(usable[0])
+        self.tokens = int(train.count_within(context)[:, 0].sum())
+        self.validation_bytes = int(validation.count_within(context)[:, 1].sum())
         self.n_left_out = len(train) + len(validation) - sum(map(len, usable))
 
     @classmethod
@@ -63,16 +62,6 @@ class ConversationData(RowData[StoredConversations]):
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
         return []
-
-    def _count_replies(self, split: StoredConversations) -> int:
-        """Count the assistant's tokens within the context."""
-        lengths, ends = split.lengths(), split.records["end"]
-        learned = int(split.records["learned"].sum())
-        for number in np.flatnonzero(lengths > self._context + 1).tolist():
-            start = int(ends[number]) - int(lengths[number])
-            inside = int(split.is_reply[start : start + self._context + 1].sum())
-            learned -= int(split.is_reply[start : int(ends[number])].sum()) - inside
-        return learned
 
     def _make_batch(self, split: StoredConversations, numbers: Sequence[int]) -> Batch:
         size = self._context + 1

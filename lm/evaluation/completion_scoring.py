@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -169,11 +171,16 @@ def _encode_conversations(
     for conversation in conversations:
         where = f"{name}: line {conversation.line}"
         try:
-            ids, is_reply = map(np.array, template.encode_replies(tokenizer, conversation.messages))
-            replies = [(reply, tokenizer.encode_batch([reply])[0]) for reply in conversation.replies]
+            encoded = template.encode_replies(tokenizer, conversation.messages)
+            within = [column[: context + 1] for column in encoded]
+            runs = itertools.groupby(zip(*within[1:], strict=True), key=itemgetter(0))
+            texts = ["".join(text for _, text in run) for is_reply, run in runs if is_reply]
+            losses = [
+                offsets.round_trip_loss(TextPiece(text, starts_document=True), own)
+                for text, own in zip(texts, tokenizer.encode_batch(texts), strict=True)
+            ]
         except InputError as error:
             raise error.at(where) from None
-        losses = [offsets.round_trip_loss(TextPiece(reply, starts_document=True), own) for reply, own in replies]
-        is_shortened, ids, is_reply = len(ids) > context + 1, ids[: context + 1], is_reply[: context + 1]
-        framed.append(_EncodedExample(conversation.replies, conversation.line, ids, is_reply, is_shortened, losses))
+        ids, is_reply = map(np.array, within[:2])
+        framed.append(_EncodedExample(texts, conversation.line, ids, is_reply, len(ids) < len(encoded.ids), losses))
     return framed

@@ -75,10 +75,6 @@ class Conversation:
     def texts(self) -> tuple[str]:
         return (self.text,)
 
-    @property
-    def replies(self) -> list[str]:
-        return [message.content for message in self.messages if message.role == "assistant"]
-
     def to_json(self) -> str:
         return json.dumps({"messages": [message.to_dict() for message in self.messages]}, ensure_ascii=False)
 

@@ -9,10 +9,10 @@ writes each message between two special tokens:
 The generation prompt is what the template adds for the model to reply, here `<|assistant|>`. The end-of-turn token is
 the token after a reply, here `<|end|>`.
 
-To train on the assistant's tokens only, the text of each reply has to be found in the rendered text. It is marked with
-two characters that no text has, and the marks are removed again. A template may state what is to be learned itself,
-with `{% generation %}`. If a template changes replies, so that they cannot be marked, the text of the conversation up
-to each reply is compared with the text that includes it.
+To train on the assistant's tokens only, each reply has to be found in the rendered text. It begins where the text of
+the messages before it ends, with the generation prompt: so what is learned is what a chat asks for. Its end is marked
+with a character that no text has, and the mark is removed again. A template may mark the end itself, with
+`{% generation %}`.
 
 Beside a `tokenizer.json`, the template is kept in `tokenizer_config.json` or, as newer folders of Hugging Face have it,
 in `chat_template.jinja`.
@@ -20,13 +20,16 @@ in `chat_template.jinja`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lm import files
 from lm.errors import InputError
@@ -53,15 +56,14 @@ _PLAIN_TEMPLATE = (
 PLAIN_STOP = "\nUser:"
 """The stop string of a reply in the plain template."""
 
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Marks around a reply: characters that Unicode reserves for internal use."""
-_GENERATION_OPEN, _GENERATION_CLOSE = "\ufdd2", "\ufdd3"
-"""Marks around what a `{% generation %}` block writes."""
-_MARKS = (_OPEN, _CLOSE, _GENERATION_OPEN, _GENERATION_CLOSE)
 _SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
-_HIDDEN = "\ufdd4"
-"""Put into the spelling of a special token in a message, so that it is encoded as text."""
 
+SPECIAL, CUT = "\ufdd0", "\ufdd1"
+"""Marks in a text: the name after it is a special token; no token crosses this place. Unicode reserves these characters
+for internal use."""
+_HIDDEN, _END, _BLOCK_END = "\ufdd2", "\ufdd3", "\ufdd4"
+"""Marks inside the name of a special token that is text, after a reply, and after a `{% generation %}` block."""
+_MARKS = re.compile("[\ufdd0-\ufdd4]")
 
 _PROBE = [Message("user", "a"), Message("assistant", "b")]
 
@@ -75,14 +77,20 @@ class TokenEncoder(Protocol):
         ...
 
     @property
+    def special_tokens(self) -> Mapping[str, int]: ...
+
+    @property
+    def special_pattern(self) -> re.Pattern[str]:
+        """Return the pattern of the names of special tokens."""
+        ...
+
+    @property
     def end_of_text(self) -> int | None:
         """Return the token that ends a document."""
         ...
 
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]: ...
-
-    def encode_with_offsets(self, text: str, *, parse_special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encode a text; also returns where each token begins and ends in it."""
+    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text with marks; also returns where each token begins and ends in it."""
         ...
 
 
@@ -91,10 +99,12 @@ class EncodedConversation(NamedTuple):
 
     Attributes:
         is_reply: of each token, whether the assistant writes it, end-of-turn tokens included.
+        texts: what each token of the assistant spells; nothing for special tokens.
     """
 
     ids: list[int]
     is_reply: list[bool]
+    texts: list[str]
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class ChatTemplate:
         Raises:
             InputError: the template is invalid, refuses the messages, or does what the sandbox forbids.
         """
-        return _without_marks(self._render(messages, add_generation_prompt=add_generation_prompt))
+        return _MARKS.sub("", self._render(messages, add_generation_prompt=add_generation_prompt))
 
     def encode(
         self, tokenizer: TokenEncoder, messages: Sequence[Message], *, add_generation_prompt: bool = True
@@ -145,11 +155,7 @@ class ChatTemplate:
         Raises:
             InputError: as of `render`.
         """
-        hidden = _hide_special_tokens(messages, tokenizer)
-        text = self.render(hidden, add_generation_prompt=add_generation_prompt)
-        if hidden == list(messages):
-            return tokenizer.encode(text, parse_special=True)
-        return _encode_hidden(tokenizer, text).ids
+        return tokenizer.encode_marked(self._write(tokenizer, messages, add_generation_prompt=add_generation_prompt))[0]
 
     def encode_replies(self, tokenizer: TokenEncoder, messages: Sequence[Message]) -> EncodedConversation:
         """Return the tokens of a whole conversation, and which of them the assistant writes.
@@ -157,24 +163,33 @@ class ChatTemplate:
         Raises:
             InputError: as of `render`; or the replies cannot be found in the text.
         """
-        hidden = _hide_special_tokens(messages, tokenizer)
-        text, spans, has_ends = self._find_replies(hidden)
-        ids, offsets = _encode_hidden(tokenizer, text)
-        is_reply = [False] * len(ids)
-        words = [text[start:stop] for start, stop in offsets]
-        added = set(tokenizer.added_tokens.values())
-        token = 0
-        for start, stop in spans:
-            while token < len(ids) and offsets[token][1] <= start:
-                token += 1
-            while token < len(ids) and offsets[token][0] < stop:
-                is_reply[token] = True
-                token += 1
-            if not has_ends:
-                end = next((n for n in range(token, len(ids)) if words[n].strip()), token)
-                if end < len(ids) and ids[end] in added:
-                    is_reply[token : end + 1] = [True] * (end + 1 - token)
-        return EncodedConversation(ids, is_reply)
+        text, ends, are_turn_ends = self._find_ends(tokenizer, messages)
+        numbers = [number for number, message in enumerate(messages) if message.role == "assistant"]
+        prompts = [self._write(tokenizer, messages[:number]) for number in numbers]
+        starts = [len(prompt) for prompt in prompts]
+        ids, firsts, lasts = _encode(tokenizer, text)
+        if cuts := [start for start in starts if ((firsts < start) & (start < lasts)).any()]:
+            ids, firsts, lasts = _encode(tokenizer, text, cuts)
+        added, special = (set(tokens.values()) for tokens in (tokenizer.added_tokens, tokenizer.special_tokens))
+        is_reply, texts = [False] * len(ids), [""] * len(ids)
+        for number, prompt, following in zip(numbers, prompts, [*starts[1:], len(text) + 1], strict=True):
+            where, start = f"chat template: the reply in message {number + 1}", len(prompt)
+            if not text.startswith(prompt):
+                raise InputError(f"{where} does not follow the generation prompt")
+            end = max((end for end in ends if start <= end < following), default=None)
+            if end is None:
+                raise InputError(f"{where} is not written as it is")
+            begin, stop = map(int, np.searchsorted(firsts, (start, end)))
+            if not are_turn_ends:
+                after = int(np.searchsorted(lasts, len(text) - len(text[end:].lstrip()), side="right"))
+                stop = after + 1 if after < len(ids) and ids[after] in added else stop
+            is_reply[begin:stop] = [True] * (stop - begin)
+            spelled = itertools.pairwise([start, *lasts[begin:stop].tolist()])
+            texts[begin:stop] = [
+                "" if index in special else text[first:last]
+                for index, (first, last) in zip(ids[begin:stop], spelled, strict=True)
+            ]
+        return EncodedConversation(ids, is_reply, texts)
 
     def end_of_turn(self, tokenizer: TokenEncoder) -> tuple[int, ...]:
         """Return the IDs of tokens that end a reply: that after it, and those that end a text."""
@@ -182,51 +197,43 @@ class ChatTemplate:
         try:
             probe = self.encode_replies(tokenizer, _PROBE)
         except InputError:
-            probe = EncodedConversation([], [])
+            probe = EncodedConversation([], [], [])
         added = set(tokenizer.added_tokens.values())
-        after = [index for index, is_reply in zip(*probe, strict=True) if is_reply and index in added]
+        after = [index for index, is_reply, _ in zip(*probe, strict=True) if is_reply and index in added]
         ends = (*after[-1:], eos, tokenizer.end_of_text)
         return tuple(dict.fromkeys(index for index in ends if index is not None))
 
-    def _find_replies(self, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]], bool]:
-        """Return the text, where each reply is in it, and whether that includes what ends the turn."""
-        plain = self._render(messages, add_generation_prompt=False)
-        if _GENERATION_OPEN in plain:
-            text, spans = _remove_marks(plain, _GENERATION_OPEN, _GENERATION_CLOSE)
-            return text, spans, True
-        marked = self._render([_mark(message) for message in messages], add_generation_prompt=False)
-        n_replies = sum(message.role == "assistant" for message in messages)
-        text, spans = _remove_marks(marked, _OPEN, _CLOSE)
-        if text == plain and len(spans) == n_replies:
-            return text, [(start - self._space_before_reply, stop) for start, stop in spans], False
-        return plain, self._compare_prefixes(messages, plain), True
+    def _find_ends(self, tokenizer: TokenEncoder, messages: Sequence[Message]) -> tuple[str, list[int], bool]:
+        """Return the text, where replies end in it, and whether that includes what ends the turn."""
+        plain = self._write(tokenizer, messages, add_generation_prompt=False, ends=_BLOCK_END)
+        if _BLOCK_END in plain:
+            return *_remove(_BLOCK_END, plain), True
+        marked = self._write(tokenizer, messages, add_generation_prompt=False, ends=_END)
+        text, ends = _remove(_END, marked)
+        return plain, ends if text == plain else [], False
 
-    @cached_property
-    def _space_before_reply(self) -> int:
-        """Return how many spaces the template writes between the generation prompt and the reply."""
-        prompt, reply = _PROBE[0], _mark(_PROBE[1])
-        try:
-            before = self.render([prompt])
-            after, spans = _remove_marks(self._render([prompt, reply], add_generation_prompt=False), _OPEN, _CLOSE)
-        except InputError:
-            return 0
-        between = after[len(before) : spans[0][0]] if spans and after.startswith(before) else ""
-        return len(between) if between.isspace() else 0
+    def _write(
+        self,
+        tokenizer: TokenEncoder,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        ends: str = "",
+    ) -> str:
+        """Return the text of messages in which special tokens are marked, and the ends of replies if requested."""
 
-    def _compare_prefixes(self, messages: Sequence[Message], text: str) -> list[tuple[int, int]]:
-        """Return where replies are in the text, by what each one adds to the text before it."""
-        spans = []
-        for number, message in enumerate(messages):
-            if message.role == "assistant":
-                before = self._render(messages[:number], add_generation_prompt=True)
-                after = self._render(messages[: number + 1], add_generation_prompt=False)
-                if not (after.startswith(before) and text.startswith(after)):
-                    raise InputError(
-                        f"chat template: the reply in message {number + 1} cannot be told from the rest, because the "
-                        "template changes earlier turns; use a template with {% generation %}"
-                    )
-                spans.append((len(before), len(before) + len(after[len(before) :].rstrip())))
-        return spans
+        def hide(message: Message) -> Message:
+            content = tokenizer.special_pattern.sub(
+                lambda name: f"{name[0][0]}{_HIDDEN}{name[0][1:]}", _MARKS.sub("", message.content)
+            )
+            if ends == _END and message.role == "assistant":
+                size = len(content.rstrip())  # templates often remove white space
+                content = content[:size] + _END + content[size:]
+            return Message(message.role, content)
+
+        text = self._render([*map(hide, messages)], add_generation_prompt=add_generation_prompt)
+        text = tokenizer.special_pattern.sub(lambda name: SPECIAL + name[0], text)
+        return re.sub(f"(?![{SPECIAL}{ends}]){_MARKS.pattern}", "", text)
 
     def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         values = {name: self.special_tokens[name] for name in _SPECIAL_KEYS if name in self.special_tokens}
@@ -234,7 +241,7 @@ class ChatTemplate:
 
         return jinja_sandbox.render(
             self.source,
-            generation_marks=(_GENERATION_OPEN, _GENERATION_CLOSE),
+            block_end=_BLOCK_END,
             messages=[message.to_dict() for message in messages],
             tools=None,
             documents=None,
@@ -284,70 +291,19 @@ def _spelling(token: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _mark(message: Message) -> Message:
-    """Return a reply with marks around its text, without white space at its ends, which templates often remove."""
-    if message.role != "assistant":
-        return message
-    core = message.content.strip()
-    before, after = message.content.split(core, 1) if core else ("", "")
-    return Message(message.role, f"{before}{_OPEN}{core}{_CLOSE}{after}")
-
-
-def _remove_marks(text: str, opening: str, closing: str) -> tuple[str, list[tuple[int, int]]]:
+def _remove(mark: str, text: str) -> tuple[str, list[int]]:
     """Return the text without marks, and where they were."""
-    first, *rest = text.split(opening)
-    parts, spans, length = [first], [], len(first)
-    for part in rest:
-        inner, _, after = part.partition(closing)
-        spans.append((length, length + len(inner)))
-        parts += [inner, after]
-        length += len(inner) + len(after)
-    return "".join(parts), spans
+    parts = text.split(mark)
+    return "".join(parts), [*itertools.accumulate(map(len, parts[:-1]))]
 
 
-def _without_marks(text: str) -> str:
-    for mark in _MARKS:
-        text = text.replace(mark, "")
-    return text
+def _encode(
+    tokenizer: TokenEncoder, text: str, cuts: Sequence[int] = ()
+) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the tokens of a text with marks, where each begins, and where its characters end.
 
-
-def _hide_special_tokens(messages: Sequence[Message], tokenizer: TokenEncoder) -> list[Message]:
-    """Return messages in which special tokens are not spelled, and no mark occurs."""
-    names = [name for name in tokenizer.added_tokens if len(name) > 1]
-    hidden = []
-    for message in messages:
-        content = message.content
-        for mark in (*_MARKS, _HIDDEN):
-            content = content.replace(mark, "")
-        for name in names:
-            if name in content:
-                content = content.replace(name, f"{name[0]}{_HIDDEN}{name[1:]}")
-        hidden.append(Message(message.role, content) if content != message.content else message)
-    return hidden
-
-
-class _Encoded(NamedTuple):
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-
-
-def _encode_hidden(tokenizer: TokenEncoder, text: str) -> _Encoded:
-    """Encode a text; special tokens that were hidden in it are encoded as text, without what hides them.
-
-    Offsets are those in the given text.
+    Text between two tokens is of the second, and a character of several tokens of the first.
     """
-    if _HIDDEN not in text:
-        return _Encoded(*tokenizer.encode_with_offsets(text))
-    names = sorted(tokenizer.added_tokens, key=len, reverse=True)
-    ids: list[int] = []
-    offsets: list[tuple[int, int]] = []
-    start = 0
-    for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
-        kept = [index for index, letter in enumerate(part, start) if letter != _HIDDEN]
-        encoding = tokenizer.encode_with_offsets(part.replace(_HIDDEN, ""), parse_special=_HIDDEN not in part)
-        ids += encoding[0]
-        offsets += [
-            (kept[first], kept[last - 1] + 1) if first < last else (start, start) for first, last in encoding[1]
-        ]
-        start += len(part)
-    return _Encoded(ids, offsets)
+    ids, offsets = tokenizer.encode_marked(text, cuts)
+    firsts, lasts = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    return ids, firsts, np.maximum.accumulate(lasts)

@@ -19,17 +19,17 @@ import jinja2.utils
 from lm.errors import InputError
 
 
-def render(source: str, *, generation_marks: tuple[str, str], **values: Any) -> str:  # noqa: ANN401 (what it reads)
+def render(source: str, *, block_end: str, **values: Any) -> str:  # noqa: ANN401 (what it reads)
     """Render a template with these values.
 
     Args:
-        generation_marks: written around the text of `{% generation %}` blocks.
+        block_end: written after the text of `{% generation %}` blocks.
 
     Raises:
         InputError: it is invalid, refuses the values, or does what the sandbox forbids.
     """
     try:
-        return _compile(source, generation_marks).render(**values)
+        return _compile(source, block_end).render(**values)
     except jinja2.exceptions.SecurityError as error:
         problem = "does what no template may do, and is refused"
         raise InputError(f"chat template: {problem} ({_one_line(error)})") from None
@@ -42,9 +42,9 @@ def render(source: str, *, generation_marks: tuple[str, str], **values: Any) -> 
 
 
 @lru_cache(maxsize=32)
-def _compile(source: str, generation_marks: tuple[str, str]) -> jinja2.Template:
+def _compile(source: str, block_end: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols])
-    environment.extend(generation_marks=generation_marks)
+    environment.extend(block_end=block_end)
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _format_now
@@ -83,7 +83,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """Marks the text of `{% generation %}` blocks."""
+    """Marks the end of `{% generation %}` blocks."""
 
     tags = {"generation"}  # noqa: RUF012 (as Jinja declares it)
 
@@ -93,8 +93,7 @@ class _GenerationBlock(jinja2.ext.Extension):
         return jinja2.nodes.CallBlock(self.call_method("_mark_block"), [], [], body).set_lineno(line)
 
     def _mark_block(self, caller: jinja2.runtime.Macro) -> str:
-        opening, closing = self.environment.generation_marks  # type: ignore[attr-defined]
-        return f"{opening}{caller()}{closing}"
+        return f"{caller()}{self.environment.block_end}"  # type: ignore[attr-defined]
 
 
 class _Namespace(jinja2.utils.Namespace):

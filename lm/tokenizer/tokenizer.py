@@ -31,7 +31,14 @@ from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
-from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template, write_chat_template
+from lm.tokenizer.chat_template import (
+    CHAT_TOKENS,
+    CUT,
+    SPECIAL,
+    ChatTemplate,
+    read_chat_template,
+    write_chat_template,
+)
 from lm.tokenizer.lookup_encoder import LookupEncoder, merges_within_characters
 
 Ids = npt.NDArray[np.uint32]
@@ -256,8 +263,7 @@ class Tokenizer:
         """
         if not parse_special:
             return self.encode_batch([text])[0].tolist()
-        ids: list[int] = self._encodings([text], self._special_parser)[0].ids
-        return ids
+        return self.encode_marked(self.special_pattern.sub(lambda name: SPECIAL + name[0], text))[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Encode several texts on all cores, without the GIL.
@@ -314,23 +320,54 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
-    def encode_with_offsets(self, text: str, *, parse_special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encode a text, and return where each token begins and ends in it, in characters.
+    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text in which SPECIAL stands before each name that is a special token; all others are text.
 
         Args:
-            parse_special: as of `encode`.
+            cuts: places that no token crosses; the parts are not texts of their own.
+
+        Returns:
+            The IDs, and where each begins and ends in the text, in characters.
 
         Raises:
             InputError: as for `encode`.
         """
-        encoding = self._encodings([text], self._special_parser if parse_special else self._backend, offsets=True)[0]
-        return encoding.ids, encoding.offsets
+        parser, known = self._marked_parser
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for start, stop in itertools.pairwise([0, *cuts, len(text)]):
+            cut = CUT if start else ""
+            encoding = self._encodings([cut + text[start:stop]], parser, offsets=True)[0]
+            ids += [known.get(index, index) for index in encoding.ids[len(cut) :]]
+            shift = start - len(cut)
+            offsets += [(first + shift, last + shift) for first, last in encoding.offsets[len(cut) :]]
+        return ids, offsets
 
     @cached_property
-    def _special_parser(self) -> tokenizers.Tokenizer:
+    def special_pattern(self) -> re.Pattern[str]:
+        """Return the pattern of the names of special tokens, the longest first."""
+        names = sorted(self.special_tokens, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    @cached_property
+    def _marked_parser(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+        """Return a parser of marked special tokens, and the IDs that its own stand for."""
         parser = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        parser.encode_special_tokens = False
-        return parser
+        parser.encode_special_tokens = True
+        marked = [
+            tokenizers.AddedToken(
+                SPECIAL + token.content,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=False,
+            )
+            for token in parser.get_added_tokens_decoder().values()
+            if token.special
+        ]
+        parser.add_tokens([*marked, tokenizers.AddedToken(CUT, normalized=False)])
+        vocabulary = parser.get_vocab(with_added_tokens=True)
+        return parser, {vocabulary[SPECIAL + name]: index for name, index in self.special_tokens.items()}
 
     def _encodings(
         self, texts: Sequence[str], backend: tokenizers.Tokenizer, *, offsets: bool = False
@@ -340,8 +377,8 @@ class Tokenizer:
             return encode(texts, add_special_tokens=False)
         except Exception as error:  # the library raises nothing narrower
             if self._table:  # names the character
-                added = "|".join(map(re.escape, self.added_tokens)) if backend is self._special_parser else "$^"
-                self._table.encode("".join(re.sub(added, "", text) for text in texts))
+                marked = f"{SPECIAL}(?:{self.special_pattern.pattern})|{CUT}"
+                self._table.encode("".join(re.sub(marked, "", text) for text in texts))
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:

@@ -32,6 +32,36 @@ CHATML_GENERATION = """\
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 """
+QWEN3 = """\
+{%- set ns = namespace(last_query_index=messages|length - 1, is_found=false) %}
+{%- for message in messages[::-1] %}
+    {%- if message.role == "user" and not ns.is_found %}
+        {%- set ns.last_query_index = (messages|length - 1) - loop.index0 %}{% set ns.is_found = true %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == "assistant" %}
+        {%- set content = message.content %}{% set reasoning_content = '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query_index and (loop.last or reasoning_content) %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') }}
+            {{- '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""An empty think block stands before the last reply, and thoughts of earlier turns are left out."""
 GEMMA2 = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
     "{% endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
@@ -87,6 +117,12 @@ def chatml_generation() -> Family:
     return qwen2()._replace(template=CHATML_GENERATION)
 
 
+def qwen3() -> Family:
+    family = qwen2()
+    family.backend.add_tokens(["<think>", "</think>"])
+    return family._replace(template=QWEN3)
+
+
 def gemma2() -> Family:
     backend = _with_tokens(tokenizers_elsewhere.llama2_like(), "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
     backend.normalizer = normalizers.Replace(" ", "▁")  # and no space before the first word
@@ -99,4 +135,4 @@ def mistral() -> Family:
     return Family(MISTRAL, tokenizers_elsewhere.llama2_like(), "<s>", "</s>", "</s>", takes_system=False)
 
 
-FAMILIES = [llama3, qwen2, chatml_generation, gemma2, mistral]
+FAMILIES = [llama3, qwen2, qwen3, chatml_generation, gemma2, mistral]

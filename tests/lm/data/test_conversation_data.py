@@ -12,7 +12,8 @@ from lm.data.conversation_data import ConversationData
 from lm.errors import InputError
 
 MARKS = ["001100", "0101100011", "00000001", "0001", "00011"]
-"""Of each token of a conversation whether the assistant wrote it; token n of conversation m is 10 m + n."""
+"""Of each token of a conversation whether the assistant wrote it; token n of conversation m is 10 m + n, and spells as
+many bytes."""
 
 
 def stored(marks: list[str]) -> StoredConversations:
@@ -20,9 +21,11 @@ def stored(marks: list[str]) -> StoredConversations:
     records = np.zeros(len(marks), dtype=EXAMPLE_DTYPE)
     records["end"], records["learned"] = ends, [row.count("1") for row in marks]
     ids = np.concatenate([10 * number + np.arange(len(row)) for number, row in enumerate(marks)])
+    spelled = np.where([mark == "1" for mark in "".join(marks)], ids, -1).astype(np.int16)
+    records["bytes"] = np.add.reduceat(spelled.clip(0), ends - [len(row) for row in marks])
     tokens = SimpleNamespace(read=lambda start, end: ids[start:end])
     examples = StoredExamples(tokens, records, ())  # type: ignore[arg-type]
-    return StoredConversations(examples, np.array([int(mark) for mark in "".join(marks)], dtype=np.uint8))
+    return StoredConversations(examples, spelled)
 
 
 def usable(context: int) -> dict[int, str]:
@@ -40,6 +43,8 @@ def test_what_is_learned_is_what_the_assistant_wrote_within_the_context(context)
     assert data.n_left_out == (len(MARKS) - len(kept)) + (2 - len({0, 1} & {*kept}))
     assert data.n_truncated == sum(len(MARKS[number]) > context + 1 for number in kept)
     assert data.describe_batch_size() == "3 conversations"
+    learned = (target for batch in data.validation() for target in batch.targets.ravel().tolist())
+    assert data.validation_bytes == sum(target for target in learned if target != IGNORE_INDEX)
     found = {}
     for consumed in range(0, data.samples, 3):
         batch = data.batch(consumed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 from lm.config.data import DataConfig
 from lm.corpus.tokenized_examples import open_examples
@@ -13,14 +14,15 @@ from lm.data.batch import Batch
 from lm.data.example_data import ExampleData
 from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
-from lm.evaluation.completion_scoring import score_completions
+from lm.evaluation.completion_scoring import score_completions, score_conversations
 from lm.evaluation.file_scoring import WindowBatcher
 from lm.hardware import Hardware
+from lm.text.conversations import Conversation, Message
 from lm.text.examples import Example
 from lm.text.text_files import find_text_files
 from lm.training.objective import summed_loss
 from tests.lm.corpus.preparing import prepare
-from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token
+from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token, train_tokenizer
 from tests.tolerances import approx
 
 EXAMPLES = [
@@ -152,3 +154,23 @@ def test_what_is_read_ahead_is_bounded():
     batches = WindowBatcher((taken.append(one) or one for one in windows([1, 50] * 1000)), 4).batches()
     next(batches)
     assert len(taken) == 64
+
+
+def test_replies_are_normalised_by_the_text_within_the_context():
+    tokenizer = train_tokenizer("byte").with_chat_template()
+    model = make_model(vocab_size=tokenizer.vocab_size)
+    talk = [("user", "Why?"), ("assistant", "It  is by the mill."), ("user", "So?"), ("assistant", "So")]
+    conversations = [
+        Conversation(tuple(Message(role, text) for role, text in talk[:number]), number) for number in (2, 4)
+    ]
+    *_, last = score_conversations(model, tokenizer, conversations, context=CONTEXT, batch_size=2, name="chats.jsonl")
+    text = tokenizer.encode("".join(f"<|{role}|>{said}<|end|>" for role, said in talk), parse_special=True)
+    ids = [tokenizer.start_of_text, *text][: CONTEXT + 1]
+    start = ids.index(tokenizer.special_tokens["<|assistant|>"]) + 1
+    scored = tokenizer.decode(ids[start:])
+    assert scored == "It  is by"
+    logits = model.logits(model.hidden(torch.tensor([ids[:-1]])))[0].log_softmax(-1)
+    nats = -sum(logits[place - 1, ids[place]].item() for place in range(start, len(ids)))
+    assert last.shortened == 2
+    assert last.result.nats == approx(2 * nats, model=model)
+    assert (last.result.bytes, last.result.words) == (2 * len(scored), 2 * len(scored.split()))

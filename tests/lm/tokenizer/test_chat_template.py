@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from tokenizers import AddedToken, decoders, pre_tokenizers
 
 from lm.errors import InputError
 from lm.text.conversations import Message
 from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm import tokenizers_elsewhere
-from tests.lm.chat_families import FAMILIES, chatml_generation, gemma2, llama3, mistral, qwen2
+from tests.lm.chat_families import FAMILIES, chatml_generation, gemma2, llama3, mistral, qwen2, qwen3
 
 TURNS = [
     Message("user", "Where is the cat?"),
@@ -60,7 +61,7 @@ def test_what_a_generation_block_writes_is_learned_as_in_transformers():
 def _runs(encoded):
     """Return the tokens of each uninterrupted run of learned tokens."""
     runs, before = [], False
-    for index, is_reply in zip(*encoded, strict=True):
+    for index, is_reply in zip(encoded.ids, encoded.is_reply, strict=True):
         if is_reply:
             runs = runs if before else [*runs, []]
             runs[-1].append(index)
@@ -75,18 +76,71 @@ def test_learned_tokens_spell_the_replies_and_the_end_of_their_turns(make):
     messages = SYSTEM if family.takes_system else TURNS
     encoded = tokenizer.chat_template.encode_replies(tokenizer, messages)
     assert encoded.ids == tokenizer.chat_template.encode(tokenizer, messages, add_generation_prompt=False)
-    runs = _runs(encoded)
-    assert all(run[-1] == tokenizer.special_tokens[family.end_of_turn] for run in runs)
-    said = [tokenizer.decode(run[:-1]).strip() for run in runs]
-    assert said == [message.content for message in messages if message.role == "assistant"]
-    # what stands before a reply is what the model reads before it replies
+    theirs = _transformers_tokenizer(family)
+    plain = [message.to_dict() for message in messages]
+    text, learned = theirs.apply_chat_template(plain, tokenize=False), []
     for number, message in enumerate(messages):
         if message.role == "assistant":
-            prompt = tokenizer.chat_template.encode(tokenizer, messages[:number])
-            start = encoded.is_reply.index(True, len(prompt))
-            assert encoded.ids[: len(prompt)] == prompt
-            assert start == len(prompt)
-            assert not encoded.is_reply[start - 1]
+            prompt = theirs.apply_chat_template(plain[:number], tokenize=False, add_generation_prompt=True)
+            end = text.index(family.end_of_turn, len(prompt)) + len(family.end_of_turn)
+            learned.append(text[len(prompt) : end])
+            # what stands before a reply is what the model reads before it replies
+            ids = tokenizer.chat_template.encode(tokenizer, messages[:number])
+            assert encoded.ids[: len(ids)] == ids
+            assert encoded.is_reply[len(ids) - 1 : len(ids) + 1] == [False, True]
+            assert message.content in learned[-1]
+    runs = _runs(encoded)
+    assert [tokenizer.decode(run, skip_special=False).strip() for run in runs] == [each.strip() for each in learned]
+    assert all(run[-1] == tokenizer.special_tokens[family.end_of_turn] for run in runs)
+    said = [each.removesuffix(family.end_of_turn) for each in learned]
+    scored = zip(encoded.texts, encoded.is_reply, strict=True)
+    assert "".join(part for part, is_reply in scored if is_reply) == "".join(said)
+
+
+def test_no_token_crosses_the_end_of_the_generation_prompt():
+    """Two line ends are one token, and a generation prompt may end between them."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{{ '<think>\n\n</think>' if m.role == 'assistant' }}{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+    )
+    tokenizer = _load(qwen3()._replace(template=template))
+    messages = [Message("user", "Where is the cat?"), Message("assistant", "It sat.")]
+    encoded = tokenizer.chat_template.encode_replies(tokenizer, messages)
+    prompt = tokenizer.chat_template.encode(tokenizer, messages[:1])
+    assert tokenizer.encode("\n\n") != 2 * tokenizer.encode("\n")
+    assert encoded.ids[: len(prompt)] == prompt
+    assert encoded.is_reply.index(True) == len(prompt)
+    assert tokenizer.decode(encoded.ids, skip_special=False) == tokenizer.chat_template.render(
+        messages, add_generation_prompt=False
+    )
+
+
+def _with_first_prefix(end_of_turn):
+    """A tokenizer that puts a space before the first word of a text alone."""
+    backend = tokenizers_elsewhere.metaspace_like()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    backend.add_special_tokens([AddedToken(end_of_turn, normalized=False)])
+    template = (
+        "{% for m in messages %}{{ m.role + ':' + m.content + '" + end_of_turn + "' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+    )
+    return Tokenizer(backend, chat_template=ChatTemplate(template))
+
+
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+def test_a_special_token_spelled_in_a_message_changes_no_other_token(add_generation_prompt):
+    """It is as if the special token had another name."""
+    ours, reference = _with_first_prefix("<end>"), _with_first_prefix("<stop>")
+    options = {"add_generation_prompt": add_generation_prompt}
+    for content in ("the <end> cat", "<end>the cat", "the cat<end>", "<end><end> the"):
+        messages = [Message("user", content), *TURNS[1:]]
+        expected = reference.chat_template.encode(reference, messages, **options)
+        assert ours.chat_template.encode(ours, messages, **options) == expected
+    assert ours.chat_template.encode_replies(ours, messages).ids == reference.chat_template.encode(
+        reference, messages, add_generation_prompt=False
+    )
 
 
 def test_default_template_token_by_token():
@@ -99,7 +153,7 @@ def test_default_template_token_by_token():
         expected += [(index, is_reply) for index in tokenizer.encode(message.content)]
         expected.append((end, is_reply))
     encoded = tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
-    assert list(zip(*encoded, strict=True)) == expected
+    assert list(zip(encoded.ids, encoded.is_reply, strict=True)) == expected
     prompt = tokenizer.chat_template.encode(tokenizer, SYSTEM)
     assert prompt == [*encoded.ids, tokenizer.special_tokens["<|assistant|>"]]
 
@@ -129,21 +183,28 @@ def test_a_special_token_spelled_in_a_message_is_text(make):
     assert said == [message.content for message in attack if message.role == "assistant"]
 
 
-def test_replies_that_a_template_changes_are_found_by_what_they_add():
-    template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-        "{{ m.content[:4] if m.role == 'assistant' else m.content }}{{ '<|im_end|>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-    )
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content[:2] }}{% endfor %}",
+            "the reply in message 3 does not follow the generation prompt",
+        ),
+        (
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
+            "the reply in message 3 does not follow the generation prompt",
+        ),
+        (
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content[:4] + '<|im_end|>\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+            "the reply in message 3 is not written as it is",
+        ),
+    ],
+)  # fmt: skip
+def test_a_template_whose_replies_cannot_be_found_is_refused(template, problem):
     tokenizer = _load(qwen2()._replace(template=template))
-    encoded = tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
-    assert [tokenizer.decode(run, skip_special=False) for run in _runs(encoded)] == ["It s<|im_end|>", "Émil<|im_end|>"]
-
-
-def test_a_template_that_hides_replies_is_refused():
-    template = "{{ messages | length }}{% for m in messages %}{{ m.content[:2] }}{% endfor %}"
-    tokenizer = _load(qwen2()._replace(template=template))
-    with pytest.raises(InputError, match="message 3: the reply|reply in message 3"):
+    with pytest.raises(InputError, match=f"^chat template: {problem}"):
         tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
 
 
