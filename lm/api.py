@@ -46,7 +46,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
-from lm.evaluation.completion_scoring import score_completions, score_conversations
+from lm.evaluation.completion_scoring import find_scored_kind, score_rows
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
@@ -61,7 +61,7 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.conversations import parse_messages
 from lm.text.normalization import normalize_like_training
-from lm.text.text_files import TextFile, TextFiles, find_text_files, select_readable
+from lm.text.text_files import TextFiles, find_text_files, select_readable
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
 from lm.training.run_summaries import has_improved
@@ -161,20 +161,6 @@ class Model:
         if isinstance(prompt, str):
             prompt = normalize_like_training(prompt, self.loaded.config.data)
         return self._generator(options).generate(prompt, n=n)
-
-    def _score_conversations(
-        self, model: DecoderOnly, files: Sequence[TextFile], *, context: int, batch_size: int
-    ) -> PerplexityResult:
-        """Score the assistant's tokens of files of conversations; UsageError without a chat template."""
-        if self.tokenizer.chat_template is None:
-            raise UsageError("the model has no chat template, so it cannot score conversations; train it on some")
-        results = []
-        for file in files:
-            *_, last = score_conversations(
-                model, self.tokenizer, file.conversations(), context=context, batch_size=batch_size, name=file.name
-            )
-            results.append(last.result)
-        return PerplexityResult.total(results)
 
     def _generator(self, options: SamplingOptions) -> Generator:
         follows_examples = self.loaded.config.data.supervised
@@ -289,7 +275,8 @@ class Model:
     ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
-        For a masked model it is the pseudo-perplexity. Warns of files that were training text of the run.
+        Of examples, if the run was trained on some, completions are scored; of conversations, replies. For a masked
+        model it is the pseudo-perplexity. Warns of files that were training text of the run.
 
         Args:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
@@ -316,20 +303,18 @@ class Model:
         else:
             texts = TextFiles([open_held_out_text(self.loaded)])
         scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
-        if isinstance(model, DecoderOnly) and all(file.holds_conversations for file in texts):
-            return self._score_conversations(model, texts, context=scorer.context, batch_size=batch_size)
-        if data.supervised and not files and isinstance(model, DecoderOnly):
-            *_, last = score_completions(
-                model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
-                name=texts[0].name,
-            )  # fmt: skip
-            return last.result
-        scores: list[FileScore] = []
-        contamination = ContaminationCheck(self.loaded)
-        for segment in scorer.score_segments(texts, scores=scores):
-            contamination.add_piece(segment)
-        for warning in contamination.warnings([text.name for text in texts]):
-            warnings.warn(warning, stacklevel=2)
+        kind = find_scored_kind(self.loaded, texts, as_text="text_column" in rows)
+        if kind == "text":
+            scores: list[FileScore] = []
+            contamination = ContaminationCheck(self.loaded)
+            for segment in scorer.score_segments(texts, scores=scores):
+                contamination.add_piece(segment)
+            problems = contamination.warnings([text.name for text in texts])
+        else:
+            scored = score_rows(self.loaded, texts, kind, context=scorer.context, batch_size=batch_size)
+            scores, problems = scored.files, scored.warnings
+        for problem in problems:
+            warnings.warn(problem, stacklevel=2)
         return PerplexityResult.total(score.result for score in scores)
 
     def _score_held_out_pairs(self) -> PerplexityResult:

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from cli.console.colours import is_colour_enabled
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings, quote
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
 from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
@@ -25,9 +24,10 @@ from cli.perplexity.scorer import LoadedScorer, with_hardware
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
+from lm.corpus.manifest import DataKind
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
-from lm.evaluation.completion_scoring import CompletionScores, score_completions, score_conversations
+from lm.evaluation.completion_scoring import find_scored_kind, score_rows
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import ScoredSegment
@@ -37,7 +37,6 @@ from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
-from lm.model.transformer import DecoderOnly
 from lm.text.text_files import (
     TextFile,
     TextFiles,
@@ -65,17 +64,16 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
         print_notes(texts.notes)
     else:
         texts = TextFiles([open_held_out_text(scorer.loaded)])
-    is_of_examples = are_examples(scorer, texts)
-    is_of_conversations = are_conversations(scorer, texts)
-    options.refuse_ineffective("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
+    kind = find_scored_kind(scorer.loaded, texts, as_text="text_column" in options.from_flags["data"])
+    options.refuse_ineffective("files", files=lambda: texts, holds_examples=kind != "text")
     texts = select_readable(texts)
-    if not (files or is_of_examples or is_of_conversations or scorer.loaded.config.model.is_masked):
+    if not (files or kind != "text" or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
-    if files and scorer.loaded.learned_conversations and not is_of_conversations:
+    if files and scorer.loaded.learned_conversations and kind != "conversations":
         print_labelled("note", f"{run} was trained on the replies of conversations, and the files are other text")
-    if is_of_examples or is_of_conversations:
+    if kind != "text":
         with scorer.shared(of_examples=True) as shared:
-            measure_examples(shared, texts, output)
+            measure_rows(shared, texts, kind, output)
     elif output.versus is not None:
         other = LoadedScorer.load(output.versus, options, data=scorer.data)
         if scorer.text.model.config.is_masked != other.text.model.config.is_masked:
@@ -206,73 +204,21 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
         yield show
 
 
-def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
-    """Return whether to score completions: the run is supervised, no field is named, and the files hold examples."""
-    if not scorer.loaded.config.data.supervised or "text_column" in scorer.options.from_flags["data"]:
-        return False
-    with_examples = [file for file in files if file.holds_examples]
-    if with_examples and len(with_examples) < len(files):
-        text = next(file for file in files if not file.holds_examples)
-        raise UsageError(
-            f"{with_examples[0].name} holds examples and {text.name} text; measure them separately, or name the text "
-            "of all (--text-column)"
-        )
-    return bool(with_examples)
-
-
-def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
-    """Return whether to score the replies of conversations."""
-    with_conversations = [file for file in files if file.holds_conversations]
-    if with_conversations and len(with_conversations) < len(files):
-        other = next(file for file in files if not file.holds_conversations)
-        raise UsageError(
-            f"{with_conversations[0].name} holds conversations and {other.name} does not; measure them separately"
-        )
-    if with_conversations and scorer.loaded.tokenizer.chat_template is None:
-        raise UsageError(
-            f"{scorer.run}: has no chat template, so it cannot score conversations; train it on some (lm train "
-            f"{quote(with_conversations[0].name)} --from {quote(scorer.run)})"
-        )
-    return bool(with_conversations)
-
-
-def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
+def measure_rows(scorer: LoadedScorer, files: Sequence[TextFile], kind: DataKind, output: ReportFormat) -> None:
     """Score the completions of examples, or the replies of conversations, and print the report."""
-    scores, shortened, contamination = [], 0, ContaminationCheck(scorer.loaded)
-    with show_counter("scoring", "examples") as on_batch:
-        for number, file in enumerate(files):
-            if file.holds_conversations:
-                contamination.add_conversations(number, file.conversations())
-            else:
-                contamination.add_examples(number, file.examples())
-            last = _score(scorer, file, on_batch)
-            scores.append(FileScore(file.name, last.result))
-            shortened += last.shortened
-    _report_on_files([contamination], files)
-    report.refuse_no_tokens(scores)
-    conditions = report.example_conditions(
-        scorer.run,
-        scorer.loaded,
-        context=scorer.text.context,
-        shortened=shortened,
-        are_conversations=files[0].holds_conversations,
+    text = scorer.text
+    with show_counter("scoring", "examples") as on_rows:
+        scored = score_rows(
+            scorer.loaded, files, kind, context=text.context, batch_size=text.batch_size,
+            parallel_map=scorer.parallel_map, on_rows=on_rows,
+        )  # fmt: skip
+    print_notes(describe_skipped_rows(files))
+    print_warnings(scored.warnings)
+    report.refuse_no_tokens(scored.files)
+    conditions = report.row_conditions(
+        scorer.run, scorer.loaded, kind, context=text.context, shortened=scored.shortened
     )
-    report.print_scores(scores, conditions, as_json=output.as_json, as_csv=output.as_csv)
-
-
-def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]) -> CompletionScores:
-    """Score the examples or conversations of one file; `on_batch` receives their number so far."""
-    model, tokenizer, text = scorer.text.model, scorer.loaded.tokenizer, scorer.text
-    assert isinstance(model, DecoderOnly), "a masked run that is supervised classifies"
-    if file.holds_conversations:
-        score = partial(score_conversations, model, tokenizer, file.conversations())
-    else:
-        score = partial(score_completions, model, tokenizer, file.examples())
-    for event in score(
-        context=text.context, batch_size=text.batch_size, name=file.name, parallel_map=scorer.parallel_map
-    ):
-        on_batch(event.result.documents)
-    return event
+    report.print_scores(scored.files, conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from cli.console.messages import print_labelled, print_note, print_paragraph
 from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
 from lm.checkpoint import LoadedModel
+from lm.corpus.manifest import DataKind
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, MacroAverage, PerplexityResult
 from lm.model.transformer import count_parameters
@@ -42,12 +43,10 @@ def scoring_conditions(
     return {"unit": "token", **sizes, "first_token_scored": start, **_run_facts(run, loaded)}
 
 
-def example_conditions(
-    run: Path, loaded: LoadedModel, *, context: int, shortened: int, are_conversations: bool = False
-) -> dict[str, Any]:
+def row_conditions(run: Path, loaded: LoadedModel, kind: DataKind, *, context: int, shortened: int) -> dict[str, Any]:
     """Return how completions or replies were scored, and by which model."""
     return {
-        "unit": REPLY_TOKEN if are_conversations else COMPLETION_TOKEN,
+        "unit": REPLY_TOKEN if kind == "conversations" else COMPLETION_TOKEN,
         "context": context,
         "shortened": shortened,
         **_run_facts(run, loaded),

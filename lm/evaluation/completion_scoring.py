@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -11,23 +11,101 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.checkpoint import LoadedModel
+from lm.corpus.manifest import DataKind
 from lm.data.batch import Batch
 from lm.data.bucketing import batched, length_batches
 from lm.data.example_data import completion_length_error, truncate_prompt
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.evaluation.batch_scoring import Nats, score_batches
-from lm.evaluation.perplexity import PerplexityResult
+from lm.evaluation.contamination import ContaminationCheck
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
 from lm.text.conversations import Conversation
 from lm.text.documents import TextPiece
 from lm.text.examples import Example
+from lm.text.text_files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples sorted by length together: enough that batches have hardly any padding."""
+
+
+def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile], *, as_text: bool) -> DataKind:
+    """Return whether to score the text of files, the completions of examples, or the replies of conversations.
+
+    Args:
+        loaded: completions are scored if it was trained on examples.
+        as_text: whether the field of the text is named, so that examples are text.
+
+    Raises:
+        UsageError: the files are of different kinds, or there is no chat template for conversations.
+    """
+    kinds: dict[DataKind, str] = {}
+    has_examples = loaded.config.data.supervised and not as_text
+    for file in files:
+        is_example = has_examples and file.holds_examples
+        kind: DataKind = "conversations" if file.holds_conversations else "examples" if is_example else "text"
+        kinds.setdefault(kind, file.name)
+    if len(kinds) > 1:
+        named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
+        raise UsageError(f"{named}; measure them separately")
+    if "conversations" in kinds and loaded.tokenizer.chat_template is None:
+        raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")
+    return next(iter(kinds), "text")
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """Scores of files of examples or conversations.
+
+    Attributes:
+        files: the totals of each.
+        shortened: how many rows were truncated to fit the context.
+        warnings: which files were training text of the run.
+    """
+
+    files: list[FileScore]
+    shortened: int
+    warnings: list[str]
+
+
+def score_rows(
+    loaded: LoadedModel,
+    files: Sequence[TextFile],
+    kind: DataKind,
+    *,
+    context: int,
+    batch_size: int,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> RowScores:
+    """Score files of examples or conversations; other arguments and errors as of `score_completions`.
+
+    Args:
+        on_rows: called with the rows of a file that are scored so far.
+    """
+    model, tokenizer, contamination = loaded.model, loaded.tokenizer, ContaminationCheck(loaded)
+    assert isinstance(model, DecoderOnly), "masked models learn no completions"
+    scores, shortened = [], 0
+    for number, file in enumerate(files):
+        rows: Iterable[Example | Conversation]
+        if kind == "conversations":
+            contamination.add_conversations(number, file.conversations())
+            rows = file.conversations()
+        else:
+            contamination.add_examples(number, file.examples())
+            rows = file.examples()
+        for event in score_completions(
+            model, tokenizer, rows, context=context, batch_size=batch_size, name=file.name, parallel_map=parallel_map
+        ):
+            on_rows(event.result.documents)
+        scores.append(FileScore(file.name, event.result))
+        shortened += event.shortened
+    return RowScores(scores, shortened, contamination.warnings([file.name for file in files]))
 
 
 @dataclass(frozen=True)
@@ -46,67 +124,35 @@ class CompletionScores:
 def score_completions(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    examples: Iterable[Example],
+    rows: Iterable[Example | Conversation],
     *,
     context: int,
     batch_size: int,
     name: str,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
-    """Score examples in bounded memory, as in training (see `lm.data.example_data`).
+    """Score examples or conversations in bounded memory, as in training (see `example_data`, `conversation_data`).
+
+    Conversations without a reply within the context are left out, and count as shortened.
 
     Args:
+        rows: for conversations, the tokenizer needs a chat template.
         parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:
-        The totals after every few thousand examples, at least once; the last are final.
+        The totals after every few thousand rows, at least once; the last are final.
 
     Raises:
         InputError: a text cannot be encoded, a completion exceeds the context, or the model outputs NaN.
         UsageError: the tokenizer has no start or end token.
     """
-    encoded = (_encode_examples(chunk, tokenizer, context, name) for chunk in batched(examples, _EXAMPLES_AT_ONCE))
-    yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
-
-
-def score_conversations(
-    model: DecoderOnly,
-    tokenizer: Tokenizer,
-    conversations: Iterable[Conversation],
-    *,
-    context: int,
-    batch_size: int,
-    name: str,
-    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
-) -> Iterator[CompletionScores]:
-    """Score the assistant's tokens of conversations, as in training (see `lm.data.conversation_data`).
-
-    Arguments and results are those of `score_completions`. Conversations without a reply within the context are left
-    out, and count as shortened.
-
-    Raises:
-        InputError: a conversation cannot be encoded, or the model outputs NaN.
-    """
-    encoded = (
-        _encode_conversations(chunk, tokenizer, context, name) for chunk in batched(conversations, _EXAMPLES_AT_ONCE)
-    )
-    yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
-
-
-def _score(
-    model: DecoderOnly,
-    encoded: Iterable[list[_EncodedExample]],
-    *,
-    batch_size: int,
-    name: str,
-    parallel_map: ParallelMap[Batch, list[Nats]] | None,
-) -> Iterator[CompletionScores]:
-    result, count = PerplexityResult(), 0
-    for framed in encoded:
+    result, count, offsets = PerplexityResult(), 0, TokenOffsets(tokenizer)
+    for chunk in batched(rows, _EXAMPLES_AT_ONCE):
+        framed = [_encode(row, tokenizer, offsets, context, name) for row in chunk]
         count += sum(example.is_shortened for example in framed)
         scored = [example for example in framed if example.is_scored.any()]
         numbers = length_batches([len(example.ids) for example in scored], rows=batch_size)
-        parts = [[scored[row] for row in rows] for rows in numbers]
+        parts = [[scored[number] for number in batch] for batch in numbers]
         batches = (
             Batch.from_masked_rows(
                 [completion.ids for completion in part], [completion.is_scored for completion in part]
@@ -115,8 +161,7 @@ def _score(
         )
         for part, of_batch in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for completion, nats in zip(part, of_batch, strict=True):
-                where = f"{name}: line {completion.line}"
-                result.add_document(nats, completion.texts, completion.round_trip_losses, where=where)
+                result.add_document(nats, completion.texts, completion.round_trip_losses, where=completion.where)
         yield CompletionScores(result, count)
     yield CompletionScores(result, count)
 
@@ -133,54 +178,48 @@ class _EncodedExample:
     """
 
     texts: Sequence[str]
-    line: int
+    where: str
     ids: NDArray[Any]
     is_scored: NDArray[np.bool_]
     is_shortened: bool
     round_trip_losses: Sequence[RoundTripLoss]
 
 
-def _encode_examples(
-    examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str
-) -> list[_EncodedExample]:
-    frame, offsets, framed = build_example_frame(tokenizer), TokenOffsets(tokenizer), []
-    for example in examples:
-        where = f"{name}: line {example.line}"
-        try:
-            prompt, completion = tokenizer.encode_batch([example.prompt, example.completion])
-        except InputError as error:
-            raise error.at(where) from None
-        learned = len(completion) + len(frame.after)
-        if problem := completion_length_error(learned, context=context):
-            raise InputError(f"{where}: {problem}; leave it out")
-        whole = frame.wrap(prompt, completion)
-        ids = truncate_prompt(whole, context=context)
-        loss = offsets.round_trip_loss(TextPiece(example.completion, starts_document=True), completion)
-        is_scored = np.arange(len(ids)) >= len(ids) - learned
-        framed.append(
-            _EncodedExample([example.completion], example.line, ids, is_scored, len(ids) < len(whole), [loss])
-        )
-    return framed
+def _encode(
+    row: Example | Conversation, tokenizer: Tokenizer, offsets: TokenOffsets, context: int, name: str
+) -> _EncodedExample:
+    where = f"{name}: line {row.line}"
+    try:
+        if isinstance(row, Example):
+            texts, whole, ids, is_scored = _encode_example(row, tokenizer, context)
+        else:
+            texts, whole, ids, is_scored = _encode_conversation(row, tokenizer, context)
+        encoded = zip(texts, tokenizer.encode_batch(texts), strict=True)
+    except InputError as error:
+        raise error.at(where) from None
+    losses = [offsets.round_trip_loss(TextPiece(text, starts_document=True), own) for text, own in encoded]
+    return _EncodedExample(texts, where, ids, is_scored, len(ids) < whole, losses)
 
 
-def _encode_conversations(
-    conversations: Sequence[Conversation], tokenizer: Tokenizer, context: int, name: str
-) -> list[_EncodedExample]:
-    template, offsets, framed = tokenizer.chat_template, TokenOffsets(tokenizer), []
-    assert template is not None, "the caller scores conversations of a run with a chat template only"
-    for conversation in conversations:
-        where = f"{name}: line {conversation.line}"
-        try:
-            encoded = template.encode_replies(tokenizer, conversation.messages)
-            within = [column[: context + 1] for column in encoded]
-            runs = itertools.groupby(zip(*within[1:], strict=True), key=itemgetter(0))
-            texts = ["".join(text for _, text in run) for is_reply, run in runs if is_reply]
-            losses = [
-                offsets.round_trip_loss(TextPiece(text, starts_document=True), own)
-                for text, own in zip(texts, tokenizer.encode_batch(texts), strict=True)
-            ]
-        except InputError as error:
-            raise error.at(where) from None
-        ids, is_reply = map(np.array, within[:2])
-        framed.append(_EncodedExample(texts, conversation.line, ids, is_reply, len(ids) < len(encoded.ids), losses))
-    return framed
+_Encoded = tuple[list[str], int, NDArray[Any], NDArray[np.bool_]]
+"""The scored texts, the tokens of the whole, those within the context, and which of them are scored."""
+
+
+def _encode_example(example: Example, tokenizer: Tokenizer, context: int) -> _Encoded:
+    frame = build_example_frame(tokenizer)
+    prompt, completion = tokenizer.encode_batch(example.texts)
+    learned = len(completion) + len(frame.after)
+    if problem := completion_length_error(learned, context=context):
+        raise InputError(f"{problem}; leave it out")
+    whole = frame.wrap(prompt, completion)
+    ids = truncate_prompt(whole, context=context)
+    return [example.completion], len(whole), ids, np.arange(len(ids)) >= len(ids) - learned
+
+
+def _encode_conversation(conversation: Conversation, tokenizer: Tokenizer, context: int) -> _Encoded:
+    assert tokenizer.chat_template is not None, "the caller scores conversations of a run with a chat template only"
+    encoded = tokenizer.chat_template.encode_replies(tokenizer, conversation.messages)
+    ids, is_reply = encoded.ids[: context + 1], encoded.is_reply[: context + 1]
+    runs = itertools.groupby(zip(is_reply, encoded.texts, strict=False), key=itemgetter(0))
+    texts = ["".join(text for _, text in run) for is_learned, run in runs if is_learned]
+    return texts, len(encoded.ids), np.array(ids), np.array(is_reply)

@@ -94,6 +94,24 @@ def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, cap
         lm.load(make_run(tmp_path / "plain")).perplexity(*files)
 
 
+def test_what_is_scored_of_a_file_is_what_the_command_scores(tmp_path, capsys):
+    """Of a run that learned labels, the labels; unless the column of the text is named."""
+    folder, file, text = make_run(tmp_path / "run", supervised=True), tmp_path / "held-out.jsonl", tmp_path / "text.txt"
+    rows = [{"text": f"The owl saw {animal}", "label": animal} for animal in ("the fox", "the mill")]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    text.write_text("The owl saw the fox.")
+    model, labels = lm.load(folder), "".join(f"\n{row['label']}" for row in rows)
+    for options, size in (({}, len(labels)), ({"text_column": "text"}, len(labels) - 2 + 2 * len("The owl saw "))):
+        flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+        assert run(["perplexity", str(folder), str(file), *flags, "--json"]) == 0
+        total, found = json.loads(capsys.readouterr().out)["total"], model.perplexity(file, **options)
+        assert (found.tokens, found.bytes, total["bytes"]) == (total["tokens"], size, size)
+        assert found.nats == pytest.approx(total["nats"])
+    for wrong in ([file, text], [text, file]):
+        with pytest.raises(UsageError, match="measure them separately"):
+            model.perplexity(*wrong)
+
+
 def test_an_unknown_keyword_is_named(writer):
     with pytest.raises(UsageError, match=r"no setting 'max_token'.*max_tokens"):
         lm.load(writer).generate("The owl", max_token=3)

@@ -14,7 +14,7 @@ from lm.data.batch import Batch
 from lm.data.example_data import ExampleData
 from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
-from lm.evaluation.completion_scoring import score_completions, score_conversations
+from lm.evaluation.completion_scoring import score_completions
 from lm.evaluation.file_scoring import WindowBatcher
 from lm.hardware import Hardware
 from lm.text.conversations import Conversation, Message
@@ -163,7 +163,7 @@ def test_replies_are_normalised_by_the_text_within_the_context():
     conversations = [
         Conversation(tuple(Message(role, text) for role, text in talk[:number]), number) for number in (2, 4)
     ]
-    *_, last = score_conversations(model, tokenizer, conversations, context=CONTEXT, batch_size=2, name="chats.jsonl")
+    *_, last = score_completions(model, tokenizer, conversations, context=CONTEXT, batch_size=2, name="chats.jsonl")
     text = tokenizer.encode("".join(f"<|{role}|>{said}<|end|>" for role, said in talk), parse_special=True)
     ids = [tokenizer.start_of_text, *text][: CONTEXT + 1]
     start = ids.index(tokenizer.special_tokens["<|assistant|>"]) + 1
