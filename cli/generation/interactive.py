@@ -155,13 +155,11 @@ class _InteractiveSession:
 
     def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """Update the context after a turn: what was shown, without the tokens of a stop string."""
-        tokenizer = self.generator.tokenizer
-        if sample.prompt_bytes:  # its first token starts in the added text
+        tokenizer, before = self.generator.tokenizer, self.context
+        self.context = prompt + sample.tokens
+        if sample.prompt_bytes or sample.finish_reason == "stop":  # its tokens are not those of what was shown
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = encode_continuation(tokenizer, self.context, added + sample.text) + ended
-        else:
-            is_stopped = sample.finish_reason == "stop"
-            self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
+            self.context = encode_continuation(tokenizer, before, added + sample.text) + ended
         self.turns += 1
         self.at_line_start = sample.text.endswith("\n")
 

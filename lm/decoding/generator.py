@@ -52,8 +52,8 @@ class Generator:
         batch_size: concurrent samples; affects speed and memory, not the samples.
         draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
         acceptance_stats: counts of draft tokens so far.
-        follows_examples: whether the model was trained on prompts that end with a token, and on completions that are
-            texts of their own: there is no token healing then, and the prompt doesn't affect how samples are decoded.
+        follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
+            then. Completions of examples are texts of their own, and are decoded so.
     """
 
     model: DecoderOnly
@@ -320,7 +320,10 @@ class Generator:
     ) -> StopStringStream:
         """Return the decoder of a continuation, whose first token begins with some bytes of the prompt."""
         text = text_after_prompt(self.tokenizer, first, prompt_bytes) if first is not None and prompt_bytes else None
-        stream = self.tokenizer.decode_stream(() if self.follows_examples else prompt)
+        is_own_text = (
+            self.follows_examples and self.tokenizer.chat_template is None
+        )  # a reply is part of a conversation
+        stream = self.tokenizer.decode_stream(() if is_own_text else prompt)
         return StopStringStream(stream, stops, first_text=text)
 
     def _decode(

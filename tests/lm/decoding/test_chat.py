@@ -14,7 +14,10 @@ from lm.decoding.generator import Generator
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.conversations import Message
+from lm.tokenizer.chat_template import ChatTemplate
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.chat_families import mistral
 
 CONTEXT = 96
 
@@ -112,6 +115,22 @@ def test_a_stop_string_ends_a_reply_and_so_does_the_next_turn_of_a_transcript():
     settings = {"logit_bias": ("a=50", *spelled), "max_tokens": 8}
     assert say(open_chat(has_template=False, **settings), "ab") == "a"
     assert say(open_chat(**settings), "ab") == "a\nUser:a"
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised):
+    """Which is text in Mistral's template, so that the reply begins with a space."""
+    family = mistral()
+    tokenizer = Tokenizer(family.backend, chat_template=ChatTemplate(family.template, {"bos_token": "<s>"}))
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=CONTEXT, d_model=16, n_layers=1, n_heads=2)
+    built = build_model(config, seed=3).eval()
+    assert isinstance(built, DecoderOnly)
+    (word,) = tokenizer.encode("the")
+    settings = SamplingConfig(logit_bias=(f"{word}=30",), max_tokens=3)
+    chat = Chat(Generator(built, tokenizer, settings, follows_examples=supervised))
+    assert say(chat, "Hi") == " the the the"
+    (sample,) = chat.generator.samples(tokenizer.chat_template.encode(tokenizer, chat.messages[:1]))
+    assert sample.text == " the the the"
 
 
 def test_the_system_prompt_is_replaced_or_removed():
