@@ -64,8 +64,8 @@ class DecodeSession:
 
     def __init__(self, *plans: EnginePlan) -> None:
         """Create a session without rows; an engine plan for each model."""
-        self._models = [_ModelRows(plan, self) for plan in plans]
         self.tokens: list[list[int]] = []
+        self._models = [_ModelRows(plan, self.tokens) for plan in plans]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -166,7 +166,7 @@ class DecodeSession:
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes the former row `rows[i]`; rows may be left out, or repeated, and then share their past."""
-        self.tokens = [list(self.tokens[row]) for row in rows]
+        self.tokens[:] = [list(self.tokens[row]) for row in rows]
         for model in self._models:
             model.select(rows)
 
@@ -174,7 +174,7 @@ class DecodeSession:
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and the freed cache rows are reused."""
         removed = set(rows)
-        self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in removed]
+        self.tokens[:] = [tokens for row, tokens in enumerate(self.tokens) if row not in removed]
         for model in self._models:
             model.release(removed)
 
@@ -190,9 +190,10 @@ class DecodeSession:
 class _ModelRows:
     """The rows of a session as one model sees them: cache, sources and attention windows."""
 
-    def __init__(self, plan: EnginePlan, session: DecodeSession) -> None:
+    def __init__(self, plan: EnginePlan, tokens: list[list[int]]) -> None:
+        """Create a session's rows of a model; `tokens` are the session's, which it changes in place."""
         config = plan.model.config
-        self.plan, self._session = plan, session
+        self.plan, self._tokens = plan, tokens
         self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
         self._context = None if config.translates else config.context_length
         self._sources: list[list[int]] = []  # of each row, for a decoder-only model that translates
@@ -222,12 +223,12 @@ class _ModelRows:
         """Return how many of the last `n` tokens of all rows fit into one window each."""
         if self._context is None:
             return n
-        before = [len(tokens) - n for tokens in self._session.tokens]
+        before = [len(tokens) - n for tokens in self._tokens]
         return min(n, *(window_start(length + 1, self._context) + self._context - length for length in before))
 
     def _window(self, row: int, held_back: int) -> list[int]:
         """The visible tokens of a row, without the last `held_back`."""
-        tokens = self._sources[row] + self._session.tokens[row]
+        tokens = self._sources[row] + self._tokens[row]
         return tokens[self._window_starts[row] : len(tokens) - held_back]
 
     def read(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int) -> EngineOutput:
@@ -235,7 +236,7 @@ class _ModelRows:
         assert self.cache is not None
         if self._context is not None:
             for row in rows:
-                start = window_start(len(self._session.tokens[row]) - held_back, self._context)
+                start = window_start(len(self._tokens[row]) - held_back, self._context)
                 if start != self._window_starts[row]:
                     self._window_starts[row] = start
                     self.cache.clear([row])
@@ -334,7 +335,7 @@ class _ModelRows:
         assert self.cache is not None
         self.cache.truncate([
             max(0, len(source) + len(tokens) - start)
-            for source, tokens, start in zip(self._sources, self._session.tokens, self._window_starts, strict=True)
+            for source, tokens, start in zip(self._sources, self._tokens, self._window_starts, strict=True)
         ])  # fmt: skip
 
 
