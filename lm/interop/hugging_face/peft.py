@@ -279,7 +279,7 @@ class PeftConfig:
     """The settings of `adapter_config.json`.
 
     Attributes:
-        ranks: by layer-name suffix; the default under "".
+        ranks: by regular expression of layer names; the default under "".
         alphas: likewise.
         dropout: of the adapters' inputs.
         by_root: whether alpha is divided by the square root of the rank (rsLoRA).
@@ -331,6 +331,11 @@ def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, A
     pattern = values.get(name) or {}
     if not isinstance(pattern, Mapping):
         raise InputError(f"{path}: {name} must be an object of names and numbers")
+    for key in pattern:
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise InputError(f"{path}: {name} {key!r} is not a regular expression ({error})") from None
     return pattern
 
 
@@ -341,9 +346,8 @@ def _number(value: Any, name: str, path: Path, *, minimum: float) -> float:  # n
 
 
 def _match_layer(values: Mapping[str, float], name: str) -> float:
-    """Return the value of the first suffix that matches a layer; as in PEFT, a dot matches any character."""
-    ends = (key for key in values if key and re.match(rf"(.*\.)?({re.escape(key)})$", name))
-    return values[next(ends, "")]
+    """Return the value of the first regular expression that matches a layer, or its last parts, as PEFT does."""
+    return values[next((key for key in values if key and re.match(rf"(.*\.)?({key})$", name)), "")]
 
 
 def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict[str, Any]:

@@ -84,6 +84,9 @@ THEIRS = {
         {"r": 2, "target_modules": ["down_proj"], "use_rslora": True},
         {"r": 4, "target_modules": ["q_proj", "k_proj", "up_proj"], "alpha_pattern": {"up_proj": 3},
          "rank_pattern": {"k_proj": 2, "layers.0.mlp.up_proj": 7}},
+        {"r": 4, "target_modules": ["q_proj", "k_proj", "up_proj"],
+         "alpha_pattern": {r".*\.q_proj": 64, "[kq]_proj": 5},
+         "rank_pattern": {r"model\.layers\.\d+\.self_attn.*": 2, r"layers\.[1-9]\.mlp\.up_proj|q": 7}},
         {"r": 3, "target_modules": "all-linear"}, {"target_modules": ["v_proj"], "layers_to_transform": [0]},
     ],
     "gpt2": [{"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True},
@@ -132,6 +135,7 @@ def folder(exported, tmp_path):
      ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa'"), ({"r": -1}, "r '-1' is not a valid value"),
      ({"r": 3}, "but for this base and by adapter_config.json it is (3, "),
      ({"rank_pattern": [1]}, "rank_pattern must be an object"),
+     ({"alpha_pattern": {"(": 1}}, "alpha_pattern '(' is not a regular expression"),
      ({"lora_alpha": "x"}, "lora_alpha 'x' is not a valid value"), ({"r": True}, "r 'True'")],
 )  # fmt: skip
 def test_what_ours_cannot_be_is_named(change, problem, folder, tmp_path):
