@@ -45,8 +45,8 @@ test-alone: $(VENV)/installed-dev
 test-aarch64:
 	$(PYTHON) -m tests.aarch64
 
-# The newest torch, tokenizers, transformers and numpy, and the pins, each in an environment of its own: needs the network,
-# gigabytes of disk and an hour on two cores.
+# The newest torch, tokenizers, transformers and numpy, transformers 5.0, and the pins, each in an environment of its own:
+# needs the network, gigabytes of disk and an hour on two cores.
 test-newest:
 	$(PYTHON) -m tests.newest
 

@@ -2,10 +2,10 @@
 
     python -m tests.newest [--only NAME …] [--folder DIR] [--largest GB] [-- pytest arguments]
 
-No part of the tests that CI runs; it needs the network. One of PACKAGES is taken in its newest version, with those that
-follow it, and everything else as in constraints.txt. Where that would take more than `--largest` GB of wheels, as CUDA
-does where there are no wheels for the CPU alone, it is reported as not run. Warnings are no failures here: a new
-version may deprecate what a pinned one has no other name for.
+No part of the tests that CI runs; it needs the network. One of PACKAGES is taken in its newest version, or in the
+version that it names, with those that follow it, and everything else as in constraints.txt. Where that would take more
+than `--largest` GB of wheels, as CUDA does where there are no wheels for the CPU alone, it is reported as not run.
+Warnings are no failures here: a new version may deprecate what a pinned one has no other name for.
 """
 
 import argparse
@@ -27,17 +27,22 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "tokenizers": ("tokenizers", "transformers", "peft"),
     "transformers": ("transformers", "tokenizers", "peft"),
+    "transformers-5.0": ("transformers==5.0.0", "tokenizers", "huggingface-hub", "peft"),
     "numpy": ("numpy", "numba", "llvmlite"),
 }
-"""What is tested, and which pins are dropped for it: its own, and those of packages that ask for a version of it."""
+"""What is tested, and which pins are dropped or replaced for it: its own, and those of packages that depend on it."""
+ONLY: Mapping[str, str] = {"transformers-5.0": "tests/lm/interop/hugging_face/test_custom_code.py"}
+"""The tests of what is promised of a version, if not all."""
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 
 def constraints(free: Sequence[str]) -> str:
-    """The lines of constraints.txt without those of some packages."""
+    """The lines of constraints.txt without those of some packages, or with another version of them."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return "".join(f"{line}\n" for line in lines if line.partition("==")[0] not in free)
+    names = {pin.partition("==")[0] for pin in free}
+    kept = [line for line in lines if line.partition("==")[0] not in names]
+    return "".join(f"{line}\n" for line in [*kept, *(pin for pin in free if "==" in pin)])
 
 
 def install_command(python: Path, pins: Path, *options: str) -> list[str]:
@@ -96,11 +101,12 @@ def result(name: str, folder: Path, arguments: Sequence[str], *, largest: float)
         said = planned.stderr.strip().splitlines()
         return f"not run: {next((line for line in said if line.startswith('ERROR')), said[-1])}", True
     found = wheels(json.loads(planned.stdout))
-    version = "" if name == "pins" else f"{found[name][0]}: "
+    version = "" if name == "pins" else f"{found[name.partition('-')[0]][0]}: "
     if (size := total_bytes(url for _, url in found.values()) / 1e9) > largest:
         return f"{version}not run: {size:.1f} GB of wheels, of which some are {_largest(found)}", True
     subprocess.run(install_command(python, pins), check=True)
-    tests = arguments or ["-m", "not slow", "-n", "auto", "--dist", "loadscope", "--no-loadscope-reorder"]
+    default = [ONLY.get(name, "tests"), "-m", "not slow", "-n", "auto", "--dist", "loadscope", "--no-loadscope-reorder"]
+    tests = arguments or default
     done = subprocess.run(
         [str(python), "-m", "pytest", "-W", "default", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )

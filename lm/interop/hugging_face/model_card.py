@@ -13,6 +13,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 _MAX_NAMED = 5
 """Files of the data that are named, at most."""
+_TESTED = "tested with transformers 5.0.0 and 5.24.0"
 _CARD = """\
 ---
 library_name: transformers
@@ -82,7 +83,7 @@ def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, st
         width=config.model.d_model,
         context=config.model.context_length,
         vocabulary=config.model.vocab_size,
-        code="by the code in this folder, which needs only torch" if family.keeps_names else "without code of its own",
+        code=f"by the code in this folder, {_TESTED}" if family.keeps_names else "without code of its own",
         auto=family.auto,
         trusting=", trust_remote_code=True" if family.keeps_names else "",
         use=use.format(bos="" if tokenizer.start_of_text is None else "tokenizer.bos_token + "),

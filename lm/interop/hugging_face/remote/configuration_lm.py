@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, __version__
+
+if not __version__.startswith("5."):
+    raise ImportError(f"this model's code needs transformers 5, not {__version__}")
 
 
 class LMConfig(PretrainedConfig):
     """One block, whose parts are chosen by these fields; `lm info --help` and `lm train --help` say what each means."""
 
     model_type = "lm"
-    keys_to_ignore_at_inference: ClassVar = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar = ["past_key_values", "cache"]
     attribute_map: ClassVar = {
         "hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
         "num_key_value_heads": "n_kv_heads", "head_dim": "d_head", "intermediate_size": "d_ff",

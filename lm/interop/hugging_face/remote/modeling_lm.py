@@ -38,6 +38,13 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     return (logits.float() / cap).tanh() * cap if cap else logits
 
 
+def refuse_unknown(settings: dict[str, Any]) -> None:
+    """Raise TypeError for an input that would have no effect."""
+    for name, value in settings.items():
+        if name not in {"cache_position", "num_items_in_batch"} and value is not None and value is not False:
+            raise TypeError(f"this model has no input {name}")
+
+
 class LMAttention(nn.Module):
     """Multi-head self-attention; heads may share keys and values (GQA)."""
 
@@ -260,18 +267,21 @@ class LMForCausalLM(LMWithTokens, GenerationMixin):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
+        cache: Cache | None = None,
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> CausalLMOutputWithPast:
-        """See LlamaForCausalLM of transformers, which has the same inputs and outputs."""
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        states = self.states(input_ids, attention_mask, position_ids, past_key_values)
+        """See LlamaForCausalLM of transformers, which has the same inputs and outputs.
+
+        `past_key_values` is named `cache` since transformers 5.24; the order of outputs is the same.
+        """
+        refuse_unknown(settings)
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = DynamicCache()
+        states = self.states(input_ids, attention_mask, position_ids, cache)
         logits = self.logits(states[-1][:, -logits_to_keep:])
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
-        hidden_states = tuple(states) if output_hidden_states else None
-        return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=past_key_values, hidden_states=hidden_states
-        )
+        return CausalLMOutputWithPast(loss, logits, cache, tuple(states) if output_hidden_states else None)
 
 
 class LMForMaskedLM(LMWithTokens):
@@ -288,6 +298,7 @@ class LMForMaskedLM(LMWithTokens):
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> MaskedLMOutput:
         """See BertForMaskedLM of transformers, which has the same inputs and outputs."""
+        refuse_unknown(settings)
         states = self.states(input_ids, attention_mask, position_ids)
         logits = self.logits(states[-1])
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
@@ -313,6 +324,7 @@ class LMForSequenceClassification(LMPreTrained):
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> SequenceClassifierOutput:
         """See BertForSequenceClassification of transformers, which has the same inputs and outputs."""
+        refuse_unknown(settings)
         states = self.states(input_ids, attention_mask, position_ids)
         first = 0 if attention_mask is None else attention_mask.argmax(1)
         logits = softcap(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)
