@@ -245,7 +245,10 @@ def _bert(
             "feed_forward_norm": Part(("output.LayerNorm",)),
         },
         head=("cls.predictions.decoder",),
-        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        renamed={
+            "LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
         unused=("embeddings.position_ids", *unused),
         has_biases=True,
     )  # fmt: skip
@@ -262,7 +265,7 @@ _BERT = (
         },
         tensors={"output_bias": "cls.predictions.bias"},
         unused=(
-            "cls.predictions.decoder.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+            "cls.seq_relationship.weight", "cls.seq_relationship.bias",
             "bert.pooler.dense.weight", "bert.pooler.dense.bias",
         ),
     ),
@@ -323,7 +326,11 @@ MARIAN = Family(
         "feed_forward.down": Part(("fc2",)),
         "feed_forward_norm": Part(("final_layer_norm",)),
     },
-    unused=("embed_positions.weight", "embed_tokens.weight"),
+    renamed={
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+    },
+    sinusoids="embed_positions.weight",
     has_biases=True,
 )  # fmt: skip
 """The encoder-decoder of 2017, as Marian (MarianMT)."""

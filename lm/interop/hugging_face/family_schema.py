@@ -86,8 +86,10 @@ class Family:
         encoder_block: the same for an encoder.
         head: the names that the output layer has, the first of which is written.
         tensors: names of tensors that are alone in what we name them after; ours to theirs, in full.
-        renamed: endings of tensors that older files have, with the current ones.
-        unused: endings of tensors that files of this family may hold and no model needs.
+        renamed: endings of tensors that older files have, or of copies, with the current ones.
+        unused: endings of buffers that transformers computes and reads from no file, and of heads that the architecture
+            does not have.
+        sinusoids: ending of tensors that must hold sinusoidal positions.
         has_biases: whether norms and linear layers, but for those of attention where a setting says it, have biases,
             which are zero where ours have none.
         rotary: of families with rotary positions.
@@ -113,6 +115,7 @@ class Family:
     tensors: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    sinusoids: str = ""
     has_biases: bool = False
     rotary: Rotary | None = None
     windowed: WindowStyle = "never"

@@ -101,7 +101,8 @@ def _read_index(folder: Path) -> dict[str, TensorEntry]:
     missing = next((tensor for tensor, name in weight_map.items() if tensor not in headers[name]), None)
     if missing is not None:
         raise InputError(f"{folder / weight_map[missing]}: has no tensor {missing!r}, which {INDEX} says it has")
-    return {tensor: headers[name][tensor] for tensor, name in weight_map.items()}
+    stored = {tensor: entry for header in headers.values() for tensor, entry in header.items()}
+    return {**stored, **{tensor: headers[name][tensor] for tensor, name in weight_map.items()}}
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401

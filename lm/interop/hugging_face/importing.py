@@ -20,6 +20,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family_schema import Family
 from lm.interop.hugging_face.folder import CONFIG, find_weights, read_config, read_tensor
 from lm.interop.hugging_face.tensors import family_shape, from_family_tensors, locate_tensor
+from lm.model.positions import sinusoidal_table
 from lm.model.transformer import build_model, init_empty_weights
 from lm.safetensors_header import TensorEntry
 
@@ -36,7 +37,7 @@ class ImportedModel:
 def import_model(folder: Path, out: Path) -> ImportedModel:
     """Write a run with the model of a folder as its only checkpoint; it can be used or fine-tuned, not resumed.
 
-    Everything is checked against file headers before tensors are read, one at a time.
+    Everything but what files hold twice is checked against their headers before tensors are read, one at a time.
 
     Args:
         folder: in transformers' layout, with .safetensors and `tokenizer.json`.
@@ -72,19 +73,35 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
 
 
 def _normalize_names(weights: Mapping[str, TensorEntry], model: ModelConfig, family: Family) -> dict[str, TensorEntry]:
-    """Return the tensors by current names, without unused ones."""
+    """Return the tensors by current names, without unused ones.
+
+    Raises:
+        InputError: two that are one tensor of the model differ, or stored positions are not sinusoidal.
+    """
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
-    heads = {f"{name}.weight" for name in family.head}
-    named = {}
+    embedding = locate_tensor("embedding.tokens.weight", model.vocab_size, model, family).names[0]
+    head = embedding if model.tie_embeddings else f"{family.head[0]}.weight"
+    heads = {f"{name}.weight": head for name in family.head}
+    named: dict[str, str] = {}
     for stored_name, entry in weights.items():
         name = _current_name(stored_name, family)
-        if name.endswith(family.unused) or (name in heads and model.tie_embeddings):
+        if name.endswith(family.unused):
             continue
-        if name in heads:
-            named[f"{family.head[0]}.weight"] = entry
-        else:
-            named[name if is_prefixed else family.prefix + name] = entry
-    return named
+        if family.sinusoids and name.endswith(family.sinusoids):
+            table = sinusoidal_table(model.context_length, model.d_model, interleaved=False)
+            if entry.shape != table.shape or not torch.allclose(read_tensor(entry).float(), table, rtol=0, atol=4e-3):
+                raise InputError(f"{entry.path}: {stored_name} is not sinusoidal, which is not supported by lm")
+            continue
+        name = heads.get(name, name if is_prefixed else family.prefix + name)
+        first = named.setdefault(name, stored_name)
+        if first != stored_name and not _are_equal(weights[first], entry):
+            raise InputError(f"{entry.path}: {first} differs from {stored_name}, but by {CONFIG} they are one tensor")
+    return {name: weights[stored_name] for name, stored_name in named.items()}
+
+
+def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
+    is_alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return is_alike and read_tensor(one).equal(read_tensor(other))
 
 
 def _current_name(name: str, family: Family) -> str:

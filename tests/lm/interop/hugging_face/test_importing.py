@@ -229,6 +229,12 @@ def with_tensor(folder: Path, name: str, value: torch.Tensor | None) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
+def in_shard_alone(folder: Path) -> None:
+    indexed(folder, "one.safetensors")
+    weights = load_file(folder.parent / "outside.safetensors")
+    save_file({**weights, "extra": torch.ones(2)}, folder / "one.safetensors")
+
+
 FOLDERS = {
     "a header of 10 GB": (big_header, "its header would have 10,000,000,000 bytes"),
     "a pickle": (pickled, "weights in a pickle, which could run any code, are not read"),
@@ -255,6 +261,14 @@ FOLDERS = {
     "a tensor too many": (
         lambda folder: with_tensor(folder, "model.layers.0.self_attn.sinks", torch.ones(2)),
         "its weights have model.layers.0.self_attn.sinks, which the model in config.json does not have",
+    ),
+    "a tensor too many, which the index leaves out": (in_shard_alone, "its weights have extra, which the model"),
+    "an output layer that differs": (
+        lambda folder: with_tensor(
+            changed(folder, tie_word_embeddings=True), "lm_head.weight",
+            load_file(folder / "model.safetensors")["model.embed_tokens.weight"] + 1,
+        ),
+        "lm_head.weight differs from model.embed_tokens.weight, but by config.json they are one tensor",
     ),
     "a tensor of another shape": (
         lambda folder: with_tensor(folder, "model.norm.weight", torch.ones(3)), r"model.norm.weight is \(3,\), but by"

@@ -6,7 +6,7 @@ import random
 import pytest
 import tokenizers
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
@@ -186,3 +186,27 @@ def test_weights_of_a_run_come_back(tmp_path):
     before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("name", ["model.encoder.embed_tokens.weight", "lm_head.weight"])
+def test_copies_of_the_embedding_are_verified(name, tmp_path):
+    exported(tmp_path, random_config(0))
+    path = tmp_path / "out" / "model.safetensors"
+    weights = load_file(path)
+    save_file({**weights, name: weights["model.shared.weight"].clone()}, path)
+    import_model(tmp_path / "out", tmp_path / "again")
+    save_file({**weights, name: weights["model.shared.weight"] + 1}, path)
+    with pytest.raises(InputError, match=f"{name} differs from model.shared.weight|shared.weight differs from {name}"):
+        import_model(tmp_path / "out", tmp_path / "refused")
+
+
+def test_stored_positions_are_verified(tmp_path):
+    """Those of transformers, and any others, which transformers would use."""
+    _, theirs = exported(tmp_path, random_config(0))
+    path, name = tmp_path / "out" / "model.safetensors", "model.encoder.embed_positions.weight"
+    weights, positions = load_file(path), theirs.model.encoder.embed_positions.weight.detach()
+    save_file({**weights, name: positions.clone()}, path)
+    import_model(tmp_path / "out", tmp_path / "again")
+    save_file({**weights, name: positions.flip(0)}, path)
+    with pytest.raises(InputError, match=f"{name} is not sinusoidal"):
+        import_model(tmp_path / "out", tmp_path / "refused")
