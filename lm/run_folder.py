@@ -14,7 +14,7 @@ RUN/sources.json                 the folders and globs of its corpus, and the fi
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
-                                 tokenizer_config.json: the chat template, if there is one
+                                 tokenizer_config.json: chat template and special tokens, if there are any
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
 RUN/checkpoints/.step-N.replaced the checkpoint step-N while another takes its name
 RUN/checkpoints/.step-N.after-M  a complete checkpoint of a run that was resumed at step M, while the checkpoints after

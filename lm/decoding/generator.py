@@ -294,10 +294,7 @@ class Generator:
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
         """The tokens that end a sample: the end-of-text token and, of a chat template, the end-of-turn token."""
-        if self.config.ignore_eos:
-            return ()
-        template = self.tokenizer.chat_template
-        return build_text_frame(self.tokenizer).after if template is None else template.end_of_turn(self.tokenizer)
+        return () if self.config.ignore_eos else self.tokenizer.stop_ids
 
     def encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         """Encode a text after a context, or check IDs; errors as of `generate`."""

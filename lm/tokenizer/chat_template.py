@@ -21,7 +21,6 @@ in `chat_template.jinja`.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,8 +84,8 @@ class TokenEncoder(Protocol):
         ...
 
     @property
-    def end_of_text(self) -> int | None:
-        """Return the token that ends a document."""
+    def ends(self) -> tuple[int, ...]:
+        """Return the tokens that end a text."""
         ...
 
     def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[tuple[int, int]]]:
@@ -131,6 +130,10 @@ class ChatTemplate:
     def plain(cls, *, start_of_text: str | None = None) -> ChatTemplate:
         """Return a template without special tokens, for models that learned no conversations; see `PLAIN_STOP`."""
         return cls(_PLAIN_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as `tokenizer_config.json` holds it."""
+        return {**self.special_tokens, "chat_template": self.source}
 
     @property
     def is_default(self) -> bool:
@@ -200,7 +203,7 @@ class ChatTemplate:
             probe = EncodedConversation([], [], [])
         added = set(tokenizer.added_tokens.values())
         after = [index for index, is_reply, _ in zip(*probe, strict=True) if is_reply and index in added]
-        ends = (*after[-1:], eos, tokenizer.end_of_text)
+        ends = (*after[-1:], eos, *tokenizer.ends)
         return tuple(dict.fromkeys(index for index in ends if index is not None))
 
     def _find_ends(self, tokenizer: TokenEncoder, messages: Sequence[Message]) -> tuple[str, list[int], bool]:
@@ -256,9 +259,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     Raises:
         InputError: a file is invalid.
     """
-    config: Any = files.read_json(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else {}
-    if not isinstance(config, dict):
-        raise InputError(f"{folder / CONFIG_FILE}: not a JSON object")
+    config = read_json_object(folder / CONFIG_FILE)
     source = _choose_template(config.get("chat_template"))
     if (folder / TEMPLATE_FILE).is_file():
         try:
@@ -267,14 +268,16 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
             raise InputError(f"{folder / TEMPLATE_FILE}: not valid UTF-8 at byte {error.start}") from None
     if source is None:
         return None
-    spelled = {key: _spelling(config.get(key)) for key in _SPECIAL_KEYS}
+    spelled = {key: spelling(config.get(key)) for key in _SPECIAL_KEYS}
     return ChatTemplate(source, {key: name for key, name in spelled.items() if name is not None})
 
 
-def write_chat_template(folder: Path, template: ChatTemplate) -> None:
-    """Write a chat template beside a `tokenizer.json`, atomically."""
-    text = json.dumps({**template.special_tokens, "chat_template": template.source}, indent=2, ensure_ascii=False)
-    files.replace_text(folder / CONFIG_FILE, text + "\n")
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, empty if there is no such file; InputError if it is none."""
+    values: Any = files.read_json(path) if path.is_file() else {}
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return values
 
 
 def _choose_template(template: object) -> str | None:
@@ -285,7 +288,7 @@ def _choose_template(template: object) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _spelling(token: object) -> str | None:
+def spelling(token: object) -> str | None:
     """Return how a token is spelled, given its name or an object with it."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None

@@ -33,11 +33,12 @@ from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
 from lm.tokenizer.chat_template import (
     CHAT_TOKENS,
+    CONFIG_FILE,
     CUT,
     SPECIAL,
     ChatTemplate,
     read_chat_template,
-    write_chat_template,
+    read_json_object,
 )
 from lm.tokenizer.lookup_encoder import LookupEncoder, merges_within_characters
 
@@ -45,7 +46,7 @@ Ids = npt.NDArray[np.uint32]
 
 FILE_NAME = "tokenizer.json"
 
-# What other toolkits call the token that ends or starts a document, the surest name first.
+# What other toolkits call the token that ends or starts a document, the surest name first, where no file states it.
 _END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -69,7 +70,11 @@ _START_TOKENS = (
     "[BOS]",
     "[CLS]",
 )
-_MASK_TOKENS = (MASK, "<mask>", "<|mask|>")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "bos_token_id": _START_TOKENS, "eos_token_id": _END_TOKENS, "pad_token_id": ("[PAD]", "<pad>", "<|pad|>"),
+    "mask_token_id": (MASK, "<mask>", "<|mask|>"),
+}  # fmt: skip
+"""Usual names of special tokens, by the key that states their IDs in `config.json`."""
 
 
 class MergeRules(NamedTuple):
@@ -86,6 +91,16 @@ class MergeRules(NamedTuple):
     whole: Sequence[int]
 
 
+def read_special_ids(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the IDs of special tokens that a JSON object states, as `config.json` and `generation_config.json` do."""
+    ids = {}
+    for key in _NAMES:
+        stated = value if isinstance(value := values.get(key), list) else [value]
+        if found := tuple(index for index in stated if type(index) is int and 0 <= index < 1 << 32):
+            ids[key] = found
+    return ids
+
+
 class Tokenizer:
     """A tokenizer of the `tokenizers` library.
 
@@ -95,11 +110,19 @@ class Tokenizer:
     Attributes:
         description: the parsed `tokenizer.json`.
         chat_template: for conversations; None if the tokenizer has none.
+        special_ids: IDs of special tokens that do not follow from their names, by the keys of `read_special_ids`.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, chat_template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        chat_template: ChatTemplate | None = None,
+        special_ids: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
         """Copy a tokenizer of the `tokenizers` library."""
         self.chat_template = chat_template
+        self.special_ids = special_ids or {}
         self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
@@ -110,7 +133,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
-        """Read a `tokenizer.json`, and the chat template beside it.
+        """Read a `tokenizer.json`, and the chat template and special tokens beside it.
 
         Raises:
             InputError: the file is missing or not a tokenizer.
@@ -130,15 +153,31 @@ class Tokenizer:
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
         if path.name == FILE_NAME:
             tokenizer.chat_template = read_chat_template(path.parent)
+            tokenizer.special_ids = read_special_ids(read_json_object(path.parent / CONFIG_FILE))
         return tokenizer
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` atomically, and the chat template beside it."""
+        """Write a `tokenizer.json` atomically, and the chat template and special tokens beside it."""
         path = Path(path)
         with files.atomic_write_bytes(path) as file:
             file.write(self._canonical)
-        if path.name == FILE_NAME and self.chat_template is not None:
-            write_chat_template(path.parent, self.chat_template)
+        config = {**self.special_ids, **(self.chat_template.to_json() if self.chat_template else {})}
+        if path.name == FILE_NAME and config:
+            files.replace_text(path.parent / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+    def with_special_ids(self, ids: Mapping[str, tuple[int, ...]]) -> Tokenizer:
+        """Return a tokenizer with given special tokens, as far as it has them; itself if their names tell the same."""
+        known = {key: tuple(index for index in dict.fromkeys(found) if self.token(index)) for key, found in ids.items()}
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        names = (str(self.token(index)) for found in known.values() for index in found)
+        backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
+        special_ids = {key: found for key, found in known.items() if found}
+        stated = Tokenizer(backend, chat_template=self.chat_template, special_ids=special_ids)
+        before, after = (
+            (tokenizer.start_of_text, tokenizer.end_of_text, {*tokenizer.stop_ids}, tokenizer.padding, tokenizer.mask)
+            for tokenizer in (self, stated)
+        )
+        return self if before == after else stated
 
     def with_chat_template(self) -> Tokenizer:
         """Return a tokenizer with our own chat template, and the special tokens that it needs and this one lacks."""
@@ -146,7 +185,8 @@ class Tokenizer:
         backend.add_special_tokens(
             [tokenizers.AddedToken(name, special=True, normalized=False) for name in CHAT_TOKENS]
         )
-        return Tokenizer(backend, chat_template=ChatTemplate.default(start_of_text=self.start_token))
+        template = ChatTemplate.default(start_of_text=self.start_token)
+        return Tokenizer(backend, chat_template=template, special_ids=self.special_ids)
 
     @property
     def start_token(self) -> str | None:
@@ -161,7 +201,8 @@ class Tokenizer:
     def sha256(self) -> str:
         """Return the checksum of what `save` writes: equal for equal tokenizers, whatever their formatting."""
         template = b"" if self.chat_template is None else repr(self.chat_template).encode()
-        return hashlib.sha256(self._canonical + template).hexdigest()
+        special = repr(sorted(self.special_ids.items())).encode() if self.special_ids else b""
+        return hashlib.sha256(self._canonical + template + special).hexdigest()
 
     @cached_property
     def vocab_size(self) -> int:
@@ -194,17 +235,33 @@ class Tokenizer:
     @cached_property
     def end_of_text(self) -> int | None:
         """Return the token that ends a document, else the one that starts the next; None without either."""
-        return self._first_special(_END_TOKENS + _START_TOKENS)
+        return self._find_special("eos_token_id", "bos_token_id")
 
     @cached_property
     def start_of_text(self) -> int | None:
         """Return the token that starts a document, else the one that ends the previous (GPT-2); None without either."""
-        return self._first_special(_START_TOKENS + _END_TOKENS)
+        return self._find_special("bos_token_id", "eos_token_id")
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Return all tokens that end a text: the one that ends a document first."""
+        named = () if self.end_of_text is None else (self.end_of_text,)
+        return self.special_ids.get("eos_token_id", named)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Return the tokens that end generation: those that end a text and, of a chat template, a turn."""
+        return self.ends if self.chat_template is None else self.chat_template.end_of_turn(self)
+
+    @cached_property
+    def padding(self) -> int | None:
+        """Return the padding token, else the one that ends a document; None without either."""
+        return self._find_special("pad_token_id", "eos_token_id", "bos_token_id")
 
     @cached_property
     def mask(self) -> int | None:
         """Return the mask token; None without one."""
-        return self._first_special(_MASK_TOKENS)
+        return self._find_special("mask_token_id")
 
     @cached_property
     def unknown(self) -> int | None:
@@ -216,8 +273,14 @@ class Tokenizer:
         unk_id: int | None = model.get("unk_id")
         return unk_id
 
-    def _first_special(self, names: Sequence[str]) -> int | None:
-        return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
+    def _find_special(self, *keys: str) -> int | None:
+        """Return the first special token of the first kind that there is, as stated or by its name."""
+        named = (
+            index
+            for key in keys
+            for index in (*self.special_ids.get(key, ()), *(self.special_tokens.get(name) for name in _NAMES[key]))
+        )
+        return next((index for index in named if index is not None), None)
 
     def has_same_ids(self, other: Tokenizer) -> bool:
         """Return whether each ID stands for the same text in both tokenizers, however they split text."""
@@ -408,6 +471,11 @@ class Tokenizer:
         """Return a token as spelled in the vocabulary; None if no token has this ID."""
         name: str | None = self._backend.id_to_token(index)
         return name
+
+    def token_id(self, token: str | None) -> int | None:
+        """Return the ID of a token as spelled in the vocabulary; None if there is none."""
+        index: int | None = None if token is None else self._backend.token_to_id(token)
+        return index
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes of a token inside a text, possibly part of a character; the name of a special token."""

@@ -73,7 +73,8 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
     metadata = {f"tokenizer.ggml.{key}": value for key, value in settings.items()}
     if (template := tokenizer.chat_template) is not None:
         metadata["tokenizer.chat_template"] = template.source
-        metadata["tokenizer.ggml.eot_token_id"] = template.end_of_turn(tokenizer)[0]
+    if template is not None or len(tokenizer.ends) > 1:
+        metadata["tokenizer.ggml.eot_token_id"] = tokenizer.stop_ids[0 if template else 1]
     return GGUFVocabulary(metadata, pre_tokenizer, left_out)
 
 

@@ -85,10 +85,8 @@ def _write(folder: Path, source: Path, config: RunConfig, family: Family, tokeni
 def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the default sampling or beam settings of our commands."""
     if not model.is_encoder_decoder:
-        sampling = {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
-        if tokenizer.chat_template is None:
-            return sampling
-        return {**sampling, "eos_token_id": list(tokenizer.chat_template.end_of_turn(tokenizer))}
+        ends = {"eos_token_id": list(tokenizer.stop_ids)} if len(tokenizer.stop_ids) > 1 else {}
+        return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0, **ends}
     start, search = tokenizer.start_of_text, TranslationConfig()
     return {
         "num_beams": search.beam, "length_penalty": search.length_penalty, "early_stopping": True,

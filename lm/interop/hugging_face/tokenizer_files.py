@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,18 +14,15 @@ from lm import files
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import sentencepiece
-from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, find_tokenizer_file
-from lm.tokenizer.chat_template import TEMPLATE_FILE
+from lm.interop.hugging_face.folder import CONFIG, GENERATION, TOKENIZER_CONFIG, find_tokenizer_file
+from lm.tokenizer.chat_template import TEMPLATE_FILE, read_json_object, spelling
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
-from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer, read_special_ids
 
-START = "<s>"
-"""Our name of the decoder start token."""
 _NAMED = (
     "bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id",
 )  # fmt: skip
 """The special token IDs in a transformers config."""
-_PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
@@ -35,7 +31,6 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> N
     if (template := tokenizer.chat_template) is not None:
         config |= template.special_tokens  # which the template may write, and its end-of-turn token
         files.replace_text(folder / TEMPLATE_FILE, template.source)
-    files.write_json(folder / TOKENIZER_CONFIG, config)
     frame = build_text_frame(tokenizer)
     if model.is_masked:
         files.replace_text(folder / FILE_NAME, _with_post_processor(tokenizer, frame).to_str(pretty=True))
@@ -45,61 +40,56 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> N
         )
     else:
         tokenizer.save(folder / FILE_NAME)
+    files.write_json(folder / TOKENIZER_CONFIG, config)
 
 
 def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer | None]:
     """Read the tokenizer of a model, and that of its sources if separate.
 
-    The decoder start token of a translation model becomes our start token; Marian starts with its padding token.
+    The decoder start token of a translation model starts a text; Marian starts with its padding token.
 
     Args:
         settings: the parsed config.json.
 
     Raises:
-        InputError: it is missing, or its tokens differ from the settings.
+        InputError: it is missing, or a translation model starts or ends with none of its tokens.
     """
-    if not model.is_encoder_decoder:
-        return Tokenizer.load(find_tokenizer_file(folder)), None
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
-    if not isinstance(start, int) or isinstance(start, bool):
+    if not model.is_encoder_decoder:
+        tokenizer = Tokenizer.load(find_tokenizer_file(folder))
+        return tokenizer.with_special_ids(_stated_ids(folder, tokenizer, settings, is_masked=model.is_masked)), None
+    if type(start) is not int:
         raise InputError(f"{folder / CONFIG}: decoder_start_token_id {start!r} is no token")
     if (folder / FILE_NAME).is_file() or not (folder / sentencepiece.SOURCE).is_file():
         path, source = find_tokenizer_file(folder), None
-        target = _with_start_token(start, Tokenizer.load(path), path)
+        ids = read_special_ids({"bos_token_id": start, "eos_token_id": end})
+        target = Tokenizer.load(path).with_special_ids(ids)
     else:
         path = folder / sentencepiece.IDS
         source, target = sentencepiece.read_tokenizers(folder, start)
-    if target.start_of_text != start or target.end_of_text != end:
-        raise InputError(f"{path}: token {end!r} is none that ends a text (eos_token_id)")
+    if (target.start_of_text, target.ends) != (start, (end,)):
+        raise InputError(f"{path}: has no token {start!r} or {end!r} (decoder_start_token_id, eos_token_id)")
     return target, None if source is None or source.sha256 == target.sha256 else source
 
 
-def _with_start_token(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """Return a tokenizer in which a given token starts a text."""
-    if tokenizer.token(start) is None:
-        raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
-    if tokenizer.start_of_text == start:
-        return tokenizer
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_rename_token(tokenizer, start, path))))
+def _stated_ids(
+    folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any], *, is_masked: bool
+) -> dict[str, tuple[int, ...]]:
+    """Return the special tokens that config.json states, else generation_config.json, else tokenizer_config.json.
+
+    All ends of the first two end a text.
+    """
+    config, names = read_json_object(folder / TOKENIZER_CONFIG), {"bos": "cls", "eos": "sep"} if is_masked else {}
+    spelled = {
+        f"{role}_token_id": tokenizer.token_id(spelling(config.get(f"{names.get(role, role)}_token")))
+        for role in ("bos", "eos", "pad", "mask")
+    }
+    generation, stated = read_special_ids(read_json_object(folder / GENERATION)), read_special_ids(settings)
+    ends = (*stated.get("eos_token_id", ()), *generation.get("eos_token_id", ()))
+    return read_special_ids(spelled) | generation | stated | ({"eos_token_id": ends} if ends else {})
 
 
-def _rename_token(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
-    """Return tokenizer.json with another name for a token."""
-    text, old = copy.deepcopy(tokenizer.description), str(tokenizer.token(start))
-    vocabulary = text["model"]["vocab"]
-    if START in (vocabulary if isinstance(vocabulary, dict) else dict(vocabulary)):
-        raise InputError(f"{path}: has a token {START} that starts no text (decoder_start_token_id)")
-    if isinstance(vocabulary, dict) and old in vocabulary:
-        vocabulary[START] = vocabulary.pop(old)
-    elif isinstance(vocabulary, list):
-        text["model"]["vocab"] = [[START if name == old else name, score] for name, score in vocabulary]
-    added = [token for token in text["added_tokens"] if token["id"] != start]
-    as_is = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    text["added_tokens"] = sorted([*added, {"id": start, "content": START, **as_is}], key=lambda token: token["id"])
-    return text
-
-
-def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | None]:
+def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | list[int] | None]:
     """Return the IDs of start, end and padding tokens."""
     if model.is_encoder_decoder:
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
@@ -107,10 +97,9 @@ def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int
             "bos_token_id": None, "decoder_start_token_id": start, "pad_token_id": start, "eos_token_id": end,
             "forced_eos_token_id": None,
         }  # fmt: skip
-    padding = next((tokenizer.special_tokens[name] for name in _PADDING if name in tokenizer.special_tokens), None)
+    ends = tokenizer.ends[0] if len(tokenizer.ends) == 1 else list(tokenizer.ends) or None
     known = {
-        "bos_token_id": tokenizer.start_of_text, "eos_token_id": tokenizer.end_of_text,
-        "pad_token_id": tokenizer.end_of_text if padding is None else padding,
+        "bos_token_id": tokenizer.start_of_text, "eos_token_id": ends, "pad_token_id": tokenizer.padding,
     }  # fmt: skip
     return {name: index for name, index in known.items() if index is not None}
 
@@ -120,13 +109,13 @@ def _tokenizer_config(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any
     if model.is_masked:
         also = {
             "cls_token_id": tokenizer.start_of_text, "sep_token_id": tokenizer.end_of_text,
-            "mask_token_id": tokenizer.mask, "unk_token_id": tokenizer.special_tokens.get("[UNK]"),
+            "mask_token_id": tokenizer.mask, "unk_token_id": tokenizer.unknown,
         }  # fmt: skip
         ids |= {name: index for name, index in also.items() if index is not None}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{
-            name.removesuffix("_id"): tokenizer.token(index)
+            name.removesuffix("_id"): tokenizer.token(index[0] if isinstance(index, list) else index)
             for name, index in ids.items()
             if name in _NAMED and index is not None
         },

@@ -27,7 +27,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import find_checkpoint
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import ChatTemplate, write_chat_template
+from lm.tokenizer.chat_template import CONFIG_FILE, ChatTemplate
 from tests.lm.serving.conftest import RUNS, served
 
 pytest.importorskip("uvicorn")
@@ -62,7 +62,8 @@ def models(tmp_path_factory):
     make_counting_run(folder / "counting")
     shutil.copytree(folder / "counting", folder / "talking", symlinks=True)
     contents = "{% for message in messages %}{{ ' ' if not loop.first else '' }}{{ message['content'] }}{% endfor %}"
-    write_chat_template(find_checkpoint(folder / "talking"), ChatTemplate(contents))
+    config = json.dumps(ChatTemplate(contents).to_json())
+    (find_checkpoint(folder / "talking") / CONFIG_FILE).write_text(config)
     return folder
 
 

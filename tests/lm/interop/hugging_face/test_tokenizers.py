@@ -2,21 +2,29 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from lm.checkpoint import load_tokenizers
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.decoding.generator import Generator
+from lm.engine.fastest_dtype import load_for_decoding
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
 from lm.text.conversations import Message
 from lm.tokenizer.chat_template import ChatTemplate
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.chat_families import llama3, qwen2
-from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config, random_run
-from tests.lm.tokenizers_elsewhere import MADE, backend
+from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, qwen2_tokenizer, random_config, random_run
+from tests.lm.tokenizers_elsewhere import MADE, backend, gpt2_like
 
 OURS = ("bpe", "char", "byte")
 NAMES = [*MADE, *OURS, "qwen2"]
@@ -75,6 +83,72 @@ def test_ids_of_many_texts_are_the_same(name, tmp_path):
     compare(name, "llama", 10_000, tmp_path)
 
 
+def write(folder: Path, name: str, **values: object) -> None:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_special_tokens_are_those_that_the_files_state(tmp_path):
+    """Ends of both files, whatever their names are; texts end where transformers ends them, out and in again."""
+    exported, run = tmp_path / "exported", tmp_path / "run"
+    tokenizer = gpt2_like()
+    tokenizer.add_special_tokens(["<doc>", "<fin>", "<blank>"])
+    made = random_run(tmp_path / "made", random_config("llama", 0), tokenizer=Tokenizer(tokenizer))
+    export_hugging_face(made, exported)
+    prompt, settings = torch.tensor([[5, 6, 7]]), {"max_new_tokens": 12, "do_sample": False}
+    free = AutoModelForCausalLM.from_pretrained(exported).generate(prompt, eos_token_id=None, **settings)[0].tolist()
+    start, end, blank = (tokenizer.token_to_id(name) for name in ("<doc>", "<fin>", "<blank>"))
+    stop = next(token for token in free[6:] if token not in free[:6])  # a token like others, but for the files
+    write(exported, "config.json", bos_token_id=start, eos_token_id=end, pad_token_id=blank)
+    write(exported, "generation_config.json", bos_token_id=start, eos_token_id=[stop, end], pad_token_id=blank)
+    write(exported, "tokenizer_config.json", bos_token="<doc>", eos_token="<fin>", pad_token="<blank>")
+    theirs = AutoModelForCausalLM.from_pretrained(exported)
+    expected = theirs.generate(prompt, **settings)[0].tolist()
+    assert expected == free[: free.index(stop) + 1]
+    import_model(exported, run)
+    loaded = load_for_decoding(run, HardwareConfig())
+    ours = Generator(loaded.model, loaded.tokenizer, SamplingConfig(temperature=0, max_tokens=12))
+    (sample,) = ours.samples(prompt[0].tolist())
+    assert [*prompt[0].tolist(), *sample.tokens] == expected
+    assert sample.finish_reason == "end_of_text"
+    assert build_text_frame(loaded.tokenizer) == SpecialTokenFrame((start,), (end,))
+    export_hugging_face(run, tmp_path / "again")
+    again = GenerationConfig.from_pretrained(tmp_path / "again")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert (again.bos_token_id, set(again.eos_token_id), again.pad_token_id) == (start, {end, stop}, blank)
+    assert (tokens.bos_token, tokens.eos_token, tokens.pad_token) == ("<doc>", "<fin>", "<blank>")
+    import_model(tmp_path / "again", tmp_path / "third")
+    assert load_tokenizers(find_checkpoint(tmp_path / "third"))[0].sha256 == loaded.tokenizer.sha256
+
+
+def test_special_tokens_of_tokenizer_config_count_where_others_state_none(tmp_path):
+    """As for encoders, of which no other file states them."""
+    exported = tmp_path / "exported"
+    tokenizer = gpt2_like()
+    tokenizer.add_special_tokens(["<doc>", "<fin>", "<gap>", "[MASK]"])
+    config = ModelConfig(
+        vocab_size=VOCABULARY, d_model=16, n_layers=1, n_heads=2, context_length=32, objective="masked",
+    )  # fmt: skip
+    export_hugging_face(random_run(tmp_path / "made", config, tokenizer=Tokenizer(tokenizer)), exported)
+    write(exported, "config.json", bos_token_id=None, eos_token_id=None)
+    write(exported, "tokenizer_config.json", cls_token="<doc>", sep_token={"content": "<fin>"}, mask_token="<gap>")
+    import_model(exported, tmp_path / "run")
+    ours, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
+    found = [ours.token(index) for index in (ours.start_of_text, ours.end_of_text, ours.mask)]
+    assert found == ["<doc>", "<fin>", "<gap>"]
+
+
+@pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id", "pad_token_id"])
+@pytest.mark.parametrize("value", [-1, 5000, None, [], "x", [True], {}])
+def test_special_tokens_that_a_tokenizer_does_not_have_are_left_out(key, value, tmp_path):
+    ours = make_tokenizer("bpe")
+    export_hugging_face(random_run(tmp_path / "made", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
+    write(tmp_path / "out", "config.json", **{key: value})
+    import_model(tmp_path / "out", tmp_path / "run")
+    again, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
+    assert again.sha256 == ours.sha256
+
+
 @pytest.mark.parametrize("kind", ["ours", "qwen2", "llama3"])
 def test_chat_templates_go_out_and_in_again(tmp_path, kind):
     if kind == "ours":
@@ -89,10 +163,11 @@ def test_chat_templates_go_out_and_in_again(tmp_path, kind):
     plain = [message.to_dict() for message in messages]
     expected = ours.chat_template.encode(ours, messages)
     assert theirs.apply_chat_template(plain, add_generation_prompt=True, return_dict=False) == expected
+    assert (theirs.padding_side, theirs.pad_token_id) == ("left", ours.end_of_text)
     stops = json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"]
     assert stops == list(ours.chat_template.end_of_turn(ours))
     import_model(tmp_path / "out", tmp_path / "again")
     again, _ = load_tokenizers(find_checkpoint(tmp_path / "again"))
     assert again.chat_template.source == ours.chat_template.source
     assert again.chat_template.encode(again, messages) == expected
-    assert again.chat_template.end_of_turn(again) == ours.chat_template.end_of_turn(ours)
+    assert again.stop_ids == ours.stop_ids
