@@ -75,9 +75,9 @@ def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]
 def _stated_ids(
     folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any], *, is_masked: bool
 ) -> dict[str, tuple[int, ...]]:
-    """Return the special tokens that config.json states, else generation_config.json, else tokenizer_config.json.
+    """Return the special tokens that generation_config.json states, else config.json, else tokenizer_config.json.
 
-    All ends of the first two end a text.
+    Of several ends the one that config.json states ends a document.
     """
     config, names = read_json_object(folder / TOKENIZER_CONFIG), {"bos": "cls", "eos": "sep"} if is_masked else {}
     spelled = {
@@ -85,8 +85,9 @@ def _stated_ids(
         for role in ("bos", "eos", "pad", "mask")
     }
     generation, stated = read_special_ids(read_json_object(folder / GENERATION)), read_special_ids(settings)
-    ends = (*stated.get("eos_token_id", ()), *generation.get("eos_token_id", ()))
-    return read_special_ids(spelled) | generation | stated | ({"eos_token_id": ends} if ends else {})
+    found = read_special_ids(spelled) | stated | generation
+    ends = sorted(found.pop("eos_token_id", ()), key=lambda index: index not in stated.get("eos_token_id", ()))
+    return {**found, "eos_token_id": tuple(ends)}
 
 
 def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | list[int] | None]:

@@ -121,6 +121,18 @@ def test_special_tokens_are_those_that_the_files_state(tmp_path):
     assert load_tokenizers(find_checkpoint(tmp_path / "third"))[0].sha256 == loaded.tokenizer.sha256
 
 
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"), [(9, [8, 9], (9, 8)), (9, [8, 7], (8, 7)), ([8, 9], None, (8, 9)), (9, 8, (8,))]
+)
+def test_ends_are_those_of_the_generation_config_else_of_the_config(config, generation, ends, tmp_path):
+    made = random_run(tmp_path / "made", random_config("llama", 0), tokenizer=make_tokenizer("bpe"))
+    export_hugging_face(made, tmp_path / "out")
+    write(tmp_path / "out", "config.json", eos_token_id=config)
+    write(tmp_path / "out", "generation_config.json", eos_token_id=generation)
+    import_model(tmp_path / "out", tmp_path / "run")
+    assert load_tokenizers(find_checkpoint(tmp_path / "run"))[0].ends == ends
+
+
 def test_special_tokens_of_tokenizer_config_count_where_others_state_none(tmp_path):
     """As for encoders, of which no other file states them."""
     exported = tmp_path / "exported"
