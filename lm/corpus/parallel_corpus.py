@@ -142,7 +142,7 @@ class ParallelCorpus:
         """Return the hash bound below which sources are held out."""
         if sum(summary.pairs for summary in self.texts) >= FEW_DOCUMENTS:
             return compute_hash_bound(self.fraction)
-        return compute_hash_bound(self.fraction, {value for summary in self.texts for value in summary.hashes})
+        return compute_hash_bound(self.fraction, (value for summary in self.texts for value in summary.hashes))
 
 
 def scan_parallel_corpus(

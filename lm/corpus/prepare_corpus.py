@@ -138,10 +138,7 @@ class PreparationInputs:
     @classmethod
     def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer, held_out: HeldOutRule) -> PreparationInputs:
         contents = [[summary.identity for summary in group] for group in (corpus.files, corpus.validation_files)]
-        inputs = [tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents]
-        if held_out.boundary is not None and not corpus.has_few_documents:
-            inputs.append("end held out")  # by hashes in earlier versions, whose tokens have the key without it
-        key = hash_inputs(*inputs)
+        key = hash_inputs(tokenizer.sha256, corpus.config.separator, repr(held_out), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, find_kind(corpus), corpus.name, corpus.bytes, *sources)
 
@@ -386,17 +383,15 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
 
     With a fraction, a document is held out if a hash of its first 16,384 characters is below it, so that it stays in
     its split when others are added. If documents are too few or too large for that to hold out about the fraction of
-    the bytes, a document is held out if it begins at or beyond a boundary, which ends the document that it falls into.
+    the bytes, the end of each file is held out, where a new document begins.
     """
-    fraction, by_hash = corpus.fraction, HeldOutRule(compute_hash_bound(corpus.fraction))
-    if not fraction or (not corpus.has_few_documents and corpus.is_split_evenly):
-        return by_hash
-    return dataclasses.replace(by_hash, boundary=int(corpus.files_bytes * (1 - fraction)))
+    by_hash = not corpus.fraction or (not corpus.has_few_documents and corpus.is_split_evenly)
+    return HeldOutRule(compute_hash_bound(corpus.fraction), end=None if by_hash else corpus.fraction)
 
 
 def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     """Yield the pieces of an input with their splits; each document is in one split."""
-    bound, boundary = chunk_input.held_out.bound, chunk_input.held_out.boundary
+    bound, boundary = chunk_input.held_out.bound, chunk_input.boundary
     pieces: Iterable[TextPiece] = documents.read_pieces(chunk_input.file, separator, file_range=chunk_input.file_range)
     if boundary is not None:
         pieces = split_at(pieces, boundary)

@@ -1,7 +1,7 @@
 """A scanned corpus: statistics, held-out split, tokenizer training, and division into chunks.
 
 Texts are held out for validation by hashes, so that equal texts are in the same split; what is hashed depends on the
-kind of data. If that divides running text unevenly, as with few documents, the end of the corpus is held out instead.
+kind of data. If that divides running text unevenly, as with few documents, the end of each file is held out instead.
 
 Chunks are tokenized independently, by any process on any machine. They depend on the files alone, not on the number of
 processes, so neither do the tokens.
@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -68,15 +68,17 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
+def compute_hash_bound(fraction: Fraction, few: Iterable[int] | None = None) -> int:
     """Return the bound below which hashes are held out.
 
     Args:
-        few: all hashes, if there are fewer than `FEW_DOCUMENTS`: that fraction of them, but at least one, is held out.
+        few: all hashes, if there are fewer than `FEW_DOCUMENTS`: that fraction of the different ones, but at least one,
+            is held out.
     """
     if not fraction or few is None:
         return math.ceil(fraction * 2**64)
-    return sorted(few)[max(1, int(len(few) * fraction))] if len(few) > 1 else 0
+    distinct = sorted(set(few))
+    return distinct[max(1, int(len(distinct) * fraction))] if len(distinct) > 1 else 0
 
 
 def split_at(pieces: Iterable[TextPiece], boundary: int) -> Iterator[TextPiece]:
@@ -254,12 +256,12 @@ class HeldOutRule:
 
     Attributes:
         bound: those whose hash is below it.
-        boundary: instead, those that begin at or after this byte of the text of all files.
+        end: instead, this fraction of the bytes of each file, at its end.
         fraction: instead of both, this fraction of few examples, which then form one chunk, as all hashes are needed.
     """
 
     bound: int
-    boundary: int | None = None
+    end: Fraction | None = None
     fraction: Fraction | None = None
 
 
@@ -271,8 +273,8 @@ class ChunkInput:
         number: of the file in the corpus; validation files are counted last.
         identity: checksum of the file, and how it is decoded.
         size: decompressed bytes; approximate for row groups.
-        held_out: which documents; a boundary is relative to the start of the input.
         file_range: the part of the file; None for all of it.
+        boundary: byte of its text at which the held-out end begins, if its end is held out.
     """
 
     file: TextFile
@@ -281,6 +283,7 @@ class ChunkInput:
     size: int
     held_out: HeldOutRule
     file_range: FileRange | None = None
+    boundary: int | None = None
 
 
 @dataclass(frozen=True)
@@ -301,7 +304,7 @@ class Chunk:
                 chunk_input.identity,
                 chunk_input.number,
                 chunk_input.held_out.bound,
-                chunk_input.held_out.boundary,
+                chunk_input.boundary,
                 str(chunk_input.held_out.fraction),
                 chunk_input.file_range and [chunk_input.file_range.start, chunk_input.file_range.stop],
             ]
@@ -327,14 +330,13 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
 
 
 def _list_inputs(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[ChunkInput]:
-    position = 0
     for number, summary in enumerate(corpus.files):
-        if held_out.boundary is not None:
-            file_rule = HeldOutRule(held_out.bound, held_out.boundary - position)
-            yield ChunkInput(summary.file, number, summary.identity, _decompressed_size(summary), file_rule)
+        if held_out.end is not None:
+            boundary = int(summary.bytes * (1 - held_out.end))
+            file_size = _decompressed_size(summary)
+            yield ChunkInput(summary.file, number, summary.identity, file_size, held_out, boundary=boundary)
         else:
             yield from _split_file(summary, number, held_out, corpus.config.separator, size)
-        position += summary.bytes
     for number, summary in enumerate(corpus.validation_files, len(corpus.files)):
         yield from _split_file(summary, number, HeldOutRule(_ALL_HASHES), corpus.config.separator, size)
 

@@ -1,6 +1,7 @@
 """Parts follow from the files alone, and together they are the corpus."""
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 
@@ -35,8 +36,8 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path):
 
 def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path):
     corpus = scan_corpus(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
-    (part,) = split_into_chunks(corpus, HeldOutRule(5, boundary=70))
-    assert [chunk_input.held_out for chunk_input in part.inputs] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
+    (part,) = split_into_chunks(corpus, HeldOutRule(5, end=Fraction(1, 3)))
+    assert [chunk_input.boundary for chunk_input in part.inputs] == [40, 20]
 
 
 def test_all_of_the_files_for_validation_is_held_out(tmp_path):
@@ -70,7 +71,7 @@ def test_a_key_depends_on_all_that_the_tokens_do(tmp_path):
             Chunk((dataclasses.replace(first, **change), part.inputs[1]), part.separator)
             for change in (
                 {"identity": "other"}, {"file_range": FileRange(0, 60)}, {"held_out": HeldOutRule(6)},
-                {"held_out": HeldOutRule(5, 0)}, {"number": 7},
+                {"boundary": 0}, {"number": 7},
             )
         ),
     ]  # fmt: skip

@@ -101,3 +101,10 @@ def test_of_few_texts_the_share_is_exact_and_at_least_one(count, held_out):
     hashes = [hash_text(str(number)) for number in range(count)]
     assert sum(found < compute_hash_bound(Fraction(1, 10), hashes) for found in hashes) == held_out
     assert compute_hash_bound(Fraction(0), hashes) == 0
+
+
+@pytest.mark.parametrize(
+    ("hashes", "held_out"), [([1, 1, 5, 7], 2), ([7, 5, 1, 1, 1], 3), ([5, 5, 5, 1], 1), ([3, 3, 3], 0)]
+)
+def test_of_few_texts_that_repeat_at_least_one_is_held_out_unless_all_are_equal(hashes, held_out):
+    assert sum(found < compute_hash_bound(Fraction(1, 10), hashes) for found in hashes) == held_out

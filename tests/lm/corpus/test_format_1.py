@@ -3,7 +3,6 @@
 `format_1/` was written by the last version that wrote this format, of the files that lie there too.
 """
 
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -15,17 +14,13 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
-from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
-from lm.corpus.partitions import join_partitions, prepare_partition
-from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.manifest import Manifest, PairManifest, PartitionManifest, PreparedManifest
+from lm.corpus.partitions import join_partitions
 from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.prepared_folder import cache_folder
-from lm.corpus.text_corpus import scan_corpus
 from lm.text.parallel_text import find_parallel_texts
-from lm.text.text_files import find_text_files
 from lm.training.training_corpus import open_data, verify_data
 from tests.lm.corpus.preparing import byte_tokenizer
-from tests.lm.corpus.test_prepare_corpus import contents
 
 FORMAT_1 = Path(__file__).with_name("format_1")
 GPT = ModelConfig(context_length=16, d_model=16, n_layers=1, n_heads=2)
@@ -48,23 +43,6 @@ def test_each_kind_is_told(folder):
     assert PartitionManifest.read(folder / "partition").key == Manifest.read(folder / "text").key
 
 
-@pytest.mark.parametrize("name", ["text", "examples"])
-def test_tokens_are_found_and_the_same_as_now(name, folder, tmp_path):
-    supervised = name == "examples"
-    files = find_text_files(
-        [f"{name}.{'jsonl' if supervised else 'txt'}"], DataConfig(supervised=supervised, keep_line_ends=True)
-    )
-    corpus = scan_corpus(files, DataConfig(keep_line_ends=True, validation="0.25", supervised=supervised))
-    assert prepare_corpus(corpus, byte_tokenizer(), folder=folder / name).reused
-    made = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "now")
-    written = Manifest.read(folder / name)
-    assert (written.repetition is None) == supervised  # copies of examples were not counted
-    assert made.manifest == dataclasses.replace(written, repetition=made.manifest.repetition)
-    before, now = contents(folder / name), contents(tmp_path / "now")
-    assert before.pop(MANIFEST) != now.pop(MANIFEST)
-    assert before == now
-
-
 def test_pairs_are_found_in_the_cache(folder, tmp_path):
     config = ParallelTextConfig()
     texts = find_parallel_texts(config, source=["a.en"], target=["a.de"])
@@ -83,15 +61,8 @@ def test_data_are_opened_and_verified(folder):
         assert data.batch(0).rows == 2
 
 
-def test_a_partition_is_joined_and_resumed(folder, tmp_path):
+def test_a_partition_is_joined(folder, tmp_path):
     joined = join_partitions([folder / "partition"], folder=tmp_path / "joined")
     assert joined.manifest == Manifest.read(folder / "text")
-    corpus = scan_corpus(
-        find_text_files(["text.txt"], DataConfig(keep_line_ends=True)),
-        DataConfig(keep_line_ends=True, validation="0.25"),
-    )
-    again = prepare_partition(corpus, byte_tokenizer(), folder / "partition", number=1, count=1)
-    assert again.chunks_reused == 1
-    assert sorted(path.name for path in (folder / "partition").iterdir()) == [MANIFEST, "parts", "tokenizer.json"]
     shards = [np.load(each / "train-00000.npy").tolist() for each in (folder / "text", tmp_path / "joined")]
     assert shards[0] == shards[1]

@@ -1,6 +1,5 @@
 """Tokens are those of whole documents, each in the split that it belongs to."""
 
-import hashlib
 import json
 import random
 from fractions import Fraction
@@ -12,7 +11,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import text_corpus
 from lm.corpus.manifest import Manifest, SplitName
-from lm.corpus.prepared_folder import PreparedFolder, hash_inputs
+from lm.corpus.prepared_folder import PreparedFolder
 from lm.corpus.shards import open_split
 from lm.errors import InputError
 from lm.text import text_files
@@ -103,21 +102,33 @@ class TestValidation:
         assert ids(prepared) == data[: int(len(data) * 0.9)]
         assert ids(prepared, "validation") == data[int(len(data) * 0.9) :]
 
+    @pytest.mark.parametrize("sizes", [(1119, 60), (60, 1119), (500, 0, 7, 333)])
+    def test_each_of_several_files_gives_its_own_end(self, sizes, tmp_path):
+        texts = ["".join(random.Random(size).choices("abc \n", k=size)) for size in sizes]
+        tokenizer = char_tokenizer("abc \n")
+        prepared = prepare(written(tmp_path, *texts), tokenizer, DataConfig(), tmp_path / "out")
+        cut = [int(size * 0.9) for size in sizes]
+        heads, ends = (
+            "".join(part)
+            for part in zip(*((text[:n], text[n:]) for text, n in zip(texts, cut, strict=True)), strict=True)
+        )
+        assert ids(prepared) == tokenizer.encode(heads)
+        assert ids(prepared, "validation") == tokenizer.encode(ends)
+
     @pytest.mark.parametrize("fraction", ["0.05", "0.3", "0.5", "0.81", "1/3"])
     @pytest.mark.parametrize("block", [1, 4, 1 << 18])
     def test_the_boundary_never_splits_a_character(self, fraction, block, tmp_path, monkeypatch):
         monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-        texts = ["한국어 é", "🙂🙂", "plain text", "ü"]
-        prepared = prepare(
-            written(tmp_path, *texts), byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "out"
-        )
-        train, held_out = (bytes(i for i in ids(prepared, split) if i < 256) for split in ("train", "validation"))
-        assert train.decode() + held_out.decode() == "".join(texts)
-        total = len(train) + len(held_out)
-        least = total * (1 - float(Fraction(fraction)))
-        assert least - 1 < len(train) < least + 4
-        splits = prepared.manifest.splits
-        assert splits["train"].bytes + splits["validation"].bytes == total
+        for number, text in enumerate(["한국어 é", "🙂🙂", "plain text", "üüüü"]):
+            found = written(tmp_path, text)
+            prepared = prepare(found, byte_tokenizer(), DataConfig(validation=fraction), tmp_path / f"out-{number}")
+            train, held_out = (bytes(i for i in ids(prepared, split) if i < 256) for split in ("train", "validation"))
+            assert train.decode() + held_out.decode() == text
+            total = len(train) + len(held_out)
+            least = total * (1 - float(Fraction(fraction)))
+            assert least - 1 < len(train) < least + 4
+            splits = prepared.manifest.splits
+            assert splits["train"].bytes + splits["validation"].bytes == total
 
     def test_many_documents_are_held_out_by_content(self, tmp_path):
         texts = [f"document {number}\n" for number in range(1000)]
@@ -149,14 +160,6 @@ class TestValidation:
         again = prepare(found, byte_tokenizer(), DataConfig(validation=fraction), tmp_path / "b")
         assert again.manifest == first.manifest
         assert ids(again, "validation") == ids(first, "validation")
-
-    @pytest.mark.parametrize("is_even", [True, False])
-    def test_the_key_tells_tokens_that_earlier_versions_held_out_by_hash(self, is_even, tmp_path):
-        texts = [f"{number:04} " * (1 if is_even or number else 9999) for number in range(1000)]
-        prepared = prepare(written(tmp_path, *texts), byte_tokenizer(), DataConfig(), tmp_path / "out")
-        hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        by_hash = hash_inputs(byte_tokenizer().sha256, SEPARATOR, "1/10", hashes, [])
-        assert (prepared.manifest.key == by_hash) == is_even
 
     def test_files_of_its_own_are_left_out_of_training(self, tmp_path):
         found = written(tmp_path, "train", "held out")

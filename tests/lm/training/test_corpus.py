@@ -51,4 +51,4 @@ def test_text_is_read_once_whatever_fraction_is_held_out_in_the_end(tmp_path, la
     corpus = open_corpus(DataFiles((str(tmp_path / "text.txt"),)))
     for fraction in ("0.1", "0.02", "0.5"):
         config = build_run_config("tiny", {"data": {"validation": fraction}})
-        assert (choose_held_out_text(corpus.survey(config)).boundary is None) == by_hash, fraction
+        assert (choose_held_out_text(corpus.survey(config)).end is None) == by_hash, fraction
