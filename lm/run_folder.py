@@ -87,7 +87,7 @@ class TrainingState:
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
-        evaluation_due: whether the evaluation of this step was deferred, for instance by stopping.
+        evaluation_due: whether the last step is still to be followed by an evaluation, for instance after stopping.
     """
 
     step: int = 0

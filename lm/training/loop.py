@@ -61,63 +61,59 @@ def train(
 
 def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     """Take steps, and evaluate and save when due."""
-    if run.state.evaluation_due:
-        yield from _run_deferred_evaluation(run)
-        if run.state.finished:
-            return
+    if run.state.evaluation_due and (yield from _follow_step(run)):
+        return
     while not run.is_complete:
         step = _train_step(run)
+        run.state = dataclasses.replace(run.state, evaluation_due=_is_evaluation_due(run), finished=False)
         run.log.log_step(step, epoch=run.epoch)
         yield step
         if warning := run.log.pop_warning():
             yield TrainingWarning(step.step, warning)
-        stopping, is_last = bool(run.world.all_reduce_max(stop())), run.is_complete
+        stopping = bool(run.world.all_reduce_max(stop()))
         if changed := run.update_schedule():
             yield changed
-        training = run.config.training
-        is_affordable = run.clock is None or run.clock.can_evaluate()
-        evaluation_due = is_last or (_is_due(training.evaluate_every, step.step) and is_affordable)
-        run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
-        evaluated = evaluation_due and (is_last or not stopping)
-        if evaluated:
-            yield from _evaluate_and_log(run)
-            if not run.state.finished and run.is_on_plateau():
-                yield (changed := run.decay_on_plateau())
-        is_best = run.state.best_step == run.state.step
-        is_ending = stopping or run.state.finished
-        interval = training.checkpoint_every
-        is_due = evaluated if interval is None else _is_due(interval, step.step)
-        saved = is_ending or is_best or isinstance(changed, DecayStarted) or is_due
-        if saved:
-            yield from run.save(is_best=is_best)
-        yield from run.writer.wait() if is_ending else run.writer.poll()
-        if is_ending and not is_last:
-            yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
+        if (yield from _follow_step(run, stopping=stopping, has_decayed=isinstance(changed, DecayStarted))):
             return
-        if run.clock is not None:
-            run.clock.record_step(is_plain=not evaluated and not saved)
+
+
+def _is_evaluation_due(run: Run) -> bool:
+    is_affordable = run.clock is None or run.clock.can_evaluate()
+    return run.is_complete or (_is_due(run.config.training.evaluate_every, run.state.step) and is_affordable)
+
+
+def _follow_step(run: Run, *, stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:
+    """Evaluate, decay on a plateau and save, if due after the last step; a run that was left there resumes here.
+
+    Stopping defers an evaluation, except the last.
+
+    Returns:
+        Whether the run ends here.
+    """
+    is_last, interval = run.is_complete, run.config.training.checkpoint_every
+    evaluated = run.state.evaluation_due and (is_last or not stopping)
+    if evaluated:
+        yield from _evaluate_and_log(run)
+        if not run.state.finished and run.is_on_plateau():
+            has_decayed = True
+            yield run.decay_on_plateau()
+    is_best, is_ending = run.state.best_step == run.state.step, stopping or run.state.finished
+    is_due = evaluated if interval is None else _is_due(interval, run.state.step)
+    saved = is_ending or is_best or has_decayed or is_due
+    if saved:
+        yield from run.save(is_best=is_best)
+    yield from run.writer.wait() if is_ending else run.writer.poll()
+    if is_ending and not is_last:
+        yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
+    elif run.clock is not None:
+        run.clock.record_step(is_plain=not evaluated and not saved)
+    return is_ending
 
 
 def _save_interrupted(run: Run) -> None:
     """Save a run that was left between two events of a step; the rest of the step follows when it is resumed."""
-    state = run.state
-    if state.step == run.saved_step:
-        return
-    is_due = run.is_complete or _is_due(run.config.training.evaluate_every, state.step)
-    run.state = dataclasses.replace(state, evaluation_due=is_due, finished=False)
-    run.save(is_best=state.best_step == state.step)
-
-
-def _run_deferred_evaluation(run: Run) -> Iterator[Event]:
-    """Run an evaluation that was skipped when the run was stopped, and save."""
-    yield from _evaluate_and_log(run)
-    yield from run.save(is_best=run.state.best_step == run.state.step)
-    if run.state.finished:
-        yield from run.writer.wait()
-    if run.state.finished and not run.is_complete:
-        yield StoppedEarly(run.state.step, patience_ran_out=True, criterion=_criterion(run))
-    if run.clock is not None:
-        run.clock.record_step(is_plain=False)
+    if run.state.step != run.saved_step:
+        run.save(is_best=run.state.best_step == run.state.step)
 
 
 def _evaluate_and_log(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:

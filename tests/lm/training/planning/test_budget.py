@@ -18,7 +18,7 @@ from lm.training.loop import train
 from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
-from tests.lm.training.conftest import FakeTime, new_run
+from tests.lm.training.conftest import FakeTime, metrics_lines, new_run, sums
 
 BUDGET = {
     "steps": None,
@@ -444,17 +444,34 @@ def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
     assert not [event for event in events if isinstance(event, EndRescheduled)]  # nor is the decay made longer
 
 
-def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run, memorised):
+@pytest.mark.parametrize("left_at", [None, Step, Evaluation, DecayStarted])
+def test_left_where_the_plateau_is_noticed_a_resumed_run_equals_one_that_never_stopped(make_run, memorised, left_at):
+    """Stopped after that step, or its loop left at an event of it."""
+    (whole, events, *_), run = memorised, make_run(**MEMORISING)
+    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
+    if left_at is None:
+        list(train(run, stop=lambda: run.state.step == decay.step))
+    else:
+        loop = train(run, saves_when_left=lambda: True)
+        next(event for event in loop if isinstance(event, left_at) and event.step == decay.step)
+        loop.close()
+    assert run.state.step == decay.step
+    run = resume_run(run.folder)
+    list(train(run))
+    assert run.plan == whole.plan
+    assert metrics_lines(run) == metrics_lines(whole)
+    assert sums(run)["model.safetensors"] == sums(whole)["model.safetensors"]
+    assert sums(run)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
+
+
+def test_stopped_in_the_decay_of_a_plateau_a_resumed_run_equals_one_that_never_stopped(make_run, memorised):
     (whole, events, *_), run = memorised, make_run(**MEMORISING)
     (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     list(train(run, stop=lambda: run.state.step > decay.step))
     run = resume_run(run.folder)
     list(train(run))
-    assert run.state.step == whole.state.step
-    assert run.plan.decay_start == whole.plan.decay_start
-    assert run.plan.on_plateau
-    for name, value in whole.model.state_dict().items():
-        assert value.equal(run.model.state_dict()[name])
+    assert run.plan == whole.plan
+    assert sums(run)["model.safetensors"] == sums(whole)["model.safetensors"]
 
 
 def test_without_a_decay_patience_nothing_decays_early(make_run):
