@@ -128,7 +128,7 @@ def perplexity(
     standard error treats blocks of 256 bytes as independent. --compare-dtypes scores the text in each dtype, with
     interleaved batches, and reports the differences to float32 in bits/byte.
 
-    A run trained on examples is scored on files of examples ({prompt, completion} or {text, label}): each completion
+    A run trained on examples is scored on files of examples (as of lm train --supervised): each completion
     and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
     --source and --target, or --pairs: each target token and the end, given the source. Pairs with a blank side are
     skipped.

@@ -74,7 +74,7 @@ class DataConfig(CheckedConfig):
         unit="COLUMN",
         default_text="label, or the run's",
     )
-    supervised: bool = option(False, "Examples: rows of {prompt, completion} or {text, label}.")
+    supervised: bool = option(False, "Rows of {prompt, completion}, {text, label} or {instruction, input, output}.")
     keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")
     strip_gutenberg: bool = option(False, "Remove Project Gutenberg's header and footer.")
 

@@ -118,19 +118,13 @@ def has_conversation_fields(names: Iterable[str]) -> bool:
     return any(name in CONVERSATION_FIELDS for name in names)
 
 
-def is_conversation_line(line: bytes) -> bool:
-    """Return whether a line is a JSON object with a list of messages, and without a text."""
-    try:
-        values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(values, dict) or isinstance(values.get(FIELD), str):
-        return False
-    return any(isinstance(values.get(name), list) for name in CONVERSATION_FIELDS)
+def are_conversation_values(values: Mapping[str, Any]) -> bool:
+    """Return whether the fields of a JSON object have a list of messages, and no text."""
+    return FIELD not in values and any(isinstance(values.get(name), list) for name in CONVERSATION_FIELDS)
 
 
 def _parse_conversation(row: Row) -> Conversation:
-    fields = [field for field in CONVERSATION_FIELDS if row.values.get(field) is not None]
+    fields = [field for field in CONVERSATION_FIELDS if field in row.values]
     if not fields:
         hint = options.did_you_mean("messages", row.values)
         raise InputError(f"{row.where}: no field 'messages'{hint}; it has {list_fields(row.values)}")

@@ -1,12 +1,14 @@
 """Supervised examples: a prompt and its completion.
 
-Each row of JSON Lines, a JSON array, CSV, TSV or Parquet is an example in one of two forms:
+Each row of JSON Lines, a JSON array, CSV, TSV or Parquet is an example in one of three forms:
 
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"text": "What a lovely day.", "label": "joy"}
+    {"instruction": "Translate to German.", "input": "Good morning.", "output": "Guten Morgen."}
 
 For a label, the text is the prompt, and the completion is a line feed (the delimiter of GPT-1) and the label. So a
-model is trained on exactly what `lm generate` asks of it, and no delimiter has to be added by hand.
+model is trained on exactly what `lm generate` asks of it, and no delimiter has to be added by hand. An output is like a
+label, after the instruction and, if there is one, a line feed and the input.
 
 Source: Radford et al. 2018, section 3.3.
 """
@@ -23,11 +25,13 @@ from lm.config import options
 from lm.errors import InputError
 from lm.text.rows import MalformedRowCallback, Row, list_fields, parse_rows, raise_malformed, read_text
 
-EXAMPLE_FIELDS = ("prompt", "completion", "text", "label")
+_FORMS = ("prompt", "completion"), ("text", "label"), ("instruction", "output")
+_INPUT = "input"
+EXAMPLE_FIELDS = (*(name for form in _FORMS for name in form), _INPUT)
 LABEL_DELIMITER = "\n"
 
 EXAMPLE_FORMAT = '{"prompt": …, "completion": …}, in JSON Lines (.jsonl), as supervised training reads them'
-_FORMS = "'prompt' and 'completion', or 'text' and 'label'"
+_DESCRIBED_FORMS = "'prompt' and 'completion', 'text' and 'label', or 'instruction' and 'output'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +82,44 @@ def parse_examples(
 
 def _parse_example(row: Row, columns: tuple[str, str] | None) -> Example:
     first, second = columns or _find_fields(row.values, row.where)
-    is_label = columns is not None or second == "label"
+    is_label = columns is not None or second != "completion"
     if missing := [name for name in (first, second) if name not in row.values]:
         raise InputError(f"{row.where}: no field {missing[0]!r}; it has {list_fields(row.values)}")
     completion = _read_label(row, second) if is_label else read_text(row, second)
     if not completion:
         raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
     prompt = read_text(row, first)
+    if columns is None and first == "instruction" and row.values.get(_INPUT):
+        prompt += f"\n{read_text(row, _INPUT)}"
     return Example(prompt, LABEL_DELIMITER + completion if is_label else completion, row.number)
 
 
+def has_example_form(names: Iterable[str]) -> bool:
+    """Return whether all fields of a form are there."""
+    return bool(_list_forms(names))
+
+
 def has_example_fields(names: Iterable[str]) -> bool:
-    """Return whether a field name occurs only in examples: prompt, completion or label."""
-    return any(name in EXAMPLE_FIELDS and name != "text" for name in names)
+    """Return whether there are the fields of a form, or one that only examples have: prompt, completion or label."""
+    return has_example_form(names) or not {"prompt", "completion", "label"}.isdisjoint(names)
 
 
-def is_example_line(line: bytes) -> bool:
-    """Return whether a line is a JSON object with a prompt, completion or label field."""
-    try:
-        values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(values, dict) and has_example_fields(values)
+def _list_forms(names: Iterable[str]) -> list[tuple[str, str]]:
+    names = {*names}
+    return [form for form in _FORMS if names.issuperset(form)]
 
 
 def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    forms = [form for form in (EXAMPLE_FIELDS[:2], EXAMPLE_FIELDS[2:]) if all(field in values for field in form)]
-    if len(forms) == 2:
-        raise InputError(f"{where}: has {', '.join(EXAMPLE_FIELDS)}; give {_FORMS}, not both")
+    forms = _list_forms(values)
+    if len(forms) > 1:
+        named = ", ".join(name for form in forms for name in form)
+        raise InputError(f"{where}: has {named}; give {_DESCRIBED_FORMS}, not both")
     if forms:
-        return forms[0][0], forms[0][1]
-    for field, other in ((0, 1), (1, 0), (2, 3), (3, 2)):
-        if EXAMPLE_FIELDS[field] in values:
-            hint = options.did_you_mean(EXAMPLE_FIELDS[other], values)
-            raise InputError(f"{where}: no field {EXAMPLE_FIELDS[other]!r}{hint} beside {EXAMPLE_FIELDS[field]!r}")
-    raise InputError(f"{where}: needs {_FORMS}; it has {list_fields(values)}")
+        return forms[0]
+    for field, other in (pair for form in _FORMS for pair in (form, form[::-1])):
+        if field in values:
+            raise InputError(f"{where}: no field {other!r}{options.did_you_mean(other, values)} beside {field!r}")
+    raise InputError(f"{where}: needs {_DESCRIBED_FORMS}; it has {list_fields(values)}")
 
 
 def _read_label(row: Row, field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lm.errors import InputError
@@ -142,22 +142,13 @@ def example_document_line(field: str) -> str:
     return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
 
 
-def is_document_line(line: bytes, field: str) -> bool:
-    """Return whether a line is a JSON object with text in a field."""
-    document = _try_parse(line)
-    return isinstance(document, dict) and isinstance(document.get(field), str)
-
-
-def is_object_line(line: bytes) -> bool:
-    """Return whether a line is a JSON object."""
-    return isinstance(_try_parse(line.removeprefix(b"\xef\xbb\xbf")), dict)
-
-
-def _try_parse(line: bytes) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+def parse_first_line(line: bytes) -> Mapping[str, Any] | None:
+    """Return the fields of a JSON object that are not null; None if the line is something else."""
     try:
-        return json.loads(line)
+        values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         return None
+    return {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else None
 
 
 def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:

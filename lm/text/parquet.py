@@ -21,7 +21,7 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
     """Yield the rows of a table.
 
     Args:
-        fields: the columns to read. If one is missing, rows list all columns, without values.
+        fields: the columns to read. If one is missing, rows name all columns, with `...` as the value of the others.
         groups: the row groups to read [default: all].
 
     Raises:
@@ -30,7 +30,7 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
     with _open_table(path, name) as table:
         names = table.schema_arrow.names
         read = [column for column in names if column in fields]
-        others = {} if set(fields) <= set(names) else dict.fromkeys(names)
+        others = {} if set(fields) <= set(names) else dict.fromkeys(names, ...)
         row_groups = range(table.num_row_groups)
         number = sum(table.metadata.row_group(group).num_rows for group in row_groups[: groups.start if groups else 0])
         for batch in table.iter_batches(_ROWS, row_groups=list(groups or row_groups), columns=read, use_threads=False):

@@ -70,7 +70,7 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     if file.holds_rows or file.holds_examples:
         with without_skip_hint():
             for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-                yield _parse_row(number, row, repeats)
+                yield _parse_row(number, row.without_nulls(), repeats)
         return
     parts = read_blocks(file.path, detect_compression(file.path, file.name), BLOCK_BYTES, name=file.name)
     for number, line in enumerate(decode_lines(parts, name=file.name)):

@@ -61,6 +61,10 @@ class Row(NamedTuple):
     where: str
     values: Mapping[str, Any]
 
+    def without_nulls(self) -> Row:
+        """Return the row without the fields that are null, which are as good as absent."""
+        return self._replace(values={name: value for name, value in self.values.items() if value is not None})
+
 
 def find_text_field(names: Sequence[str], requested: str | None, *, file: str) -> str:
     """Return the column that holds the text.
@@ -220,7 +224,7 @@ def shorten(text: str) -> str:
 
 
 def parse_rows(rows: Iterable[Row], parse: Callable[[Row], T], *, on_malformed: MalformedRowCallback) -> Iterator[T]:
-    """Yield what each row is parsed to.
+    """Yield what each row, without fields that are null, is parsed to.
 
     Args:
         parse: raises InputError if a row is malformed.
@@ -228,7 +232,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], T], *, on_malformed: 
     Raises:
         InputError: raised by `on_malformed`; the message names the next malformed rows as well.
     """
-    rows = iter(rows)
+    rows = (row.without_nulls() for row in rows)
     for row in rows:
         try:
             parsed = parse(row)

@@ -103,7 +103,7 @@ class TextFile:
         if self.name.lower().endswith(parquet.SUFFIX):
             return "parquet"
         name = strip_compression_suffix(self.name).lower()
-        if name.endswith(json_lines.ARRAY_SUFFIX) and not json_lines.is_object_line(_read_first_line(self)):
+        if name.endswith(json_lines.ARRAY_SUFFIX) and self._first_object is None:
             return "json"
         if name.endswith((*json_lines.SUFFIXES, json_lines.ARRAY_SUFFIX)):
             return "jsonl"
@@ -113,11 +113,14 @@ class TextFile:
         with self.path.open("rb") as stream:
             if stream.read(len(parquet.MAGIC_BYTES)) == parquet.MAGIC_BYTES:
                 return "parquet"
-        line = _read_first_line(self)
-        is_row = json_lines.is_document_line(
-            line, self.data.text_column or FIELD
-        ) or conversations.is_conversation_line(line)
-        return "jsonl" if is_row else "text"
+        values = self._first_object or {}
+        is_text = isinstance(values.get(self.data.text_column or FIELD), str)
+        return "jsonl" if is_text or conversations.are_conversation_values(values) else "text"
+
+    @cached_property
+    def _first_object(self) -> Mapping[str, Any] | None:
+        """Return the fields of the JSON object in the first line; None if that is something else."""
+        return json_lines.parse_first_line(_read_first_line(self))
 
     @cached_property
     def encoding(self) -> str:
@@ -155,10 +158,10 @@ class TextFile:
     @cached_property
     def holds_examples(self) -> bool:
         """Return whether its rows are examples by their field names; text from a pipe may have rows, too."""
-        if self.format == "text":
-            return self.temporary_copy is not None and examples.is_example_line(_read_first_line(self))
-        if self.format == "jsonl" and self.data.label_column is None:
-            return examples.is_example_line(_read_first_line(self))
+        if self.format == "text" and self.temporary_copy is None:
+            return False
+        if self.format == "text" or (self.format == "jsonl" and self.data.label_column is None):
+            return examples.has_example_fields(self._first_object or {})
         if examples.has_example_fields(self.field_names):
             return True
         try:
@@ -173,8 +176,10 @@ class TextFile:
             return False
         with contextlib.suppress(InputError, OSError):
             if self.format == "jsonl":
-                return conversations.is_conversation_line(_read_first_line(self))
-            if self.format in ("json", "parquet"):
+                return conversations.are_conversation_values(self._first_object or {})
+            if self.format == "json" and self._first_row is not None:
+                return conversations.are_conversation_values(self._first_row.without_nulls().values)
+            if self.is_parquet:
                 return FIELD not in self.field_names and conversations.has_conversation_fields(self.field_names)
         return False
 
@@ -183,8 +188,11 @@ class TextFile:
         """Return the column names, or the field names of the first row; empty without rows."""
         if self.is_parquet:
             return parquet.read_columns(self.path, name=self.name)
-        first = next(self.rows((), example=json_lines.example_document_line(FIELD)), None)
-        return () if first is None else list(first.values)
+        return () if self._first_row is None else list(self._first_row.values)
+
+    @cached_property
+    def _first_row(self) -> Row | None:
+        return next(self.rows((), example=json_lines.example_document_line(FIELD)), None)
 
     @cached_property
     def text_field(self) -> str:
@@ -204,12 +212,7 @@ class TextFile:
         if requested == (None, None):
             has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
             is_open = self.format in ("text", "jsonl", "parquet") and has_usual
-            if (
-                is_open
-                or not names
-                or names >= {*examples.EXAMPLE_FIELDS[:2]}
-                or names >= {*examples.EXAMPLE_FIELDS[2:]}
-            ):
+            if is_open or not names or examples.has_example_form(names):
                 return None
         return rows.find_label_fields(self.field_names, *requested, file=self.name, is_table=self.is_table)
 

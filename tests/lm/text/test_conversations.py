@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lm.errors import InputError
-from lm.text.conversations import Conversation, Message, is_conversation_line, parse_conversations, parse_messages
+from lm.text.conversations import Conversation, Message, parse_conversations, parse_messages
 from lm.text.text_files import find_text_files
 
 HI, HELLO = {"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}
@@ -83,8 +83,21 @@ def test_messages_of_a_request_may_be_empty():
         assert [message.content for message in parse_messages(messages)] == [content, "Hi!", content, "Hi!"]
 
 
-def test_conversations_are_told_from_other_rows():
-    assert is_conversation_line(json.dumps({"messages": [HI, HELLO]}).encode())
-    assert not is_conversation_line(b'{"text": "messages"}')
-    assert not is_conversation_line(b'{"messages": "3 messages"}')
-    assert not is_conversation_line(b"messages")
+@pytest.mark.parametrize(
+    ("line", "are"),
+    [
+        (json.dumps({"messages": [HI, HELLO]}), True),
+        (json.dumps({"messages": [HI, HELLO], "text": None, "conversations": None, "prompt": None}), True),
+        ('{"text": "messages"}', False),
+        ('{"messages": "3 messages"}', False),
+        ('{"messages": null, "text": "a"}', False),
+        ("messages", False),
+    ],
+)
+def test_conversations_are_told_from_other_rows(line, are, tmp_path):
+    (tmp_path / "chat.jsonl").write_text(line)
+    (tmp_path / "chat.json").write_text(f"[{line}]")
+    for file in find_text_files([str(tmp_path / "chat.jsonl"), str(tmp_path / "chat.json")]):
+        assert file.holds_conversations == are
+        if are:
+            assert [conversation.texts for conversation in file.conversations()] == [("Hi!\nHello.",)]

@@ -1,4 +1,4 @@
-"""An example has one of two forms; a line with neither is named."""
+"""An example has one of three forms; a line with none is named."""
 
 import json
 
@@ -27,12 +27,15 @@ def test_both_forms_are_examples(tmp_path):
         ({"completion": "b", "promt": "a"}, r"no field 'prompt' \(did you mean 'promt'\?\)"),
         ({"text": "a"}, r"no field 'label' beside 'text'"),
         ({"label": "a", "body": ""}, r"no field 'text' beside 'label'"),
-        ({"question": "a", "answer": "b"}, r"needs 'prompt' and 'completion', or .*; it has question, answer"),
-        ({}, r"needs 'prompt' and 'completion', or 'text' and 'label'; it has nothing"),
+        ({"question": "a", "answer": "b"}, r"needs 'prompt' and 'completion', .*; it has question, answer"),
+        ({}, r"needs 'prompt' and 'completion', 'text' and 'label', or 'instruction' and 'output'; it has nothing"),
+        ({"instruction": "a", "input": "b"}, r"no field 'output' beside 'instruction'"),
+        ({"instruction": "a", "output": ""}, r"field 'output' is empty"),
+        ({"instruction": "a", "input": 1, "output": "b"}, r"field 'input' is not text but a number"),
         ({"prompt": "", "completion": "", "text": "", "label": ""}, r"has prompt, completion, .*not both"),
         ({"prompt": "a", "completion": ""}, r"field 'completion' is empty"),
         ({"text": "a", "label": ""}, r"field 'label' is empty"),
-        ({"text": "a", "label": None}, r"field 'label' is not text but null"),
+        ({"text": "a", "label": None}, r"no field 'label' beside 'text'"),
         ({"prompt": 3, "completion": "a"}, r"field 'prompt' is not text but a number"),
         ({"prompt": "a", "completion": ["a"]}, r"field 'completion' is not text but a list"),
         ({"prompt": "a", "completion": "\ud83d"}, r"field 'completion' has half a character \(\\ud83d\)"),
@@ -45,7 +48,39 @@ def test_a_bad_line_is_named(line, message, tmp_path):
         list(found.examples())
 
 
-@pytest.mark.parametrize("names", [("prompt", "completion"), ("text", "label")])
+ROWS = [
+    {"prompt": "a", "completion": "b", "text": None, "label": None},
+    {"text": "c", "label": "d", "instruction": None, "prompt": None},
+    {"instruction": "e", "input": "f", "output": "g", "text": None},
+    {"instruction": "h", "input": None, "output": "i"},
+    {"instruction": "j", "input": "", "output": "k"},
+]
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+def test_a_field_that_is_null_is_absent(suffix, tmp_path):
+    path = tmp_path / f"task.{suffix}"
+    if suffix == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        names = {name: None for row in ROWS for name in row}
+        parquet.write_table(pyarrow.Table.from_pylist([names | row for row in ROWS]), path)
+    else:
+        path.write_text(json.dumps(ROWS) if suffix == "json" else "\n".join(map(json.dumps, ROWS)))
+    (file,) = find_text_files([str(path)], DataConfig(supervised=True))
+    assert file.holds_examples
+    assert [each.texts for each in file.examples()] == [
+        ("a", "b"), ("c", "\nd"), ("e\nf", "\ng"), ("h", "\ni"), ("j", "\nk")
+    ]  # fmt: skip
+
+
+def test_named_columns_are_read_alone(tmp_path):
+    config = DataConfig(supervised=True, text_column="instruction", label_column="output")
+    (tmp_path / "task.jsonl").write_text(json.dumps(ROWS[2]))
+    (file,) = find_text_files([str(tmp_path / "task.jsonl")], config)
+    assert [each.texts for each in file.examples()] == [("e", "\ng")]
+
+
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("text", "label"), ("instruction", "output")])
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
 def test_the_usual_names_make_rows_of_any_format_examples(tmp_path, suffix, names):
     path, row, delimiter = tmp_path / f"task.{suffix}", {"n": "1", names[0]: "a", names[1]: "b"}, "\n"

@@ -120,7 +120,7 @@ def test_rows_are_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"text": ["a", None]}, r"row 2: field 'text' is not text but null"),
+        ({"text": ["a", None]}, r"row 2: no field 'text'; it has nothing"),
         ({"text": [1]}, r"row 1: field 'text' is not text but a number"),
         ({"text": [b"a"]}, r"row 1: field 'text' is not text but bytes"),
         ({"text": [["a"]]}, r"row 1: field 'text' is not text but a list"),

@@ -31,6 +31,13 @@ def test_objects_may_have_a_seed_and_a_length_of_their_own(tmp_path):
     ]
 
 
+def test_a_field_that_is_null_is_absent(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text(
+        '{"prompt": null, "text": "one", "seed": null}\n{"prompt": "two", "text": null}\n'
+    )
+    assert [(prompt.text, prompt.seed) for prompt in read(tmp_path / "prompts.jsonl")] == [("one", None), ("two", None)]
+
+
 def test_equal_prompts_are_counted_unless_they_have_seeds(tmp_path):
     (tmp_path / "prompts.txt").write_text("a\nb\na\n\na\n\n")
     assert [prompt.repeat for prompt in read(tmp_path / "prompts.txt")] == [0, 0, 1, 0, 2, 1]
