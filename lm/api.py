@@ -46,7 +46,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
-from lm.evaluation.completion_scoring import find_scored_kind, score_rows
+from lm.evaluation.completion_scoring import RowScores, find_scored_kind, score_rows
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
@@ -311,7 +311,8 @@ class Model:
                 contamination.add_piece(segment)
             problems = contamination.warnings([text.name for text in texts])
         else:
-            scored = score_rows(self.loaded, texts, kind, context=scorer.context, batch_size=batch_size)
+            scored = RowScores()
+            score_rows(self.loaded, texts, kind, scored, context=scorer.context, batch_size=batch_size)
             scores, problems = scored.files, scored.warnings
         for problem in problems:
             warnings.warn(problem, stacklevel=2)

@@ -27,7 +27,7 @@ from lm.config.hardware import HardwareConfig
 from lm.corpus.manifest import DataKind
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
-from lm.evaluation.completion_scoring import find_scored_kind, score_rows
+from lm.evaluation.completion_scoring import RowScores, find_scored_kind, score_rows
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import ScoredSegment
@@ -91,29 +91,26 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
 
 
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
-    """Score files of text, and print or write the report."""
+    """Score files of text, and print or write the report: after an error, of the files before."""
     scores: list[FileScore] = []
     contamination = ContaminationCheck(scorer.loaded)
-    with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as on_batch:
-        segments = contamination.watch(scorer.text.score_segments(files, scores=scores, on_batch=on_batch))
-        if output.html is not None:
-            _write_page(output.html, segments, files, scorer, scores)
-        elif output.show:
-            _print_coloured(segments, files)
-        elif output.per_token:
-            for token in iterate_token_scores(segments, files):
-                print(format_json_line(vars(token)))
-        else:
-            for _ in segments:
-                pass
+    try:
+        with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as on_batch:
+            segments = contamination.watch(scorer.text.score_segments(files, scores=scores, on_batch=on_batch))
+            if output.html is not None:
+                _write_page(output.html, segments, files, scorer, scores)
+            elif output.show:
+                _print_coloured(segments, files)
+            elif output.per_token:
+                for token in iterate_token_scores(segments, files):
+                    print(format_json_line(vars(token)))
+            else:
+                for _ in segments:
+                    pass
+    finally:
+        report.print_scores(scores, scorer.conditions, output, is_complete=len(scores) == len(files))
     _report_on_files([contamination], files)
     report.refuse_no_tokens(scores)
-    if output.per_token:
-        total = PerplexityResult.total(score.result for score in scores)
-        report.warn_of_lost_text(total)
-        print_note(report.describe_conditions(scorer.conditions, total))
-    else:
-        report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextFile]) -> None:
@@ -205,20 +202,22 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
 
 
 def measure_rows(scorer: LoadedScorer, files: Sequence[TextFile], kind: DataKind, output: ReportFormat) -> None:
-    """Score the completions of examples, or the replies of conversations, and print the report."""
-    text = scorer.text
-    with show_counter("scoring", "examples") as on_rows:
-        scored = score_rows(
-            scorer.loaded, files, kind, context=text.context, batch_size=text.batch_size,
-            parallel_map=scorer.parallel_map, on_rows=on_rows,
-        )  # fmt: skip
+    """Score the completions of examples, or the replies of conversations, and report as `measure_text`."""
+    text, scored = scorer.text, RowScores()
+    try:
+        with show_counter("scoring", "examples") as on_rows:
+            score_rows(
+                scorer.loaded, files, kind, scored, context=text.context, batch_size=text.batch_size,
+                parallel_map=scorer.parallel_map, on_rows=on_rows,
+            )  # fmt: skip
+    finally:
+        conditions = report.row_conditions(
+            scorer.run, scorer.loaded, kind, context=text.context, shortened=scored.shortened
+        )
+        report.print_scores(scored.files, conditions, output, is_complete=len(scored.files) == len(files))
     print_notes(describe_skipped_rows(files))
     print_warnings(scored.warnings)
     report.refuse_no_tokens(scored.files)
-    conditions = report.row_conditions(
-        scorer.run, scorer.loaded, kind, context=text.context, shortened=scored.shortened
-    )
-    report.print_scores(scored.files, conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -63,29 +63,38 @@ def measure_pairs(
         held_out, held_out_language = open_held_out_pairs(loaded)
         files = [held_out]
     prepare = partial(_build_worker, run, divide_threads(hardware, processes))
-    with open_process_map(prepare, processes) if processes > 1 else nullcontext() as parallel_map:
-        scores = []
-        for file in files:
-            languages = pairs.language, held_out_language or file.languages[1]
-            scores.append(_score(run, loaded, file, languages, parallel_map))
+    scores: list[PairScores] = []
+    try:
+        with open_process_map(prepare, processes) if processes > 1 else nullcontext() as parallel_map:
+            for file in files:
+                languages = pairs.language, held_out_language or file.languages[1]
+                scores.append(_score(run, loaded, file, languages, parallel_map))
+    finally:
+        names = [str(file.target.name if file.target else file.name) for file in files]
+        _print_scores(run, loaded, list(zip(names, scores, strict=False)), files=len(files), as_json=as_json)
     contamination = ContaminationCheck(loaded)
     for number, file in enumerate(files):
         contamination.add_pairs(number, file.pairs())
     print_notes(describe_skipped_rows(file.source for file in files))
     print_warnings(contamination.warnings([file.name for file in files]))
-    total = PerplexityResult.total(score.result for score in scores)
-    blank = sum(score.blank for score in scores)
-    if not total.tokens:
+    if not any(score.result.tokens for score in scores):
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
+
+
+def _print_scores(
+    run: Path, loaded: LoadedModel, scores: Sequence[tuple[str, PairScores]], *, files: int, as_json: bool
+) -> None:
+    """Print the scores by file, unless there are none, and their total if all files were scored."""
+    total = PerplexityResult.total(score.result for _, score in scores)
+    blank, is_complete, tokenizer = sum(score.blank for _, score in scores), len(scores) == files, loaded.tokenizer
+    if not total.tokens:
+        return
     warn_of_lost_text(total)
-    by_file = [
-        (str(file.target.name if file.target else file.name), score) for file, score in zip(files, scores, strict=True)
-    ]
-    tokenizer = loaded.tokenizer
     if as_json:
-        report = {
-            "files": [{"file": name, "blank": score.blank, **_figures(score.result)} for name, score in by_file],
-            "total": {"blank": blank, **_figures(total)},
+        totals = {"total": {"blank": blank, **_figures(total)}} if is_complete else {}
+        report: dict[str, Any] = {
+            "files": [{"file": name, "blank": score.blank, **_figures(score.result)} for name, score in scores],
+            **totals,
             "unit": "target token",
             "model": {
                 "run": str(run), "checkpoint": str(loaded.folder), "parameters": count_parameters(loaded.model),
@@ -94,8 +103,8 @@ def measure_pairs(
         }  # fmt: skip
         print(format_json_line(report))
         return
-    rows = [_row(name, score.result) for name, score in by_file]
-    print_table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 else rows)
+    rows = [_row(name, score.result) for name, score in scores]
+    print_table(COLUMNS, [*rows, _row("total", total)] if len(rows) > 1 and is_complete else rows)
     print_paragraph(
         f"of each target token ({tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, after "
         "its source and the tokens before it"

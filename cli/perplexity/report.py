@@ -13,6 +13,7 @@ from cli.console.escapes import escape_for_stream, format_json_line
 from cli.console.messages import print_labelled, print_note, print_paragraph
 from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
+from cli.perplexity.report_options import ReportFormat
 from lm.checkpoint import LoadedModel
 from lm.corpus.manifest import DataKind
 from lm.errors import InputError
@@ -111,23 +112,32 @@ def describe_conditions(conditions: dict[str, Any], total: PerplexityResult) -> 
     )
 
 
-def print_scores(scores: Sequence[FileScore], conditions: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
-    """Print the results on stdout, as a table unless another form is requested."""
+def print_scores(
+    scores: Sequence[FileScore], conditions: dict[str, Any], output: ReportFormat, *, is_complete: bool
+) -> None:
+    """Print the results on stdout, as a table unless another form is requested; nothing if nothing was scored.
+
+    Without `is_complete` there is no total, as files are missing.
+    """
     total = PerplexityResult.total(score.result for score in scores)
     macro = MacroAverage.from_results(score.result for score in scores)
+    if not total.tokens:
+        return
     warn_of_lost_text(total)
-    if as_json:
+    if output.per_token:
+        print_note(describe_conditions(conditions, total))
+    elif output.as_json:
         files = [{"file": score.name, **_figures(score.result)} for score in scores]
-        report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **conditions}
-        print(format_json_line(report))
-    elif as_csv:
+        totals = {"total": _figures(total), "macro": dataclasses.asdict(macro)} if is_complete else {}
+        print(format_json_line({"files": files, **totals, **conditions}))
+    elif output.as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("file", *FIGURES))
-        for name, result in [*((score.name, score.result) for score in scores), ("total", total)]:
+        for name, result in [*((score.name, score.result) for score in scores), *[("total", total)] * is_complete]:
             writer.writerow((escape_for_stream(name), *_figures(result).values()))
         print_note(describe_conditions(conditions, total))
     else:
-        _print_table(scores, total, macro, conditions)
+        _print_table(scores, total, macro if is_complete else None, conditions)
 
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
@@ -143,11 +153,11 @@ def _figures(result: PerplexityResult) -> dict[str, Any]:
 
 
 def _print_table(
-    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, conditions: dict[str, Any]
+    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage | None, conditions: dict[str, Any]
 ) -> None:
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.result) for score in scores]
-    if len(scores) > 1:
+    if len(scores) > 1 and macro is not None:
         has_words = all(shown_word_perplexity(score.result) is not None for score in scores if score.result.bytes)
         per_word = macro.word_perplexity if has_words else None
         means = (macro.perplexity, per_word, macro.bits_per_byte, macro.standard_error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -58,9 +58,9 @@ def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile], *, as_text:
     return next(iter(kinds), "text")
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowScores:
-    """Scores of files of examples or conversations.
+    """Scores of files of examples or conversations, filled file by file.
 
     Attributes:
         files: the totals of each.
@@ -68,29 +68,30 @@ class RowScores:
         warnings: which files were training text of the run.
     """
 
-    files: list[FileScore]
-    shortened: int
-    warnings: list[str]
+    files: list[FileScore] = field(default_factory=list)
+    shortened: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 def score_rows(
     loaded: LoadedModel,
     files: Sequence[TextFile],
     kind: DataKind,
+    scored: RowScores,
     *,
     context: int,
     batch_size: int,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
     on_rows: Callable[[int], None] = lambda _: None,
-) -> RowScores:
+) -> None:
     """Score files of examples or conversations; other arguments and errors as of `score_completions`.
 
     Args:
+        scored: receives the results; after an error, those of the files before.
         on_rows: called with the rows of a file that are scored so far.
     """
     model, tokenizer, contamination = loaded.model, loaded.tokenizer, ContaminationCheck(loaded)
     assert isinstance(model, DecoderOnly), "masked models learn no completions"
-    scores, shortened = [], 0
     for number, file in enumerate(files):
         rows: Iterable[Example | Conversation]
         if kind == "conversations":
@@ -103,9 +104,9 @@ def score_rows(
             model, tokenizer, rows, context=context, batch_size=batch_size, name=file.name, parallel_map=parallel_map
         ):
             on_rows(event.result.documents)
-        scores.append(FileScore(file.name, event.result))
-        shortened += event.shortened
-    return RowScores(scores, shortened, contamination.warnings([file.name for file in files]))
+        scored.files.append(FileScore(file.name, event.result))
+        scored.shortened += event.shortened
+    scored.warnings += contamination.warnings([file.name for file in files])
 
 
 @dataclass(frozen=True)

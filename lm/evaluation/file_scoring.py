@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.bucketing import length_batches
-from lm.errors import InputError, nan_logits_error
+from lm.errors import InputError
 from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.scoring_windows import Ids
-from lm.processes import ParallelMap
 from lm.text.documents import TextPiece, read_pieces
 from lm.text.text_files import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
@@ -162,55 +161,36 @@ class WindowSplitter(Protocol[W_co]):
         ...
 
 
-def score_files(
-    window_scorer: WindowScorer[W],
-    tokenizer: Tokenizer,
-    files: Sequence[TextFile],
-    *,
-    separator: str,
-    batch_size: int,
-    parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
-) -> Iterator[list[ScoredSegment]]:
-    """Score files in bounded memory, each document on its own.
+class FileWindows(Generic[W]):
+    """Splits files into windows, and maps scores back to segments of the text.
 
-    Args:
-        separator: the line that ends a document.
-        batch_size: windows scored together, across files.
-        parallel_map: scores batches in other processes, each with such a window scorer.
-
-    Yields:
-        The segments of each batch, in reading order: every token once, and every piece at least once.
-
-    Raises:
-        InputError: a file is not text that the tokenizer can encode, or the model outputs NaN.
+    Attributes:
+        error: of the first file that could not be read; no windows follow.
     """
-    reader = _FileWindows(tokenizer, separator, window_scorer.make_splitter)
-    windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
-    packing = WindowBatcher(windows, batch_size)
-    batches = packing.batches()
-    for scored in packing.restore_order(
-        map(window_scorer.score, batches) if parallel_map is None else parallel_map(batches)
-    ):
-        taken = list(reader.take(np.concatenate(scored)))
-        for segment in taken:
-            if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
-                raise nan_logits_error(files[segment.piece.file].name)
-        yield taken
-    if rest := list(reader.take(np.zeros(0))):
-        yield rest
-
-
-class _FileWindows(Generic[W]):
-    """Splits files into windows, and maps scores back to segments of the text."""
 
     def __init__(self, tokenizer: Tokenizer, separator: str, splitter: Callable[[], WindowSplitter[W]]) -> None:
+        self.error: InputError | None = None
         self._tokenizer, self._separator, self._cutter = tokenizer, separator, splitter
         self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[EncodedPiece] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
+        self._n_read = 0
 
-    def read(self, number: int, file: TextFile) -> Iterator[W]:
-        """Yield the windows of a file; its pieces are buffered until all their tokens are scored."""
+    @property
+    def n_finished(self) -> int:
+        """Return how many files have been read and taken to the end."""
+        return self._waiting[0].file if self._waiting else self._n_read
+
+    def read(self, files: Sequence[TextFile]) -> Iterator[W]:
+        """Yield the windows of files, up to an error; their pieces are buffered until all their tokens are scored."""
+        try:
+            for number, file in enumerate(files):
+                yield from self._read(number, file)
+                self._n_read += 1
+        except InputError as error:
+            self.error = error
+
+    def _read(self, number: int, file: TextFile) -> Iterator[W]:
         splitter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
         for piece in split_into_pieces(read_pieces(file, self._separator), self._tokenizer):
             if piece.starts_document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 
 from lm.errors import nan_logits_error
 from lm.evaluation.batch_scoring import Nats
-from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
+from lm.evaluation.file_scoring import FileWindows, ScoredSegment, W, WindowBatcher, WindowScorer
 from lm.processes import ParallelMap
 from lm.text.text_files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss
@@ -214,20 +215,39 @@ def measure_perplexity(
     batch_size: int,
     parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
 ) -> Iterator[BatchScored | FileScore]:
-    """Score files in bounded memory; arguments and errors as of `score_files`.
+    """Score files in bounded memory, each document on its own.
+
+    Args:
+        separator: the line that ends a document.
+        batch_size: windows scored together, across files.
+        parallel_map: scores batches in other processes, each with such a window scorer.
 
     Yields:
-        BatchScored after each batch; at the end a FileScore per file.
+        BatchScored after each batch, with its segments in reading order: every token once, and every piece at least
+        once. A FileScore for each file when all of it is scored.
+
+    Raises:
+        InputError: a file is not text that the tokenizer can encode, after all before it are scored; or the model
+            outputs NaN.
     """
+    reader = FileWindows(tokenizer, separator, window_scorer.make_splitter)
+    packing = WindowBatcher(reader.read(files), batch_size)
+    batches = packing.batches()
+    scored = packing.restore_order(map(window_scorer.score, batches) if parallel_map is None else parallel_map(batches))
     results = [PerplexityResult() for _ in files]
-    tokens, text = 0, 0.0
-    for batch in score_files(
-        window_scorer, tokenizer, files, separator=separator, batch_size=batch_size, parallel_map=parallel_map
-    ):
-        for segment in batch:
+    tokens, text, finished = 0, 0.0, 0
+    for nats in itertools.chain(scored, [[np.zeros(0)]]):
+        segments = list(reader.take(np.concatenate(nats)))
+        for segment in segments:
+            if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
+                raise nan_logits_error(files[segment.piece.file].name)
             results[segment.piece.file].add_segment(segment)
             tokens += len(segment.nats)
             text += len(segment.piece.data) * len(segment.nats) / max(1, len(segment.piece.tokens))
-        yield BatchScored(tokens, round(text), batch)
-    for file, result in zip(files, results, strict=True):
-        yield FileScore(file.name, result)
+        if segments:
+            yield BatchScored(tokens, round(text), segments)
+        for number in range(finished, reader.n_finished):
+            yield FileScore(files[number].name, results[number])
+        finished = reader.n_finished
+    if reader.error is not None:
+        raise reader.error

@@ -196,7 +196,7 @@ class TextScorer:
         """Score files, segment by segment.
 
         Args:
-            scores: receives the totals of each file at the end.
+            scores: receives the totals of each file when all of it is scored.
             on_batch: called with each scored batch.
         """
         for event in self.measure(files):

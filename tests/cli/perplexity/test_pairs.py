@@ -61,6 +61,19 @@ def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, 
     assert output.err == "1 pair with a blank side left out\n"
 
 
+def test_the_pairs_before_a_file_that_cannot_be_scored_are_reported_without_a_total(translation_run, files, capsys):
+    (files / "short.de").write_text("one\n")
+    (files / "copy.en").write_bytes((files / "test.en").read_bytes())
+    good = ["--source", str(files / "test.en"), "--target", str(files / "test.de")]
+    assert run(["perplexity", str(translation_run), *good]) == 0
+    whole = capsys.readouterr().out
+    bad = ["--source", str(files / "copy.en"), "--target", str(files / "short.de")]
+    assert run(["perplexity", str(translation_run), *good, *bad]) == 1
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "short.de" in output.err
+
+
 EXAMPLES = [("The owl saw", " the fox"), ("狐", " by the mill"), ("", "ran")]
 
 
@@ -75,6 +88,18 @@ def examples(tmp_path):
     lines = [json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in EXAMPLES]
     (tmp_path / "examples.jsonl").write_text("".join(lines))
     return tmp_path / "examples.jsonl"
+
+
+def test_the_examples_before_a_file_that_cannot_be_read_are_reported_without_a_total(supervised, examples, capsys):
+    (examples.parent / "wrong.jsonl").write_text(
+        '{"prompt": "a", "completion": "b"}\n{"prompt": 1, "completion": "b"}\n'
+    )
+    assert run(["perplexity", str(supervised), str(examples)]) == 0
+    whole = capsys.readouterr().out
+    assert run(["perplexity", str(supervised), str(examples), str(examples.parent / "wrong.jsonl")]) == 1
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "wrong.jsonl: line 2: field 'prompt' is not text but a number" in output.err
 
 
 def test_the_report_tells_examples_from_text(report, supervised, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import statistics
 import sys
@@ -10,11 +11,15 @@ import pytest
 
 from cli.main import run
 from cli.perplexity.report import describe_conditions, print_scores
+from cli.perplexity.report_options import ReportFormat
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.hardware import inference_dtypes
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT
 
+TABLE = ReportFormat(
+    as_json=False, as_csv=False, per_token=False, show=False, html=None, versus=None, compare_dtypes=False
+)
 FIGURES = ["tokens", "words", "bytes", "nats", "perplexity", "word_perplexity", "bits_per_byte", "standard_error"]
 
 
@@ -64,7 +69,8 @@ def test_the_rows_of_files_their_total_and_their_mean(capsys):
                   "tokenizer": {"vocab_size": 1000}}  # fmt: skip
     rows = {}
     for name, last in (("words", second), ("long words", longer)):
-        print_scores([FileScore("a.txt", first), FileScore("b.txt", last)], conditions, as_json=False, as_csv=False)
+        scores = [FileScore("a.txt", first), FileScore("b.txt", last)]
+        print_scores(scores, conditions, TABLE, is_complete=True)
         _, *lines, _ = capsys.readouterr().out.splitlines()
         rows[name] = [line.split() for line in lines]
     assert rows["words"] == [
@@ -157,6 +163,23 @@ def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
     for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
         for name in FIGURES:
             assert row[name] == ("" if figures[name] is None else str(figures[name]))
+
+
+@pytest.mark.parametrize("form", ["table", "--json", "--csv"])
+def test_the_files_before_one_that_cannot_be_read_are_reported_without_a_total(capsys, succeed, runs, texts, form):
+    (texts / "c.txt").write_text("The owl.\n☃")
+    forms = [form] if form != "table" else []
+    whole = succeed("perplexity", runs["char"], texts / "a.txt", texts / "b.txt", *forms)
+    assert run(["perplexity", str(runs["char"]), str(texts), *forms]) == 1
+    output = capsys.readouterr()
+    assert "c.txt: character '☃'" in output.err.splitlines()[-1]
+    if form == "--json":
+        report, whole = json.loads(output.out), json.loads(whole)
+        assert report == {name: value for name, value in whole.items() if name not in ("total", "macro")}
+    else:
+        found, expected = output.out.splitlines(), whole.splitlines()
+        assert [line.split() for line in found[:3]] == [line.split() for line in expected[:3]]
+        assert not any(line.startswith(("total", "mean")) for line in found)
 
 
 def test_a_checkpoint_counts_as_its_run(report, runs, texts):

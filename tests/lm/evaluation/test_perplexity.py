@@ -12,7 +12,6 @@ import torch
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import InputError
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
-from lm.evaluation.file_scoring import score_files
 from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
 from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.model.layers import quantise
@@ -55,6 +54,20 @@ def results(tmp_path, tokenizer, *texts, **options):
     scores = [event for event in events if isinstance(event, FileScore)]
     assert [event.name for event in scores] == [str(path) for path in paths]
     return [event.result for event in scores]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 50])
+def test_the_files_before_one_that_cannot_be_read_are_scored(tmp_path, batch_size):
+    texts = [TEXT, "the owl", "", TEXT * 2, "the ☃", TEXT]
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.txt").write_text(text)
+    sources = find_text_files([str(tmp_path)])
+    events = filter(lambda event: isinstance(event, FileScore), run(make_model(), CHAR, sources, batch_size=batch_size))
+    scores = [next(events) for _ in range(4)]
+    with pytest.raises(InputError, match=r"4\.txt: character '☃'"):
+        next(events)
+    whole = run(make_model(), CHAR, sources[:4], batch_size=batch_size)
+    assert scores == [event for event in whole if isinstance(event, FileScore)]
 
 
 def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
@@ -213,7 +226,8 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
     window_scorer = build_window_scorer(make_model(), tokenizer, context=context, stride=stride)
-    batches = list(score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
+    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    batches = [event.segments for event in events if isinstance(event, BatchScored)]
     assert all(batches)
     return [segment for batch in batches for segment in batch]
 
@@ -268,7 +282,7 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
     (tmp_path / "a.txt").touch()
     sources = find_text_files([str(tmp_path / "a.txt")])
     window_scorer = build_window_scorer(make_model(), CHAR, context=16, stride=16)
-    batches = score_files(window_scorer, CHAR, sources, separator=SEPARATOR, batch_size=16)
-    seen = sum(len(segment.nats) for _ in range(60) for segment in next(batches))
+    events = measure_perplexity(window_scorer, CHAR, sources, separator=SEPARATOR, batch_size=16)
+    seen = sum(len(segment.nats) for _ in range(60) for segment in next(events).segments)
     assert seen == 60 * 16 * 16 + 1
     assert len(taken) < seen / len(TEXT * 100) + 4

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment, score_files
+from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment
+from lm.evaluation.perplexity import BatchScored, measure_perplexity
 from lm.evaluation.surprisal import TextSpan, is_within_grapheme, iterate_token_scores, merge_into_spans
 from lm.evaluation.window_scorers import build_window_scorer
 from lm.text.documents import TextPiece
@@ -39,8 +40,8 @@ def scored(tokenizer, tmp_path, *texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path)])
     window_scorer = build_window_scorer(make_model(), tokenizer, context=16, stride=8)
-    batches = score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=3)
-    return [s for batch in batches for s in batch], sources
+    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=3)
+    return [s for event in events if isinstance(event, BatchScored) for s in event.segments], sources
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
