@@ -179,7 +179,7 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
 
 
 def equivalent_command(event: Planned, spec: RunSpec) -> str:
-    """Return the command line that trains the planned run with every choice given explicitly."""
+    """Return the command line that trains the planned run; under a budget, with its number of steps."""
     config, plan, words = event.config, event.config.plan, ["lm", "train", *spec.data.text]
     assert plan is not None
     for name in ("source", "target", "pairs", "heads"):
@@ -191,23 +191,20 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
     words += [word for flag, value in named.items() if value is not None for word in (flag, value)]
     is_own = spec.from_run is None or event.reasons.get("preset") != "default"
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
-    by_plan = _BY_PLAN if config.training.budget is None else {*_BY_PLAN, ("training", "schedule")}
+    by_plan = _BY_CORPUS if config.training.budget is None else _BY_CORPUS | _BY_BUDGET
     for section, kind in SECTIONS.items():
         for option in list_options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")
             if by not in _NOT_REPEATED and (section, option.name) not in by_plan:
                 words += typed_arguments(section, option, getattr(getattr(config, section), option.name))
-    words += ["--steps", str(plan.steps), "--dtype", plan.dtype, "--threads", str(plan.threads)]
     if config.training.budget is not None:
-        words += ["--schedule", "wsd"]
+        words += ["--steps", str(plan.steps), "--schedule", "wsd"]
     return shlex.join(words)
 
 
-_BY_PLAN = {
-    ("model", "vocab_size"), ("model", "source_vocab_size"), ("model", "labels"), ("hardware", "dtype"),
-    ("hardware", "threads"), *(("training", name) for name in LENGTHS),
-}  # fmt: skip
-"""Settings that follow from the corpus or the plan."""
+_BY_CORPUS = {("model", name) for name in ("vocab_size", "source_vocab_size", "labels")}
+_BY_BUDGET = {("training", name) for name in (*LENGTHS, "schedule")}
+"""Settings that follow from the corpus or a budget."""
 
 
 def _mean_step_flops(config: RunConfig, data: TrainingData) -> float:

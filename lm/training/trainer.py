@@ -438,6 +438,7 @@ class Trainer:
             text_bytes=text_bytes,
             pairs=pairs,
             is_prepared=corpus.prepared is not None,
+            has_tokenizer=corpus.prepared is not None or self.spec.tokenizer is not None,
         )
 
     def _fit_to_speed(

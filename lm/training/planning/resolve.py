@@ -261,12 +261,14 @@ def choose_size(
     text_bytes: int,
     pairs: bool,
     is_prepared: bool = False,
+    has_tokenizer: bool = False,
 ) -> Resolution:
     """Stage 2b: choose the largest model that sees enough tokens in the time.
 
     Args:
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
+        has_tokenizer: whether there is a tokenizer already, so that the size of its vocabulary is fixed.
     """
     fitting, fixed, before = sizing.size_language_model, resolution.fixed, resolution.config
     if pairs:
@@ -276,6 +278,8 @@ def choose_size(
         seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth
     )
     chosen = size.settings()
+    if has_tokenizer or before.tokenizer.kind != "bpe":
+        del chosen["tokenizer"]
     if "budget" not in fixed["training"]:
         chosen["training"]["budget"] = before.training.budget
     name = _preset_of_depth(before, size.depth, pairs=pairs)
