@@ -18,16 +18,15 @@ from cli.console.numbers import (
 from cli.flags.message_flags import typed_arguments
 from lm.config.options import list_options
 from lm.config.run_config import SECTIONS, RunConfig
-from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS, parse_duration
+from lm.config.run_spec import RunSpec, is_user_given
+from lm.config.training import LENGTHS
 from lm.data.training_data import TrainingData
 from lm.model.cost import total_parameters
 from lm.training import step_timing
 from lm.training.loop import batch_flops
-from lm.training.planning.budget import suggest_budget
 from lm.training.planning.memory import estimate_memory
 from lm.training.planning.regularisation import estimate_bits_per_byte
-from lm.training.planning.resolve import NOVEL, BudgetForecast
+from lm.training.planning.resolve import BudgetForecast
 from lm.training.trainer import Planned
 
 _SECONDS_TO_MEASURE = 1.5
@@ -36,11 +35,8 @@ _PROCESS_BYTES = 3.5e8
 _EXPECTED_RANGE = (0.88, 1.02)
 """Range of the loss that training reached on four corpora, relative to the n-gram estimate (docs/lab/recipe.md)."""
 _SAMPLED_BATCHES = 20  # batches of pairs differ in shape
-_MIN_STEPS = 50
-_MUCH_STARTUP = 0.25  # fraction of a budget
 _EXPECTED_TOKENS = (1.5e6, 3e6)
 """Training tokens that the range is for; with fewer the loss is higher, with more it may be lower."""
-_MIN_TARGETS = 200_000  # with fewer target tokens, a model does not translate
 _NOT_REPEATED = ("default", "other settings", "preset", "from_run")
 """Reasons of values that a command line need not repeat."""
 
@@ -51,13 +47,11 @@ Row = tuple[str, str, str]
 
 
 def show_plan(event: Planned) -> None:
-    """Print the plan as a table on stderr, and warn if the budget is too short."""
+    """Print the plan as a table on stderr."""
     rows = [("plan", "", "chosen by"), *plan_rows(event)]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, value, by in rows:
         print_note(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
-    if event.forecast is not None:
-        _warn_about_budget(event, event.forecast)
 
 
 def plan_rows(event: Planned) -> Iterator[Row]:
@@ -101,7 +95,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     hardware = f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}"
     yield "hardware", hardware, _reason_of(reasons, "hardware.dtype")
     yield "FLOPs", format_quantity(plan.steps * _mean_step_flops(config, data), "FLOPs"), ""
-    if forecast is not None and len(forecast.ngram_bits) > 1:
+    if forecast is not None and len(forecast.ngram_bits) > 1 and _has_measured_recipe(reasons):
         yield "expected", _format_expected(forecast), f"n-gram baseline: {min(forecast.ngram_bits):.2f}"
 
 
@@ -110,6 +104,12 @@ def _reason_of(reasons: Mapping[str, str], *names: str) -> str:
     known = [reasons[name] for name in names if name in reasons]
     by = min(known, key=lambda reason: (reason == "default", reason in _NOT_REPEATED), default="")
     return _IN_WORDS.get(by, by)
+
+
+def _has_measured_recipe(reasons: Mapping[str, str]) -> bool:
+    """Whether model and training are as chosen for time and corpus, for which the expected loss was measured."""
+    own = (name for name, by in reasons.items() if name.startswith(("model.", "training.")) and is_user_given(by))
+    return reasons["preset"] == "budget" and set(own) <= {"training.budget", "training.seed"}
 
 
 def _format_expected(forecast: BudgetForecast) -> str:
@@ -121,45 +121,6 @@ def _format_expected(forecast: BudgetForecast) -> str:
     if forecast.tokens > many:
         return f"{high:.2f} bits/byte or less"
     return f"{low:.2f} to {high:.2f} bits/byte"
-
-
-def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
-    """Warn if a budget is too short, or the text has many repeated patterns."""
-    budget = str(event.config.training.budget)
-    if forecast.is_regularised and forecast.novelty < NOVEL and forecast.epochs >= 1:
-        epochs = f"{forecast.novelty * forecast.epochs:.1f} epochs, not {forecast.epochs:.1f}"
-        print_labelled("note", f"the text is repetitive, so regularisation is that of {epochs}")
-    assert event.config.plan is not None
-    if event.config.plan.is_limited:
-        memorised = f"more than {forecast.epochs:.0f} epochs would only memorise the text"
-        print_labelled("note", f"{memorised}, so the run ends before {budget}; more text would help")
-    seconds, needed = parse_duration(budget), suggest_budget(event.spent)
-    is_slow_start = event.spent > _MUCH_STARTUP * seconds
-    if event.config.model.translates and forecast.tokens < _MIN_TARGETS:
-        enough = event.spent + forecast.steps * forecast.step_seconds * _MIN_TARGETS / forecast.tokens
-        enough = max(enough, parse_duration(needed)) if is_slow_start else enough
-        too_few = f"{format_count(forecast.tokens)} tokens of targets are too few to learn to translate"
-        print_labelled(
-            "warning", f"{too_few}: {format_duration(enough)} or more would be enough to begin with (--budget)"
-        )
-    if is_slow_start:
-        startup = f"start-up took {event.spent:.1f} s of {budget}, so {max(0.0, seconds - event.spent):.1f} s are left"
-        print_labelled("warning", f"{startup} for training: give {needed} or more (--budget)")
-    is_tuned = event.reasons.get("model.d_model") == "from_run"
-    warn_about_few_steps(forecast.steps, f"{budget} is enough for about", is_tuned=is_tuned)
-    if forecast.evaluation_seconds > forecast.evaluation_limit:
-        taken = f"one evaluation and checkpoint take {format_duration(forecast.evaluation_seconds)}"
-        limit = f"more than the {format_duration(forecast.evaluation_limit)} of {budget} that are for them"
-        print_labelled("warning", f"{taken}, {limit}: hold out less (--validation), or give more time (--budget)")
-
-
-def warn_about_few_steps(steps: float, enough_for: str, *, is_tuned: bool = False) -> None:
-    """Warn about a small number of steps; the sentence begins up to "enough for", and a tuned model keeps its size."""
-    if steps < _MIN_STEPS:
-        only = f"{format_number_of(max(1, round(steps)), 'step')} only"
-        smaller, preset = ("batch", "") if is_tuned else ("model or batch", ", --preset")
-        advice = f"more time would teach more, or a smaller {smaller} (--budget{preset}, --batch-size)"
-        print_labelled("warning", f"{enough_for} {only}: {advice}")
 
 
 def show_dry_run(event: Planned, spec: RunSpec) -> None:
@@ -214,9 +175,3 @@ def _mean_step_flops(config: RunConfig, data: TrainingData) -> float:
         batch = data.batch(consumed)
         consumed, flops = consumed + batch.rows, flops + batch_flops(config, batch)
     return flops / _SAMPLED_BATCHES
-
-
-def minimum_seconds(config: RunConfig, data: TrainingData, flops_per_second: float) -> float:
-    """Return the seconds of all steps at `flops_per_second`."""
-    assert config.plan is not None
-    return config.plan.steps * _mean_step_flops(config, data) / flops_per_second

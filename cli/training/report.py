@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cli.console.messages import print_labelled, print_note, print_notes
-from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of, format_trainable
+from cli.console.numbers import format_bytes, format_count, format_number_of, format_trainable
 from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
-from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.message_flags import with_flags
-from cli.training.plan import minimum_seconds, show_plan
-from lm.config.model import ModelConfig
-from lm.config.presets import could_be_portable, preset_depth
-from lm.config.run_config import RunConfig
+from cli.training.plan import show_plan
+from lm.config.presets import could_be_portable
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
 from lm.errors import Advice
-from lm.hardware import measure_matmul_flops
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
-from lm.training.compiling import COMPILATION_SECONDS
 from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
 from lm.training.training_corpus import CorpusPrepared, TokenizerSampling
 
-_BLOCKS_AROUND = 2
-"""Window of BigBird: a query's own block and the previous one."""
-_MANY_LABELS = 20
-"""More labels that are numbers are rather measurements than classes."""
 _SHOWN_LABELS = 12
 
 
@@ -51,7 +40,7 @@ def report(event: Event) -> None:
 
 
 def _report_corpus(event: CorpusPrepared) -> None:
-    """Report the sizes of both splits, and warn about likely mistakes."""
+    """Report the sizes of both splits."""
     if event.reused is not None:
         print_notes(event.notes)
         print_note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
@@ -89,38 +78,9 @@ def report_labels(counts: LabelCounts) -> None:
     more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
     print_labelled("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
     print_labelled("", f"always {majority!r} would be right for {fraction:.1%} of the examples to train on")
-    if len(shown) > _MANY_LABELS and all(map(_is_number, counts.train)):
-        print_labelled(
-            "warning",
-            f"the labels are {len(shown):,} numbers, each learned as a name: a few names learn better (--label-column)",
-        )
-    if variants := find_label_variants(counts.train):
-        some = "; ".join(" and ".join(map(repr, group)) for group in variants[:_SHOWN_LABELS])
-        print_labelled(
-            "warning",
-            f"labels that differ only in case or in white space around them are learned as different ones: {some}",
-        )
     if unseen := [label for label, number in counts.train.items() if not number]:
         some = ", ".join(map(repr, unseen[:_SHOWN_LABELS]))
-        print_labelled(
-            "warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)"
-        )
-
-
-def find_label_variants(labels: Iterable[str]) -> list[list[str]]:
-    """Return the groups of labels that differ only in case or in surrounding white space."""
-    groups: dict[str, list[str]] = {}
-    for label in labels:
-        groups.setdefault(label.strip().casefold(), []).append(label)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
+        print_labelled("warning", f"no example to train on has the label {some}")
 
 
 def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
@@ -139,12 +99,10 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
         print_labelled(
             "warning",
             f"{event.seen_in_training:.0%} of the held-out pairs are among those to train on: the validation loss will "
-            "look better than it is (--validation-source)",
+            "look better than it is",
         )
     for name in event.copies:
-        print_labelled(
-            "warning", f"{name}: source and target are the same text, so the model learns to copy (--target)"
-        )
+        print_labelled("warning", f"{name}: source and target are the same text")
 
 
 def _report_continuation(event: ContinuedTrainingChosen) -> None:
@@ -201,73 +159,18 @@ def _report_extension(run: Run) -> None:
 
 
 def describe_run(run: Run, *, is_tuned: bool = False) -> None:
-    """Report what the plan of a new run doesn't contain, and warn about likely mistakes.
+    """Report what the plan of a new run doesn't contain.
 
     `is_tuned` says that it starts from the weights of another run.
     """
-    training, parameters = run.config.training, count_parameters(run.model)
     if not is_tuned and could_be_portable(run.config):
         print_labelled("note", "llama.cpp and CTranslate2 can't run this model; --portable trains one that they run")
     if run.config.lora:
         trained = sum(value.numel() for value in trainable_weights(run.model).values())
-        size = format_trainable(trained, parameters)
+        size = format_trainable(trained, count_parameters(run.model))
         print_labelled("lora", f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {size}")
     if run.plan.micro_batch_tokens is not None:
         print_labelled("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     print_note(f"run     {run.folder}")
-    warnings: list[Advice | str] = []
-    if training.compile:
-        warnings += compiling_warnings(minimum_seconds(run.config, run.data, measure_matmul_flops(run.hardware)))
-    warnings += [*_schedule_warnings(run), *_r_drop_warnings(run.config), *_attention_warnings(run.config.model)]
-    has_chosen_size = training.budget is not None and preset_depth(run.config.preset) is not None
-    watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
-    if not (watches_loss or has_chosen_size):
-        epochs = run.plan.steps / run.data.steps_per_epoch
-        for advice in run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience):
-            if not (is_tuned and "d_model" in advice.settings):  # a base run has chosen the size
-                warnings.append(advice)
-    for warning in warnings:
+    for warning in run.data.warnings():
         print_labelled("warning", with_flags(warning))
-
-
-def compiling_warnings(seconds: float) -> list[str]:
-    """Warn if compilation takes longer than `seconds` of training."""
-    if seconds >= COMPILATION_SECONDS:
-        return []
-    return [
-        f"--compile takes a minute or more first, and this run is {format_duration(seconds)} of arithmetic at full "
-        "speed: compiling will cost more time than it saves"
-    ]
-
-
-def _schedule_warnings(run: Run) -> list[Advice]:
-    """Warn if a warm-up takes more than half of the steps."""
-    only = f"and there are only {run.plan.steps:,}: give fewer"
-    return [
-        Advice(f"the {quantity} rises over the first {warmup} steps, {only}", settings=[setting])
-        for quantity, setting in (("learning rate", "warmup_steps"), ("batch", "batch_warmup"))
-        if 2 * (warmup := getattr(run.config.training, setting)) > run.plan.steps
-    ]
-
-
-def _r_drop_warnings(config: RunConfig) -> list[str]:
-    """Warn if R-Drop is used without dropout."""
-    if config.training.forward_passes == 1 or not has_no_dropout(config):
-        return []
-    return ["without dropout the two passes of R-Drop are the same, so it doubles the time without effect (--dropout)"]
-
-
-def _attention_warnings(model: ModelConfig) -> list[Advice]:
-    """Warn if sparse attention covers the whole context anyway."""
-    settings = model.attention_settings
-    if model.attention == "window":
-        seen, setting = settings["attention_window"], "attention_window"
-    elif model.attention == "bigbird":
-        blocks = settings["global_blocks"] + settings["random_blocks"] + _BLOCKS_AROUND
-        seen, setting = blocks * settings["attention_block"], "attention_block"
-    else:
-        return []
-    if seen < model.context_length:
-        return []
-    context = f"the context has no more than {model.context_length}: it is full attention at a higher price"
-    return [Advice(f"{model.attention} attention sees {seen} positions, and {context}", settings=["context", setting])]

@@ -22,7 +22,7 @@ from cli.flags.message_flags import with_flags
 from cli.flags.options import ParsedOptions
 from cli.new_runs import record_decoding_dtype
 from cli.training.display import TrainingDisplay
-from cli.training.plan import show_dry_run, warn_about_few_steps
+from cli.training.plan import show_dry_run
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.config.run_config import RunConfig
@@ -30,9 +30,7 @@ from lm.config.run_spec import RunSpec
 from lm.data.labels import count_labels
 from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
-from lm.evaluation.classification import wilson_interval
 from lm.hardware import measure_matmul_flops, peak_memory
-from lm.run_folder import read_pointer
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
 from lm.training.planning.budget import TrainingSpeed
@@ -45,8 +43,6 @@ E = TypeVar("E", Planned, Started)
 
 _LONG_SECONDS = 600.0
 """Seconds of a budget from which the background compiler takes time from training."""
-_MUCH_WORSE = 1.1
-"""Ratio of the last validation loss to the best from which the summary names a page about overfitting."""
 
 
 def run_training(
@@ -194,9 +190,6 @@ def _fault_tolerant(
 def report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     """Print the results of a finished run, compared with n-gram baselines if they were measured; and next commands."""
     state = run.state
-    if run.config.training.budget is not None:
-        is_tuned = (read_pointer(run.folder, "origin") or "").startswith("from ")
-        warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for", is_tuned=is_tuned)
     print_labelled(
         "done",
         f"{format_duration(state.training_seconds)} of training in all, peak memory {format_bytes(peak_memory())}",
@@ -213,41 +206,21 @@ def report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
-        has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
-        can_improve = not (has_overfit or run.plan.on_plateau or run.plan.is_limited)
-        if accuracy is not None and (advice := _compare_with_majority(run, accuracy, can_improve=can_improve)):
-            print_labelled("", advice)
+        if accuracy is not None:
+            print_labelled("", _describe_majority(Path(run.plan.data)))
         bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
-        if bits is not None and bits > min(ngram_bits):
-            compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
-            print_labelled("", f"{compared}: {advise_against_baseline(run.folder, can_improve=can_improve)}")
-        if has_overfit:
-            print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
+        if bits is not None:
+            print_labelled("", f"{bits:.2f} bits/byte; n-gram baseline {min(ngram_bits):.2f}")
     record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
     for index, command in enumerate(_next_commands(run)):
         print_note(f"{'' if index else 'next':<8}{command}")
 
 
-def _compare_with_majority(run: Run, accuracy: float, *, can_improve: bool) -> str | None:
-    """Return what helps if an accuracy is not clearly above that of the most frequent held-out label; None if it is."""
-    counts = count_labels(Path(run.plan.data)).validation
+def _describe_majority(data: Path) -> str:
+    """Describe the accuracy of always predicting the most frequent held-out label."""
+    counts = count_labels(data).validation
     label, examples = max(counts, key=lambda label: counts[label]), sum(counts.values())
-    low, _ = wilson_interval(round(accuracy * examples), examples)
-    if low > counts[label] / examples:
-        return None
-    advice = advise_against_baseline(run.folder, can_improve=can_improve, data="examples")
-    baseline = f"not clearly better than always {label!r}, {counts[label] / examples:.1%}"
-    return f"{baseline}: {advice}, or from a pre-trained run (--from RUN)"
-
-
-def advise_against_baseline(folder: Path, *, can_improve: bool, data: str = "text") -> str:
-    """Return what helps a model that is worse than a baseline.
-
-    Longer training doesn't unless it `can_improve`: the run has neither overfit nor reached a plateau.
-    """
-    if can_improve:
-        return f"train longer (lm train --resume {quote(folder)} --budget 10m), or on more {data}"
-    return f"train on more {data}"
+    return f"always {label!r} is right for {counts[label] / examples:.1%} of the {examples:,} held-out examples"
 
 
 def _format_later_steps(run: Run) -> str:

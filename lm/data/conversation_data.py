@@ -48,7 +48,7 @@ class ConversationData(RowData[StoredConversations]):
     def describe_batch_size(self) -> str:
         return f"{self._rows} conversations"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
+    def warnings(self) -> list[Advice]:
         """Warn about conversations longer than the context."""
         problems = []
         if self.n_left_out:

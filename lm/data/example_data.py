@@ -112,7 +112,7 @@ class ExampleData(RowData[StoredExamples]):
     def describe_batch_size(self) -> str:
         return f"{self._rows} examples"
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
+    def warnings(self) -> list[Advice]:
         """Warn about examples longer than the context."""
         if not self.n_truncated:
             return []

@@ -75,8 +75,8 @@ class LabelledData(ExampleData):
     def _check(self, examples: StoredExamples) -> None:
         """Labels are not read, so none is too long."""
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Warn about truncated texts, and about nearly as many labels as examples."""
+    def warnings(self) -> list[Advice]:
+        """Warn about truncated texts."""
         warnings: list[Advice] = []
         if self.n_truncated:
             too_long = f"{self.n_truncated:,} of {self.samples:,} texts are longer than the context"
@@ -84,10 +84,6 @@ class LabelledData(ExampleData):
         if self._are_decoded:
             decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
             warnings.append(Advice(f"{decoded}: prepare the examples again"))
-        if 2 * len(self._labels) > self.samples:
-            many = f"{len(self._labels):,} labels for {self.samples:,} texts"
-            few = "a classifier chooses among few; completions are for a model that writes them"
-            warnings.append(Advice(f"{many}: {few}"))
         return warnings
 
     def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:

@@ -18,8 +18,8 @@ from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
 from lm.data.batch import Batch
 from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, bucket_pairs, select_layout
 from lm.data.pair_tokens import FramedPairs, translation_directions
-from lm.data.training_data import ReferenceTranslation, TrainingData, warn_model_too_large
-from lm.errors import Advice, InputError, UsageError
+from lm.data.training_data import ReferenceTranslation, TrainingData
+from lm.errors import InputError, UsageError
 from lm.pseudorandom import Indices, hash64, permute_indices
 
 Integers = NDArray[np.int64]
@@ -172,10 +172,6 @@ class PairData(TrainingData):
         if self._batch_tokens is None:
             return f"{self.batch(0).rows} pairs"
         return f"up to {self._batch_tokens:,} {self._layout.unit}"
-
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Warn if there are too few pairs for the size of the model."""
-        return warn_model_too_large(self.tokens, parameters)
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""

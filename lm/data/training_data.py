@@ -93,8 +93,8 @@ class TrainingData(ABC):
     def describe_batch_size(self) -> str:
         """Describe the batch size."""
 
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Return warnings about data and run together, with advice."""
+    def warnings(self) -> list[Advice]:
+        """Return what of the data does not fit into the context."""
         return []
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002
@@ -104,40 +104,3 @@ class TrainingData(ABC):
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
         """Return validation examples with these labels: all, or `limit` evenly spaced ones."""
         return []
-
-
-_MIN_TOKENS_PER_PARAMETER = 0.02
-"""A thousandth of the compute-optimal 20 tokens per parameter (Hoffmann et al. 2022); with less, a model memorises the
-text before it learns anything else."""
-
-_MAX_TOKENS_PER_PARAMETER = 1000
-"""Fifty times the compute-optimal number: a larger model would be better at the same compute."""
-
-_MAX_EPOCHS = 20
-"""Up to 4 epochs are nearly as good as new text; beyond 16 little is gained (Muennighoff et al. 2023)."""
-
-
-def warn_model_too_large(tokens: int, parameters: int) -> list[Advice]:
-    """Warn if a model has far too many parameters for the data."""
-    if tokens >= _MIN_TOKENS_PER_PARAMETER * parameters:
-        return []
-    overfits = "the model is far too large for this text and will memorise it"
-    return [Advice(f"{overfits}: a smaller one, or more text, would do better", settings=["depth", "d_model"])]
-
-
-def warn_model_too_small(tokens: int, parameters: int, *, epochs: float) -> list[Advice]:
-    """Warn if a model has far too few parameters for the data."""
-    if min(tokens, epochs * tokens) <= _MAX_TOKENS_PER_PARAMETER * parameters:
-        return []
-    advice = "the model is far too small for this much text: a larger one would do better"
-    return [Advice(advice, settings=["depth", "d_model"])]
-
-
-def warn_too_many_epochs(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[Advice]:
-    """Warn if a small text is seen so often that the model will overfit."""
-    if epochs <= _MAX_EPOCHS or tokens >= parameters:
-        return []
-    problem = f"{epochs:.0f} times the same small text: validation will get worse long before the end"
-    if is_evaluated:
-        return [Advice(f"{problem}; end the run then, or take fewer steps", settings=["patience=3", "steps"])]
-    return [Advice(f"{problem}; take fewer steps", settings=["steps"])]

@@ -14,8 +14,8 @@ from lm.config.run_config import RunConfig
 from lm.corpus.shards import TokenReader, TokenShards, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, sample_keys
-from lm.data.training_data import TrainingData, warn_model_too_large, warn_model_too_small, warn_too_many_epochs
-from lm.errors import Advice, InputError
+from lm.data.training_data import TrainingData
+from lm.errors import InputError
 from lm.pseudorandom import hash64, permute_indices
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -118,15 +118,6 @@ class WindowData(TrainingData):
 
     def describe_batch_size(self) -> str:
         return f"{self._rows} x {self._context} tokens"
-
-    def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:
-        """Warn if the text is too small or too large for the model, or seen too often."""
-        often = warn_too_many_epochs(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
-        return [
-            *warn_model_too_large(self.tokens, parameters),
-            *warn_model_too_small(self.tokens, parameters, epochs=epochs),
-            *(often if patience is None else []),
-        ]
 
 
 def _next_token_batch(windows: NDArray[np.int64]) -> Batch:

@@ -12,9 +12,6 @@ from lm.model.positions import PositionTable
 from lm.model.transformer import Model
 from lm.training.objective import HiddenStatesFn, hidden_states_fn
 
-COMPILATION_SECONDS = 60.0
-"""Approximate compile time before the first step; 90 s were measured for the preset tiny on two cores."""
-
 
 def compile_hidden_states(model: Model, device: torch.device) -> HiddenStatesFn:
     """Return `hidden_states_fn` of a model, compiled at the first call.

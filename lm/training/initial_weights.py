@@ -116,9 +116,7 @@ def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> Advice | None:
     if corpus.tokenizer.kind in ("char", "byte") or here is None or here >= least:
         return None
     compared = "" if there is None else f", and {there:.2f} on the text of {path}"
-    text = f"{here:.2f} bytes/token on this text{compared}: the tokenizer fits it badly, so learning is slow and the "
-    text += "context short; to train a tokenizer for this text, start without these weights"
-    return Advice(text, settings=("from_run",))
+    return Advice(f"the tokenizer takes {here:.2f} bytes/token on this text{compared}")
 
 
 def _bytes_per_token(folder: Path) -> float | None:

@@ -414,7 +414,7 @@ class Trainer:
         if budget is not None and not corpus.prepared:
             preparing = text_bytes * _PREPARE_SECONDS_PER_BYTE
             takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
-            check_startup(budget, self._seconds_elapsed() + preparing, reason=takes, advice=", or prepare it first")
+            check_startup(budget, self._seconds_elapsed() + preparing, reason=takes)
         if not corpus.prepared:
             corpus.survey(chosen.config)  # which raises the errors of files before anything is measured
         flops_per_second = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses

@@ -246,16 +246,6 @@ def test_a_time_makes_decoder_only_for_both_sides_too(pairs, plan, capsys):
     assert re.search(rf"^model +{2 * depth} layers, ", capsys.readouterr().err, re.M)
 
 
-def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, steady, tmp_path, capsys):
-    steady(step=10.0)
-    assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().err
-    assert said.index("too few to learn to translate") < said.index("the learning rate decays")
-    assert "or more would be enough" in said
-    assert "1s is enough for about 1 step only" in said
-    assert "1s was enough for" in said[said.index("the learning rate decays") :]
-
-
 def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, plan):
     flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
     made, preset = plan(*pairs, *flags, "--budget", "1s")[0], build_run_config("translation-tiny")
@@ -282,17 +272,8 @@ def test_bytes_have_no_merges_to_leave_out(pairs, plan):
 def test_a_text_that_takes_longer_to_prepare_than_there_is_time_is_refused_before(steady, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("All work and no play.\n" * 200_000)
     assert run(["train", str(tmp_path / "text.txt"), "--budget", "4s", "-o", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err.startswith(
-        "lm: 4s is too short: preparing 4.4 MB of text takes about 4.4 s; give 20s"
-    )
+    assert capsys.readouterr().err.startswith("lm: 4s is too short: preparing 4.4 MB of text takes about 4.4 s")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_budget_that_start_up_uses_up_names_the_time_needed(place, steady, tmp_path, capsys):
-    steady(startup=3.0, tick=0.0)
-    assert run(["train", str(place / "text.txt"), "--budget", "6s", "-o", str(tmp_path / "run"), "--dry-run"]) == 0
-    said = capsys.readouterr().err
-    assert "start-up took 3.0 s of 6s, so 3.0 s are left for training: give 20s or more (--budget)" in said
 
 
 def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
@@ -316,10 +297,8 @@ def test_a_budget_that_start_up_leaves_little_of_is_refused(place, steady, tmp_p
     steady(startup=startup, tick=tick)
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
     *_, said = capsys.readouterr().err.splitlines()
-    needed = "50s" if startup > 10 else "40s"
     assert re.fullmatch(
-        r"lm: 10s is too short: it counts from the start of the command, and start-up took [\d.]+ s; "
-        rf"give {needed} or more \(--budget\)",
+        r"lm: 10s is too short: it counts from the start of the command, and start-up took [\d.]+ s \(--budget\)",
         said,
     )
     assert not (tmp_path / "run").exists()

@@ -80,19 +80,17 @@ def suggest_budget(startup_seconds: float) -> str:
     return f"{seconds}s" if seconds <= _LONG_BUDGET else f"{math.ceil(seconds / 60)}m"
 
 
-def check_startup(budget: str | None, seconds: float, *, reason: str = "", advice: str = "") -> None:
+def check_startup(budget: str | None, seconds: float, *, reason: str = "") -> None:
     """Raise UsageError if start-up takes more than three quarters of a budget, which leaves too little for training.
 
     Args:
         budget: None if there is none.
         seconds: from the start of the command to the first step, as far as known.
         reason: what takes them [default: start-up].
-        advice: what else helps.
     """
     if budget is not None and seconds > _MAX_STARTUP * parse_duration(budget):
         reason = reason or f"it counts from the start of the command, and start-up took {seconds:.1f} s"
-        advice = f"give {suggest_budget(seconds)} or more{advice}"
-        raise UsageError(f"{budget} is too short: {reason}; {advice}", settings=("budget",))
+        raise UsageError(f"{budget} is too short: {reason}", settings=("budget",))
 
 
 class BudgetClock:

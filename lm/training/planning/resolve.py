@@ -67,7 +67,7 @@ _MIN_EVALUATIONS, _MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 4, 20, 4
 _MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _MIN_SENTENCES = 100
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
-NOVEL = 0.8
+_NOVEL = 0.8
 """Novelty (`compute_novelty`) from which a text counts as having few repeated patterns."""
 
 
@@ -113,26 +113,15 @@ class BudgetForecast:
 
     Attributes:
         epochs: passes over the data.
-        is_regularised: whether regularisation was chosen from these.
-        novelty: factor of the epochs for text with repeated patterns.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on held-out text; empty if not measured.
         tokens: training tokens; for pairs, target tokens.
-        r_drop: chosen weight of R-Drop, which takes two passes per batch.
-        evaluation_seconds: to evaluate and save.
-        evaluation_limit: seconds reserved for all evaluations.
         max_steps: number of steps beyond which a longer budget would only overfit; None without a limit.
     """
 
     steps: float
-    step_seconds: float
     epochs: float
-    is_regularised: bool
-    novelty: float
     ngram_bits: tuple[float, ...]
     tokens: float
-    r_drop: float
-    evaluation_seconds: float
-    evaluation_limit: float
     max_steps: int | None = None
 
 
@@ -343,11 +332,11 @@ def fit_to_speed(
     config, steps, max_steps = resolution.config, max(1.0, seconds_left / speed.step_seconds), None
     is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
     is_regularised = resolution.is_regularised and is_text
-    fraction, r_drop = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
+    fraction = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0
     if data.holds_pairs:
         epochs = steps / data.steps_per_epoch
         tokens = epochs * data.tokens
-        if is_regularised := resolution.is_regularised:
+        if resolution.is_regularised:
             chosen = choose_pair_regularisation(epochs, steps=steps, can_drop_merges=has_merges)
             resolution = resolution.choose("epochs in the budget", chosen)
     else:
@@ -363,7 +352,7 @@ def fit_to_speed(
             regularised = _choose_text_regularisation(
                 resolution, epochs, fraction, steps=steps, train_tokens=train_tokens
             )
-            resolution, r_drop = resolution.choose("epochs in the budget", regularised.settings()), regularised.r_drop
+            resolution = resolution.choose("epochs in the budget", regularised.settings())
             if regularised.batch_fraction < 1:
                 smaller = round(regularised.batch_fraction * (config.training.batch_tokens or 0))
                 resolution = resolution.choose("budget", {"training": {"batch_tokens": smaller}})
@@ -379,10 +368,7 @@ def fit_to_speed(
     )
     if is_regularised and not data.holds_pairs and data.validation_bytes:
         evaluated |= _choose_patience(steps, evaluate_every=evaluated["evaluate_every"])
-    forecast = BudgetForecast(
-        steps, speed.step_seconds, epochs, is_regularised, fraction, tuple(ngram_bits), tokens, r_drop,
-        evaluation_seconds=evaluation_seconds, evaluation_limit=limit, max_steps=max_steps,
-    )  # fmt: skip
+    forecast = BudgetForecast(steps, epochs, tuple(ngram_bits), tokens, max_steps)
     resolution = resolution.choose("time of an evaluation", {"training": evaluated})
     return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), forecast
 
@@ -405,7 +391,7 @@ def _choose_text_regularisation(
         parameters_per_token=total_parameters(config.model) / max(1, train_tokens),
         steps=steps,
         learning_rate=config.training.learning_rate,
-        can_use_r_drop=is_open and passes_differ and fraction >= NOVEL,
+        can_use_r_drop=is_open and passes_differ and fraction >= _NOVEL,
         can_shrink_batch=resolution.reasons.get("training.batch_tokens") == "budget",
     )
 

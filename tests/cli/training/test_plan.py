@@ -41,18 +41,8 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
 
 
 def forecast(**changes: Any) -> BudgetForecast:
-    """One that nothing is to be said about, of 12 seconds."""
-    usual = {"steps": 100, "step_seconds": 0.1, "epochs": 2.0, "is_regularised": False, "novelty": 1.0,
-             "ngram_bits": (), "tokens": 2e6, "r_drop": 0.0, "evaluation_seconds": 1.0,
-             "evaluation_limit": 1.0}  # fmt: skip
-    return BudgetForecast(**{**usual, **changes})
-
-
-def warnings(capsys: pytest.CaptureFixture[str], event: Planned) -> list[str]:
-    """What is said after the table."""
-    show_plan(event)
-    lines = capsys.readouterr().err.splitlines()
-    return [line for line in lines if line.startswith(("note ", "warning "))]
+    """That of 12 seconds."""
+    return BudgetForecast(**{"steps": 100, "epochs": 2.0, "ngram_bits": (), "tokens": 2e6, **changes})
 
 
 def under_budget(budget: str = "12s", *, max_steps: int | None = None, pairs: bool = False, **changes: Any) -> Planned:
@@ -62,39 +52,11 @@ def under_budget(budget: str = "12s", *, max_steps: int | None = None, pairs: bo
     return event
 
 
-@pytest.mark.parametrize(
-    ("event", "line"),
-    [
-        ({}, None),
-        ({"is_regularised": True, "novelty": 0.8}, None),
-        ({"is_regularised": True, "novelty": 0.5, "epochs": 0.9}, None),
-        ({"novelty": 0.5}, None),
-        ({"is_regularised": True, "novelty": 0.5, "epochs": 1.0},
-         "note    the text is repetitive, so regularisation is that of 0.5 epochs, not 1.0"),
-        ({"max_steps": 41}, None),
-        ({"max_steps": 40}, "note    more than 2 epochs would only memorise the text, so the run ends before 12s; more "
-                            "text would help"),
-        ({"budget": "11s"}, "warning start-up took 3.0 s of 11s, so 8.0 s are left for training: give 20s or more "
-                            "(--budget)"),
-        ({"budget": "2s"}, "warning start-up took 3.0 s of 2s, so 0.0 s are left for training: give 20s or more "
-                           "(--budget)"),
-        ({"tokens": 1.0}, None),
-        ({"pairs": True, "tokens": 200_000}, None),
-        ({"pairs": True, "tokens": 100_000}, "warning 100k tokens of targets are too few to learn to translate: 23.0 s "
-                                             "or more would be enough to begin with (--budget)"),
-        ({"steps": 49.4}, "warning 12s is enough for about 49 steps only: more time would teach more, or a smaller "
-                          "model or batch (--budget, --preset, --batch-size)"),
-        ({"evaluation_seconds": 1.1}, "warning one evaluation and checkpoint take 1.1 s, more than the 1.0 s of 12s "
-                                      "that are for them: hold out less (--validation), or give more time (--budget)"),
-    ],
-)  # fmt: skip
-def test_under_a_budget_it_is_said_what_the_time_is_too_short_or_too_long_for(event, line, capsys):
-    assert warnings(capsys, under_budget(**event)) == ([] if line is None else [line])
-
-
-def test_pairs_after_a_slow_start_need_time_for_both(capsys):
-    too_few, *_ = warnings(capsys, under_budget("4s", pairs=True, tokens=190_000))
-    assert ": 20.0 s or more would be enough to begin with" in too_few
+@pytest.mark.parametrize("event", [{}, {"budget": "2s", "steps": 1.0}, {"max_steps": 40}, {"pairs": True}])
+def test_nothing_is_said_after_the_table(event, capsys):
+    planned = under_budget(**event)
+    show_plan(planned)
+    assert len(capsys.readouterr().err.splitlines()) == 1 + len(list(plan_rows(planned)))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +73,7 @@ def test_pairs_after_a_slow_start_need_time_for_both(capsys):
 )  # fmt: skip
 def test_the_command_of_a_plan_names_its_files_and_runs(spec, words):
     event = planned({"preset": "default"}, {})
-    assert equivalent_command(event, spec) == f"lm train {words} --steps 40 --dtype float32 --threads 2"
+    assert equivalent_command(event, spec) == f"lm train {words}"
 
 
 def test_a_dry_run_under_a_budget_prints_memory_and_command(capsys):

@@ -75,43 +75,26 @@ def test_the_best_score_is_the_one_that_tells_most(summarised, settings, line):
     assert summarised(**settings)[1] == line
 
 
-@pytest.mark.parametrize(("last_loss", "warned"), [(1.1, False), (1.101, True), (None, False)])
-def test_a_loss_that_has_risen_by_a_tenth_has_a_page_that_helps(summarised, last_loss, warned):
-    lines = summarised(best_loss=1.0, best_step=50, last_loss=last_loss)
-    assert ("        what helps against a loss that rises: docs/troubleshooting.md" in lines) == warned
-
-
 def test_a_run_that_never_improved_says_so(summarised):
     text = "        no improvement: no later step was better than what training began with"
     assert text in summarised(best_loss=1.0, best_step=0)
     assert text not in summarised(**BEST)
 
 
-@pytest.mark.parametrize(
-    ("bits", "settings", "advice"),
-    [
-        (2.0, {}, None),
-        (2.01, {}, "train longer (lm train --resume runs/a --budget 10m), or on more text"),
-        (2.01, {"last_loss": 1.2}, "train on more text"),
-        (2.01, {"plan": {"on_plateau": True}}, "train on more text"),
-        (2.01, {"plan": {"max_steps": 100}}, "train on more text"),
-    ],
-)
-def test_a_model_below_an_n_gram_baseline_is_told_what_helps(summarised, bits, settings, advice):
-    lines = summarised(**BEST, bits=bits, ngram_bits=(3.0, 2.0, 2.5), **settings)
-    compared = [line for line in lines if "n-gram baseline" in line]
-    assert compared == (
-        [] if advice is None else [f"        2.01 bits/byte, and an n-gram baseline has 2.00: {advice}"]
-    )
+@pytest.mark.parametrize("bits", [1.5, 2.01])
+def test_the_score_of_an_n_gram_baseline_stands_beside_that_of_the_model(summarised, bits):
+    lines = summarised(**BEST, bits=bits, ngram_bits=(3.0, 2.0, 2.5))
+    assert lines[2:-3] == [f"        {bits:.2f} bits/byte; n-gram baseline 2.00"]
 
 
-@pytest.mark.parametrize(("correct", "warned"), [(60, False), (59, True)])
-def test_an_accuracy_is_clearly_better_than_the_majority_if_its_interval_is(summarised, correct, warned):
-    """The Wilson interval of 60 of 100 begins at 50.2%, of 59 at 49.2%."""
-    lines = summarised(**BEST, accuracy=correct / 100, labels={"a": 30, "b": 50, "c": 20})
-    advice = ("        not clearly better than always 'b', 50.0%: train longer (lm train --resume runs/a --budget 10m)"
-              ", or on more examples, or from a pre-trained run (--from RUN)")  # fmt: skip
-    assert (advice in lines) == warned
+@pytest.mark.parametrize(("accuracy", "labels"), [(0.59, {"a": 30, "b": 50, "c": 20}), (1.0, {"a": 4, "b": 4})])
+@pytest.mark.parametrize("settings", [{}, {"last_loss": 1.2}, {"plan": {"on_plateau": True}}])
+def test_the_accuracy_of_the_most_frequent_label_stands_beside_that_of_the_model(
+    summarised, accuracy, labels, settings
+):
+    lines = summarised(**BEST, accuracy=accuracy, labels=labels, **settings)
+    label, total = max(labels, key=labels.get), sum(labels.values())
+    assert lines[2:-3] == [f"        always {label!r} is right for 50.0% of the {total} held-out examples"]
 
 
 @pytest.mark.parametrize(
@@ -131,11 +114,3 @@ def test_an_accuracy_is_clearly_better_than_the_majority_if_its_interval_is(summ
 def test_the_next_commands_are_those_of_its_kind(summarised, settings, commands):
     first, *rest = commands
     assert summarised(**settings)[-len(commands) :] == [f"next    {first}", *(f"        {each}" for each in rest)]
-
-
-@pytest.mark.parametrize(("step", "warned"), [(49, True), (50, False)])
-def test_a_budget_that_was_enough_for_few_steps_only_is_told(summarised, step, warned):
-    budget = {"budget": "10s", "schedule": "wsd"}
-    lines = summarised(training=budget, step=step)
-    assert any(line.startswith("warning 10s was enough for 49 steps only") for line in lines) == warned
-    assert not any("warning" in line for line in summarised(step=step))

@@ -66,7 +66,7 @@ def test_what_is_learned_is_what_the_assistant_wrote_within_the_context(context)
 )  # fmt: skip
 def test_what_is_cut_or_left_out_is_warned_of(context, warnings):
     data = ConversationData(stored(MARKS), stored(MARKS[:1]), context=context, rows=3, seed=1)
-    advice = data.warnings(parameters=1, epochs=1.0, patience=None)
+    advice = data.warnings()
     assert [str(each) for each in advice] == warnings
     assert all(list(each.settings) == ["context_length"] for each in advice)
     assert data.labelled_prompts(["a"], 3) == []

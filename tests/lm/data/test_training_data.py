@@ -46,7 +46,7 @@ class CountData(TrainingData):
 def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs():
     data = CountData(10)
     assert (data.holds_pairs, data.tag, data.references(), data.references(3)) == (False, None, [], [])
-    assert data.warnings(parameters=10**9, epochs=1e9, patience=None) == []
+    assert data.warnings() == []
     before = data.batch(4).targets.tolist()
     data.set_total_steps(7)
     assert data.batch(4).targets.tolist() == before == [[4], [5]]

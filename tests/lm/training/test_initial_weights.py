@@ -96,7 +96,7 @@ def prepared(folder: Path, bytes_per_token: float) -> Path:
         (2.4, 4.0, "bpe", None),
         (2.39, 4.0, "bpe", "2.39 bytes/token on this text, and 4.00 on the text of "),
         (1.25, None, "bpe", None),
-        (1.24, None, "bpe", "1.24 bytes/token on this text: the tokenizer fits it badly"),
+        (1.24, None, "bpe", "1.24 bytes/token on this text"),
         (1.0, 4.0, "byte", None),
         (1.0, 4.0, "char", None),
     ],

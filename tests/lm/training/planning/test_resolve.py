@@ -187,11 +187,9 @@ def test_what_a_budget_is_enough_for(data, train_tokens, epochs, tokens):
     speed = TrainingSpeed(2.0, EvaluationCost(5.0, 0.0), Hardware("cpu", "float32", 1))
     open_ones = dataclasses.replace(resolution, is_regularised=False)
     chosen, measured, forecast = fit_to_speed(open_ones, speed, data, seconds_left=1000.0, train_tokens=train_tokens)
-    assert (forecast.steps, forecast.step_seconds, forecast.epochs, forecast.tokens) == (500, 2.0, epochs, tokens)
-    assert (forecast.novelty, forecast.r_drop, forecast.max_steps, forecast.ngram_bits) == (1.0, 0.0, None, ())
-    assert not forecast.is_regularised
-    assert forecast.evaluation_limit == evaluation_reserve(1000.0) == 100
-    assert forecast.evaluation_seconds == measured.evaluation_seconds > 5
+    assert (forecast.steps, forecast.epochs, forecast.tokens) == (500, epochs, tokens)
+    assert (forecast.max_steps, forecast.ngram_bits) == (None, ())
+    assert measured.evaluation_seconds > 5
     assert chosen.reasons["training.evaluate_every"] == "time of an evaluation"
     assert chosen.config.training.patience is None
     least = fit_to_speed(open_ones, speed, data, seconds_left=-1.0, train_tokens=train_tokens)[2]
