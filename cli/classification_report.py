@@ -67,7 +67,7 @@ def _print_confusions(scores: ClassificationScores) -> None:
 
 
 def warn(scores: ClassificationScores) -> None:
-    """Warn on stderr of unknown labels, and of accuracy at or below the majority baseline."""
+    """Warn on stderr of labels that are unknown, or never predicted."""
     warn_of_unknown_labels(scores.unknown)
     unpredicted = [
         label_scores.label
@@ -77,11 +77,6 @@ def warn(scores: ClassificationScores) -> None:
     if unpredicted:
         some = list_some([*map(repr, unpredicted)], limit=_SHOWN_UNKNOWN)
         print_labelled("warning", f"never predicted: {some}")
-    low, high = scores.interval
-    if low <= scores.majority_accuracy <= high:
-        print_labelled("note", "the accuracy does not differ clearly from the majority baseline")
-    elif high < scores.majority_accuracy:
-        print_labelled("warning", "the accuracy is below the majority baseline")
 
 
 def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:

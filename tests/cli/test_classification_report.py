@@ -70,21 +70,12 @@ def test_the_matrix_of_more_than_twelve_labels_is_a_list_of_the_twenty_most_freq
     assert [row.split()[-1] for row in confusions(22)[2:]] == [str(n) for n in range(21, 1, -1)]
 
 
-@pytest.mark.parametrize(
-    ("right", "line"),
-    [
-        (60, None),
-        (59, "note    the accuracy does not differ clearly from the majority baseline"),
-        (41, "note    the accuracy does not differ clearly from the majority baseline"),
-        (40, "warning the accuracy is below the majority baseline"),
-    ],
-)
-def test_what_always_the_most_frequent_label_would_do_better_is_said(capsys, right, line):
-    """Wilson's interval of 40% ends at 49.8%, of 41% at 50.8%; that of 59% begins at 49.2%, of 60% at 50.2%."""
+@pytest.mark.parametrize("right", [60, 41, 10])
+def test_an_accuracy_is_not_judged(capsys, right):
     expected = ["a", "b"] * 50
     predicted = [label if index < right else {"a": "b", "b": "a"}[label] for index, label in enumerate(expected)]
     classification_report.warn(ClassificationScores.from_predictions(expected, predicted))
-    assert capsys.readouterr().err.splitlines() == ([] if line is None else [line])
+    assert capsys.readouterr().err == ""
 
 
 def test_five_labels_of_each_warning_are_named(capsys):
