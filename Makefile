@@ -99,7 +99,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --editable .
 	touch $@
 
-# Without it the first commands would compile in the background; an unsupported platform decodes with PyTorch.
+# An unsupported platform decodes with PyTorch.
 $(VENV)/compiled: $(VENV)/installed
 	-$(BIN)/lm compile
 	touch $@

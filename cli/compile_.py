@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import shell_completion
-from lm.signals import default_signal_handling
+from cli.new_runs import compile_with_notes
 
 
 def compile_(
@@ -25,8 +25,8 @@ def compile_(
 
     The code is saved in the folder LM_CACHE, and every command that generates more than a few tokens loads it. It
     serves transformers with full or windowed attention in float32 and int8, and the int8 matmuls of all models.
-    Compiling takes about a minute. `make install` does it; otherwise `lm train`, `lm generate` and `lm translate`
-    compile in the background the first time, unless LM_BACKGROUND_COMPILE=0 is set.
+    Compiling takes about a minute. `make install` and `lm import` do it too, and `lm train` with a budget of two
+    minutes or more, in a process of low priority.
 
     With a RUN, its decoding speed and bits/byte are measured in each dtype, in about half a minute. The fastest is
     recorded in the checkpoint as what `--dtype auto` means on every machine, if its bits/byte are at most 0.1% above
@@ -37,23 +37,14 @@ def compile_(
       lm compile runs/novel
       lm generate runs/novel "It was" --dtype int8
     """
-    from cli.console.messages import print_note
-    from cli.console.numbers import format_duration
-    from lm.engine.compiled.build import compile_decode_step
-    from lm.files import check_cache
-    from lm.kernels.code_cache import is_complete, is_installed
+    from lm.kernels.code_cache import is_installed
     from lm.run_folder import find_checkpoint, verify_checkpoint
 
     checkpoint = None if run is None else find_checkpoint(run)
     if checkpoint is not None:
         verify_checkpoint(checkpoint, to_train=False)  # before anything is compiled
-    check_cache()
     if checkpoint is None or is_installed():
-        if is_installed() and not is_complete():
-            print_note("compiling the decode step for this CPU, which takes a minute or more")
-        with default_signal_handling():  # an exception would be lost where the compiler calls Python
-            seconds = compile_decode_step()
-        print_note(f"compiled the decode step in {format_duration(seconds)}")
+        compile_with_notes()
     if run is not None and checkpoint is not None:
         _choose_dtype(run, checkpoint)
 

@@ -12,7 +12,7 @@ from cli.console.numbers import format_count
 from cli.flags import shell_completion
 from cli.flags.ineffective_options import refuse_ineffective
 from cli.flags.options import build_invocation
-from cli.new_runs import record_decoding_dtype
+from cli.new_runs import compile_and_record_dtype
 from lm.errors import InputError, UsageError
 
 
@@ -64,7 +64,7 @@ def import_(
     if is_hub_name(folder):
         name = parse_hub_name(str(folder))
         if out is None:
-            run = import_from_hub(name, on_import=record_decoding_dtype)
+            run = import_from_hub(name, on_import=compile_and_record_dtype)
             size = format_count(count_parameters(find_checkpoint(run)))
             print_labelled(
                 "model", f"{size} parameters, context {load_config(find_checkpoint(run)).model.context_length:,}"
@@ -92,5 +92,5 @@ def import_(
     print_labelled(
         "model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}"
     )
-    record_decoding_dtype(out)
+    compile_and_record_dtype(out)
     print_labelled("wrote", str(imported.checkpoint))

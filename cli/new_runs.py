@@ -1,12 +1,17 @@
-"""Runs that a command has just trained or imported, or gets from the Hugging Face Hub."""
+"""What commands do beside their own work: import models of the Hugging Face Hub, compile, and measure dtypes."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
-from cli.console.messages import print_labelled
+from cli.console.messages import print_labelled, print_note
+from cli.console.numbers import format_duration
 from cli.flags.loading import import_torch
 from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.errors import InputError
 
 
 def resolve_hub_name(run: Path) -> Path:
@@ -16,7 +21,21 @@ def resolve_hub_name(run: Path) -> Path:
     import_torch()
     from lm.interop.hugging_face.hub import import_from_hub, parse_hub_name
 
-    return import_from_hub(parse_hub_name(str(run)), on_import=record_decoding_dtype)
+    return import_from_hub(parse_hub_name(str(run)), on_import=compile_and_record_dtype)
+
+
+def compile_and_record_dtype(run: Path) -> None:
+    """Compile what decodes an imported run, unless it is small, and record its fastest dtype."""
+    from lm.benchmark.dtypes import MIN_PARAMETERS
+    from lm.engine.selection import needs_compiling
+    from lm.hardware import select_device
+    from lm.run_folder import count_parameters, find_checkpoint, load_config
+
+    checkpoint, device = find_checkpoint(run), select_device(HardwareConfig())
+    if count_parameters(checkpoint) >= MIN_PARAMETERS and needs_compiling(load_config(checkpoint).model, device):
+        with suppress(InputError):  # the cache is not writable
+            compile_with_notes()
+    record_decoding_dtype(run)
 
 
 def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> None:
@@ -25,3 +44,28 @@ def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> 
 
     if (chosen := measure_and_record_dtype(run, hardware or HardwareConfig())) is not None:
         print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
+
+
+def compile_with_notes() -> None:
+    """Compile the decode step unless it is, and print how long that takes."""
+    from lm.engine.compiled.build import compile_decode_step
+    from lm.kernels.code_cache import is_complete, is_installed
+
+    if is_complete():
+        return print_note("the decode step is compiled already")
+    if is_installed():
+        print_note("compiling the decode step for this CPU, which takes a minute or more")
+    start = time.perf_counter()
+    compile_decode_step()
+    return print_note(f"compiled the decode step in {format_duration(time.perf_counter() - start)}")
+
+
+def suggest_compiling(config: ModelConfig, device: str) -> None:
+    """Print that `lm compile` makes a model faster: once for a version and processor, which have a folder."""
+    from lm.engine.selection import needs_compiling
+    from lm.kernels.code_cache import code_folder
+
+    if needs_compiling(config, device):
+        with suppress(InputError, OSError):  # it was printed before, or the cache is not writable
+            code_folder().mkdir(parents=True)
+            print_labelled("note", "this is faster after `lm compile`, which takes a minute or more, once")

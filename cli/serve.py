@@ -9,6 +9,7 @@ import typer
 
 from cli.flags import shell_completion
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import suggest_compiling
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
 from lm.errors import missing_packages
@@ -50,7 +51,6 @@ def serve(runs: _Runs, *, options: ParsedOptions) -> None:
     from cli.flags.loading import import_torch
 
     import_torch()
-    from cli.background_compilation import compiling_in_background
     from cli.console.messages import print_note
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
@@ -59,8 +59,8 @@ def serve(runs: _Runs, *, options: ParsedOptions) -> None:
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
-    with compiling_in_background(first, select_device(hardware), waits_at_end=False):
-        run_server(
-            named, config, hardware,
-            on_ready=lambda url, models: print_note(f"serving {', '.join(model.name for model in models)} on {url}"),
-        )  # fmt: skip
+    suggest_compiling(first, select_device(hardware))
+    run_server(
+        named, config, hardware,
+        on_ready=lambda url, models: print_note(f"serving {', '.join(model.name for model in models)} on {url}"),
+    )  # fmt: skip

@@ -26,7 +26,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in [name for name in os.environ if name.startswith("LM_")]:
     del os.environ[_name]
-os.environ["LM_BACKGROUND_COMPILE"] = "0"  # it would take most of the CPU time of the tests
 
 FOLDERS = {
     "LM_CACHE": "lm-cache", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data",
@@ -39,7 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give tests a home of their own, so that none reads or writes what belongs to the user.
 
     Each worker has one. The font list that matplotlib makes in seconds is kept from one run of the tests to the next.
+    The folder of compiled code is empty, but it is there: the suggestion to compile has been printed.
     """
+    from lm.kernels import code_cache
+
     home = tempfile.TemporaryDirectory(prefix="lm-tests-", ignore_cleanup_errors=True)
     patch = pytest.MonkeyPatch()
     for name in ("HOME", "USERPROFILE"):
@@ -47,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, folder in FOLDERS.items():
         patch.setenv(name, str(Path(home.name, folder)))
     patch.setenv("MPLCONFIGDIR", str(kept_folder(config, "matplotlib")))
+    if code_cache.is_installed():
+        code_cache.code_folder().mkdir(parents=True)
     config.add_cleanup(home.cleanup)
     config.add_cleanup(patch.undo)
 

@@ -39,8 +39,7 @@ Every option can be set by an environment variable: `LM_` and its name in capita
 and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the option. Values are validated like those of
 options. A switch takes yes or no, true or false, 1 or 0. A repeatable option gets one value. An empty variable is
 ignored. Settings without an option have a variable too, such as `LM_EXPERTS` for `model.experts`; `--set` and
-`--cache` of `lm generate` have none. Two variables are not options: `LM_CACHE` is the cache folder, and
-`LM_BACKGROUND_COMPILE=0` disables compilation in the background.
+`--cache` of `lm generate` have none. `LM_CACHE` is not an option, but the cache folder.
 
 Precedence, from highest to lowest: options, environment, `--config`, `--preset`. An option that has no effect in a
 command is an error. A variable, a setting in a file or one in a preset is ignored where it has no effect: for example,

@@ -22,7 +22,7 @@ def test_tests_do_not_see_the_users_home_cache_or_configuration():
     assert Path.home() != home_of_the_user()
     assert files.cache_root().is_relative_to(Path.home())
     assert all(Path(os.environ[name]).is_relative_to(Path.home()) for name in FOLDERS)
-    assert not code_cache.is_compiled()
+    assert not code_cache.is_complete()
 
 
 def test_neither_do_commands_that_tests_start():
@@ -33,7 +33,10 @@ def test_neither_do_commands_that_tests_start():
 @pytest.mark.slow
 def test_a_filled_cache_of_the_user_changes_nothing(tmp_path):
     """As after `lm compile`: the mark says that all was compiled."""
-    mark = "from lm.kernels import code_cache; code_cache.write_file_list(); print(code_cache.is_compiled())"
+    mark = (
+        "from lm.kernels import code_cache as c; c.code_folder().mkdir(parents=True); "
+        "(c.code_folder() / 'complete').touch(); print(c.is_complete())"
+    )
     environment = {**os.environ, "LM_CACHE": str(tmp_path)}
     filled = subprocess.run([sys.executable, "-c", mark], env=environment, capture_output=True, text=True, check=True)
     assert filled.stdout.strip() == "True"

@@ -12,7 +12,7 @@ import typer
 from cli.flags.usage import SET, Command, Parameter, parameter_name
 
 PREFIX = "LM_"
-_RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE", "LM_SERVE_TOKEN"})
+_RESERVED_VARIABLES = frozenset({"LM_CACHE", "LM_SERVE_TOKEN"})
 """Variables read elsewhere; so `--cache` has none."""
 _SIMILARITY = 0.85
 

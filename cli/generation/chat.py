@@ -8,7 +8,7 @@ import typer
 
 from cli.flags.loading import RunPath, import_torch, load_decoder
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_hub_name
+from cli.new_runs import resolve_hub_name, suggest_compiling
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 
@@ -42,7 +42,6 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     config = SamplingConfig(**options["sampling"])
     run = resolve_hub_name(run)
     import_torch()
-    from cli.background_compilation import compiling_in_background
     from cli.generation.chat_session import run_chat
     from lm.decoding.chat import Chat
     from lm.decoding.generator import Generator
@@ -51,5 +50,5 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     model, loaded = load_decoder(run, HardwareConfig(**options["hardware"]), instead="use lm translate")
     generator = Generator(model, loaded.tokenizer, config)
     messages = [] if system is None else [Message("system", system)]
-    with compiling_in_background(model.config, next(model.parameters()).device.type):
-        run_chat(Chat(generator, messages=messages), run=run, stats=stats)
+    suggest_compiling(model.config, next(model.parameters()).device.type)
+    run_chat(Chat(generator, messages=messages), run=run, stats=stats)

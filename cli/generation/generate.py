@@ -14,7 +14,7 @@ from cli.flags import shell_completion
 from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
 from cli.flags.options import ParsedOptions, with_options
-from cli.new_runs import resolve_hub_name
+from cli.new_runs import resolve_hub_name, suggest_compiling
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
@@ -152,7 +152,6 @@ def generate(
     text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
-    from cli.background_compilation import compiling_in_background
     from cli.generation.writers import write_hypotheses
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
@@ -169,22 +168,22 @@ def generate(
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
     echoed_prompt = text if echo or as_json else ""
-    with compiling_in_background(model.config, next(model.parameters()).device.type):
-        if interactive:
-            from cli.generation.interactive import run_interactive
+    suggest_compiling(model.config, next(model.parameters()).device.type)
+    if interactive:
+        from cli.generation.interactive import run_interactive
 
-            return run_interactive(generator, opening=text, stats=bool(stats))
-        if beam.beam is not None:
-            hypotheses = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
-            return write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
-        has_text = _sample(
-            generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=has_stats
+        return run_interactive(generator, opening=text, stats=bool(stats))
+    if beam.beam is not None:
+        hypotheses = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
+        return write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
+    has_text = _sample(
+        generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=has_stats
+    )
+    if not has_text and loaded.learned_conversations:
+        print_labelled(
+            "note", f"{run} was trained on conversations, and does not continue this text: lm chat {quote(run)}"
         )
-        if not has_text and loaded.learned_conversations:
-            print_labelled(
-                "note", f"{run} was trained on conversations, and does not continue this text: lm chat {quote(run)}"
-            )
-        return None
+    return None
 
 
 def _advise_prompt(loaded: LoadedModel) -> None:

@@ -14,12 +14,12 @@ from typing import IO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from cli.background_compilation import compiling_in_background
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress
 from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.writers import hypothesis_to_dict, sample_to_dict, write_completion, write_json
+from cli.new_runs import suggest_compiling
 from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
@@ -104,10 +104,10 @@ def generate_for_prompts(file: str, request: GenerationRequest, output_format: O
         print_note(f"{file}: no prompts, so nothing to do")
     seed = Sampler.from_config(request.sampling).seed  # a random one without a setting: all processes have the same
     request = dataclasses.replace(request, sampling=request.sampling.replace(seed=seed))
+    suggest_compiling(config.model, select_device(request.hardware))
     beginning = common_prefix([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(request.run) if output_format.as_json and request.alternatives else None
     with ExitStack() as stack:
-        stack.enter_context(compiling_in_background(config.model, select_device(request.hardware)))
         stream = None if output_format.out is None else stack.enter_context(atomic_write_text(output_format.out))
         results = stack.enter_context(_start_generation(request, beginning, prompts, processes=processes))
         try:

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import typer
 
-from cli.background_compilation import compiling_in_background
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note, quote
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
@@ -30,6 +29,8 @@ from lm.config.run_spec import RunSpec
 from lm.data.labels import count_labels
 from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
+from lm.engine.compiled.build import compiling_in_child
+from lm.engine.selection import needs_compiling
 from lm.hardware import measure_matmul_flops, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
@@ -41,8 +42,8 @@ from lm.training.training_corpus import TrainingCorpus
 
 E = TypeVar("E", Planned, Started)
 
-_LONG_SECONDS = 600.0
-"""Seconds of a budget from which the background compiler takes time from training."""
+_MIN_COMPILING_SECONDS = 120.0
+"""Seconds of a budget from which a child process compiles the decode step."""
 
 
 def run_training(
@@ -139,9 +140,10 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         seconds_left=None if run.clock is None else run.seconds_to_end,
         forecast=None if run.clock is None else run.forecast_steps,
     )
-    device, is_long_running = run.hardware.device, run.clock is not None and run.seconds_to_end() >= _LONG_SECONDS
+    is_long = run.clock is not None and run.seconds_to_end() >= _MIN_COMPILING_SECONDS
+    compiles = is_long and needs_compiling(run.config.model, run.hardware.device)
     with (
-        compiling_in_background(run.config.model, device, is_long_running=is_long_running, waits_at_end=False),
+        compiling_in_child() if compiles else nullcontext(),
         _fault_tolerant("TensorBoard", recording) as record,
         _fault_tolerant("the display", _opened_display(display)) as draw,
     ):

@@ -13,6 +13,7 @@ from cli.flags import shell_completion
 from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import suggest_compiling
 from lm.config.decoding import LENGTH_LIMITS, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
@@ -94,7 +95,6 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.output import AttentionMapWriter
-    from cli.background_compilation import compiling_in_background
     from cli.console.messages import print_note
     from cli.translation.line_io import (
         read_lines_with_heads,
@@ -113,9 +113,8 @@ def translate(
         else AttentionMapWriter(attention, AttentionConfig(**options["attention"]), prefix or "")
     )
     is_typed = not files and sys.stdin.isatty()
-    config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**options["hardware"]))
+    suggest_compiling(load_config(find_checkpoint(run)).model, select_device(HardwareConfig(**options["hardware"])))
     with (
-        compiling_in_background(config.model, device),
         open_translator([run, *(ensemble or ())], options, to=to, sample=sample, line_by_line=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):

@@ -41,7 +41,7 @@ _MAX_LOAD_DELAY = 1.0
 _PARTS = 6
 """The fraction of the seconds per workload in which a few calls must fit."""
 _BATCH_ROWS, _SAMPLE_WINDOW = 16, 256
-_MIN_PARAMETERS, _MIN_TRAINING_SECONDS = 1_000_000, 60.0
+MIN_PARAMETERS, _MIN_TRAINING_SECONDS = 1_000_000, 60.0
 """Of a run whose dtype is chosen without being asked: smaller models decode as fast in float32, and training that
 takes seconds should not be followed by measurements that take as long.
 """
@@ -158,9 +158,9 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
         last = load_state(find_checkpoint(run, which="last"))
         if last.training_seconds < _MIN_TRAINING_SECONDS:
             return None
-    if count_parameters(checkpoint) < _MIN_PARAMETERS:
+    if count_parameters(checkpoint) < MIN_PARAMETERS:
         return None
-    if device != "cpu" or not code_cache.is_ready("int8") or find_unsupported(described.model, COMPILED_SUPPORT):
+    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model, COMPILED_SUPPORT):
         return None
     try:
         measurements = compare_dtypes(checkpoint, config, BRIEF)
@@ -174,9 +174,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
 def _candidate_dtypes(device: str) -> list[str]:
     """Float32, and what may be faster; int8 only with compiled matmuls."""
     return [
-        dtype
-        for dtype in inference_dtypes(device)
-        if dtype != "int8" or (device == "cpu" and code_cache.is_ready("int8"))
+        dtype for dtype in inference_dtypes(device) if dtype != "int8" or (device == "cpu" and code_cache.is_complete())
     ]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from lm.engine.cuda_graph import RECORDERS, CudaGraphEngine
 from lm.engine.engine import DecoderModel, Engine, Layout
 from lm.engine.pytorch import TorchEngine
 from lm.kernels import code_cache
+from lm.kernels.torch_ops import initialise_numba
 from lm.model.transformer import DecoderOnly, EncoderDecoder, count_parameters
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
 """The same of recorded steps."""
 
 _DTYPES = (torch.float32, torch.int8)
+_LAYER_SECONDS, _BYTES_PER_SECOND, _LOADING_SECONDS = 2e-4, 1e10, 0.4
+"""On a Zen 3: of a layer's calls in a step of PyTorch, of reading weights, and of loading compiled code."""
 
 _compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
 
@@ -207,53 +209,38 @@ def _why_not_compiled(model: DecoderModel) -> str | None:
     return None
 
 
+def needs_compiling(config: ModelConfig, device: str) -> bool:
+    """Whether `lm compile` would make a model faster."""
+    can_compile = code_cache.is_installed() and not code_cache.is_complete()
+    return can_compile and device == "cpu" and find_unsupported(config, COMPILED_SUPPORT) is None
+
+
 def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     """Why compiled code is not loaded for a model on the CPU; None if it is."""
-    if not code_cache.is_compiled():
+    if not code_cache.is_complete():
         return "no code is compiled yet" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # int8 always uses compiled matmuls
     if tokens is not None and not is_loaded and not _is_worth_loading(model, tokens):
         return f"{tokens} tokens are generated before compiled code is loaded"
-    dtype = str(weights.dtype).removeprefix("torch.")
-    is_usable = code_cache.is_ready("int8" if dtype == "int8" else "float32")
-    return None if is_usable else "the compiled code is damaged, or for another dtype or processor"
+    return None
 
 
 def _is_worth_loading(model: DecoderModel, tokens: int) -> bool:
-    """Whether PyTorch needs longer for some tokens than loading takes; measured once, so that it stays reproducible.
-
-    Where nothing was measured it is: loading takes less than a second.
-    """
-    speed = code_cache.read_speed()
-    if speed is None:
-        return True
-    layers = model.config.n_layers * speed.layer
-    weights = torch.float32.itemsize * count_parameters(model) / speed.bytes_per_second
-    return tokens * (layers + weights) > speed.loading
+    """Whether PyTorch needs longer for some tokens than loading takes, at speeds that are the same everywhere."""
+    weights = torch.float32.itemsize * count_parameters(model) / _BYTES_PER_SECOND
+    return tokens * (model.config.n_layers * _LAYER_SECONDS + weights) > _LOADING_SECONDS
 
 
 def get_compiled_engine(model: DecoderModel) -> CompiledEngine:
     """Return the engine of a model, whose code is loaded the first time."""
     engine = _compiled.get(model)
     if engine is None or not engine.has_weights_of(model):
-        _load_compiled_code(model)
+        initialise_numba()
         from lm.engine.compiled.engine import CompiledEngine
 
         engine = _compiled[model] = CompiledEngine(model)
     return engine
-
-
-def _load_compiled_code(model: DecoderModel) -> None:
-    """Load the code for a model's dtype; the first process that does records how long it took."""
-    speed, is_loaded, start = code_cache.read_speed(), "numba" in sys.modules, time.process_time()
-    code_cache.initialise()
-    if speed is not None and not speed.loading and not is_loaded:
-        from lm.engine.compiled.build import load_decode_step
-
-        weights, _ = model.output_layer
-        load_decode_step(quantised=weights.dtype is torch.int8)
-        code_cache.write_speed(replace(speed, loading=time.process_time() - start))
 
 
 def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +13,8 @@ import torch
 from torch import Tensor
 
 from lm.kernels import code_cache
+
+_parallel = threading.Lock()
 
 
 class TopK(NamedTuple):
@@ -44,17 +50,16 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
     """
     if x.device.type != "cpu" or x.dtype is not torch.float32 or (torch.is_grad_enabled() and x.requires_grad):
         return None
-    if not code_cache.is_ready("int8"):
+    if not code_cache.is_complete():
         return None
-    code_cache.initialise()
+    initialise_numba()
     from lm.kernels import matmul
 
     rows = x.numel() // x.shape[-1]
     out = np.empty((rows, len(values)), np.float32)
     shift = np.empty(0, np.float32) if bias is None else bias.detach().numpy()
     inputs = x.detach().reshape(rows, -1).contiguous().numpy()
-    threads = code_cache.sync_threads()
-    with code_cache.exclusive(threads):
+    with numba_threads() as threads:
         matmul.matmul(values.numpy(), scales.numpy(), shift, inputs, out, False, threads)
     return torch.from_numpy(out).view(*x.shape[:-1], -1)
 
@@ -71,11 +76,37 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
         None for torch to compute it: on other devices, in other dtypes, or without compiled code.
     """
     known = all(tensor.device.type == "cpu" and tensor.dtype is torch.float32 for tensor in (logits, filtered))
-    if not known or not code_cache.is_ready():
+    if not known or not code_cache.is_complete():
         return None
-    code_cache.initialise()
+    initialise_numba()
     from lm.kernels import topk
 
     result = TopK.empty(len(logits), k)
     topk.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
     return result
+
+
+@cache
+def initialise_numba() -> None:
+    """Point numba to the folder of compiled code, and start its threads; call it before kernels are imported.
+
+    The threads may belong to the OpenMP that torch uses: starting them changes torch's number, which is restored.
+    """
+    import numba
+
+    numba.config.CACHE_DIR = str(code_cache.code_folder())
+    n_threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def numba_threads() -> Iterator[int]:
+    """Yield torch's number of threads, set for numba too; several to one caller at a time, as its own pool needs."""
+    import numba
+
+    n_threads = torch.get_num_threads()
+    with _parallel if n_threads > 1 else nullcontext():
+        if n_threads > 1:
+            numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+        yield n_threads

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lm.kernels import code_cache
+from lm.kernels.torch_ops import initialise_numba
 from lm.model.layers import _onednn_linear
 from lm.training.step_timing import time_interleaved
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="for each matmul")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    code_cache.initialise()
+    initialise_numba()
     for rows in arguments.rows:
         for outputs, inputs in SHAPES:
             found = ways(rows, outputs, inputs)

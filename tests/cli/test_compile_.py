@@ -1,35 +1,46 @@
-"""`lm compile` begins no long work that it could not keep, and ends at once when it is told to."""
+"""When the decode step is compiled, what is said about it, and how that ends when it is told to."""
 
+import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from cli.main import run
 from lm.engine.compiled import build
+from lm.interop.hugging_face.exporting import export_hugging_face
+from lm.kernels import code_cache
+from tests.cli.small_runs import make_run
 
+pytestmark = pytest.mark.skipif(not code_cache.is_installed(), reason="needs numba")
 ENDING = (signal.SIGINT, signal.SIGTERM)
+_STARTED = "compiling the decode step for this CPU, which takes a minute or more\n"
 
 
-@pytest.fixture
-def compiled(monkeypatch):
-    """What signals would do at each moment at which something is compiled."""
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch, tmp_path):
+    """What signals would do at each moment at which something is compiled; nothing is at first."""
     seen = []
-    monkeypatch.setattr(build, "compile_decode_step", lambda: seen.append([*map(signal.getsignal, ENDING)]) or 1.5)
-    return seen
-
-
-def test_signals_end_the_process_while_it_compiles(compiled, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "_call_everything", lambda: seen.append([*map(signal.getsignal, ENDING)]))
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    code_cache.is_complete.cache_clear()
+    yield seen
+    code_cache.is_complete.cache_clear()
+
+
+def test_signals_end_the_process_while_it_compiles(compiled, capsys):
     before = [*map(signal.getsignal, ENDING)]
     assert run(["compile"]) == 0
-    announced = "compiling the decode step for this CPU, which takes a minute or more\n"
-    assert capsys.readouterr().err == f"{announced}compiled the decode step in 1.5 s\n"
+    assert capsys.readouterr().err == f"{_STARTED}compiled the decode step in 0.0 s\n"
+    assert run(["compile"]) == 0
+    assert capsys.readouterr().err == "the decode step is compiled already\n"
     assert compiled == [[signal.SIG_DFL, signal.SIG_DFL]]
     assert [*map(signal.getsignal, ENDING)] == before
 
 
-def test_a_signal_that_is_ignored_stays_so(compiled, tmp_path, monkeypatch):
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+def test_a_signal_that_is_ignored_stays_so(compiled):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert run(["compile"]) == 0
@@ -44,3 +55,71 @@ def test_nothing_is_compiled_that_cannot_be_kept(compiled, tmp_path, monkeypatch
     assert run(["compile"]) == 1
     assert "file: is a file, not a folder; choose another place (LM_CACHE)" in capsys.readouterr().err
     assert not compiled
+
+
+@pytest.mark.parametrize("d_model", [32, 256])
+def test_import_compiles_what_a_model_of_some_size_needs(compiled, tmp_path, capsys, d_model):
+    folder = make_run(tmp_path / "run", d_model=d_model)
+    export_hugging_face(folder, tmp_path / "theirs")
+    assert run(["import", str(tmp_path / "theirs"), "-o", str(tmp_path / "back")]) == 0
+    assert len(compiled) == (d_model > 32)
+    assert (_STARTED in capsys.readouterr().err) == (d_model > 32)
+
+
+def test_generation_says_once_that_compiling_helps_and_compiles_nothing(compiled, tmp_path, capsys):
+    folder = make_run(tmp_path / "run")
+    command = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "5"]
+    outputs = []
+    for _ in range(2):
+        assert run(command) == 0
+        outputs.append(capsys.readouterr())
+    assert [output.err.count("lm compile") for output in outputs] == [1, 0]
+    assert outputs[0].err.count("\n") == 1
+    assert outputs[0].out == outputs[1].out
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("fields", "cache", "is_compiled"),
+    [({"objective": "masked"}, "cache", False), ({}, "file/cache", False), ({}, "cache", True)],
+    ids=["unsupported", "not writable", "compiled"],
+)
+def test_nothing_is_said_where_compiling_would_not_help(tmp_path, monkeypatch, capsys, fields, cache, is_compiled):
+    from cli.new_runs import suggest_compiling
+    from lm.config.model import ModelConfig
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / cache))
+    if is_compiled:
+        build.compile_decode_step()
+    suggest_compiling(ModelConfig(vocab_size=8, **fields), "cpu")
+    suggest_compiling(ModelConfig(vocab_size=8), "cuda")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_child_process_ends_with_its_context():
+    with build.compiling_in_child() as child:
+        assert child.poll() is None
+    assert child.poll() is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
+def test_a_killed_command_leaves_no_child():
+    code = (
+        "import time; from lm.engine.compiled import build\n"
+        "with build.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        time.sleep(1)  # Python has started
+        parent.kill()
+    for _ in range(600):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(pid, 9)
+    raise AssertionError("the child outlives its command")

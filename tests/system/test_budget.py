@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import pytest
 
@@ -15,6 +16,7 @@ from cli.main import run
 from cli.training import running
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
+from lm.kernels import code_cache
 from lm.training.trainer import Planned, Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.forked import Forked
@@ -68,6 +70,16 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) <= made["plan"]["steps"]
     assert any("validation_loss" in line for line in lines)
+
+
+@pytest.mark.skipif(not code_cache.is_installed(), reason="needs numba")
+@pytest.mark.parametrize(("least", "children"), [(120.0, 0), (0.0, 1)])
+def test_a_training_of_some_length_compiles_in_a_child_process(place, steady, tmp_path, monkeypatch, least, children):
+    started = []
+    monkeypatch.setattr(running, "compiling_in_child", lambda: nullcontext(started.append(1)))
+    monkeypatch.setattr(running, "_MIN_COMPILING_SECONDS", least)
+    assert run(["train", str(place / "text.txt"), "--budget", "2s", *SMALL, "-o", str(tmp_path / "run")]) == 0
+    assert len(started) == children
 
 
 @pytest.mark.slow

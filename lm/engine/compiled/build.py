@@ -1,92 +1,103 @@
-"""Compiles the decode step and saves it, once per machine."""
+"""Compiles the decode step and saves it, once per machine and version."""
 
 from __future__ import annotations
 
-import statistics
+import os
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+import numpy as np
 import torch
 
+from lm import files
 from lm.config.model import ModelConfig
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT
 from lm.engine.pytorch import TorchEngine
 from lm.errors import InputError
-from lm.hardware import cpu_seconds, single_threaded
 from lm.kernels import code_cache
-from lm.kernels.code_cache import MachineSpeed
-from lm.kernels.torch_ops import top_k
+from lm.kernels.torch_ops import TopK, initialise_numba
+from lm.locks import LockFile
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
+from lm.processes import end_with_parent, python_command
+from lm.signals import default_signal_handling
 
-_TIMED, _STEPS = ModelConfig(vocab_size=8, context_length=64, d_model=64, n_layers=8, n_heads=2), 8
-"""A model whose decode steps take PyTorch as long as its calls, and the number of steps between two readings."""
-_TIMED_MATRIX, _TRIALS = 4096, 5
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """The compiled code doesn't depend on the model's shape."""
+_RETRY_SECONDS = 0.1
+_NICENESS = 10
+"""Of the child process: a tenth of a core that training keeps busy."""
 
 
-def compile_decode_step(*, waits: bool = True) -> float:
-    """Compile the decode step for all weight dtypes, or load it; return the seconds that took.
-
-    Args:
-        waits: wait for another process that compiles.
+def compile_decode_step() -> None:
+    """Compile everything, or wait for another process that does; signals end this process meanwhile.
 
     Raises:
-        BlockingIOError: another process compiles, unless `waits`.
         InputError: numba is missing or disabled, or the cache is not writable.
     """
-    if code_cache.is_disabled():
-        raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
+    if code_cache.is_complete():
+        return
     if not code_cache.is_installed():
-        raise InputError("compiling needs numba, which is not installed: pip install numba")
-    start = time.perf_counter()
-    with code_cache.compile_lock(waits=waits):
-        _compile_all()
-    return time.perf_counter() - start
+        raise InputError("compiling needs numba: pip install numba, and unset NUMBA_DISABLE_JIT")
+    files.check_cache()
+    folder = code_cache.code_folder()
+    lock = LockFile(folder / "lock")
+    with files.with_path_in_errors(folder), default_signal_handling():  # Python's handlers would not run in LLVM
+        while True:
+            with suppress(BlockingIOError):
+                lock.acquire()
+                break
+            time.sleep(_RETRY_SECONDS)
+        code_cache.is_complete.cache_clear()
+        if not code_cache.is_complete():
+            _call_everything()
+            (folder / "complete").touch()
+    code_cache.is_complete.cache_clear()
+    lock.release()
 
 
-def load_decode_step(*, quantised: bool = False) -> DecoderOnly:
-    """Compile or load the decode step for a dtype; return a model that it was called for."""
-    code_cache.initialise()
+def _call_everything() -> None:
+    """Call each compiled function with all types of arguments that it is called with."""
+    initialise_numba()
     from lm.engine.compiled.engine import CompiledEngine
+    from lm.kernels import matmul, topk
 
-    model = DecoderOnly(_SMALL).eval().requires_grad_(False)
-    if quantised:
-        quantise(model)
-    engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
-    with torch.inference_mode():
-        cache = engine.new_cache("sequence")
-        cache.add(1)
-        engine.forward(token, [0], [0], cache, NO_OUTPUT)
-        CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
-    return model
-
-
-def measure_machine_speed() -> MachineSpeed:
-    """Measure the speed of this machine, in CPU time with one thread, as other processes may be running."""
-    with single_threaded(), torch.inference_mode():
-        model, token = DecoderOnly(_TIMED).eval(), torch.zeros(1, 1, dtype=torch.long)
+    token, one = torch.zeros(1, 1, dtype=torch.long), np.ones((1, 1), np.float32)
+    topk.top_k(one, one, *(tensor.numpy() for tensor in TopK.empty(1, 1)))
+    matmul.matmul(one.astype(np.int8), one[0], one[0], one, one.copy(), False, 1)
+    for is_quantised in (False, True):
+        model = DecoderOnly(_SMALL).eval().requires_grad_(False)
+        if is_quantised:
+            quantise(model)
         engine = TorchEngine(model)
-        cache = engine.new_cache("sequence")
-        cache.add(1)
-        engine.forward(token, [0], [0], cache, NO_OUTPUT)
-
-        def step() -> None:
-            for _ in range(_STEPS):
-                engine.forward(token, [0], [cache.lengths[0]], cache, LAST_LOGITS)
-
-        matrix, vector = torch.ones(_TIMED_MATRIX, _TIMED_MATRIX), torch.ones(_TIMED_MATRIX)
-        layer = statistics.median(cpu_seconds(step) for _ in range(_TRIALS)) / _STEPS / _TIMED.n_layers
-        reading = statistics.median(cpu_seconds(lambda: matrix @ vector) for _ in range(_TRIALS))
-    return MachineSpeed(layer, matrix.nbytes / reading)
-
-
-def _compile_all() -> None:
-    for dtype in code_cache.DTYPES:
-        model, token = load_decode_step(quantised=dtype == "int8"), torch.zeros(1, 1, dtype=torch.long)
         with torch.inference_mode():
-            logits = model.logits(model.hidden(token))[0]  # with int8, its matmuls alone
-            top_k(logits, logits, 1)
-        if dtype == "float32" and code_cache.is_saving():  # what most models need can be used
-            code_cache.write_speed(measure_machine_speed())
-            code_cache.write_file_list(("float32",))
+            cache = engine.new_cache("sequence")
+            cache.add(1)
+            engine.forward(token, [0], [0], cache, NO_OUTPUT)
+            CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
+
+
+@contextmanager
+def compiling_in_child() -> Iterator[subprocess.Popen[bytes]]:
+    """Compile in a child process of low priority, which ends with the context or this process.
+
+    What it has compiled until then is saved.
+    """
+    command = python_command("from lm.engine.compiled.build import run_child; run_child()")
+    no_output = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=no_output, stderr=no_output) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+            code_cache.is_complete.cache_clear()
+
+
+def run_child() -> None:
+    """Compile at a low priority, until standard input closes."""
+    end_with_parent()
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(_NICENESS)
+    compile_decode_step()

@@ -23,8 +23,7 @@ from lm.engine.compiled.decode_step import (
 )
 from lm.engine.engine import CompiledStepInputs, DecoderModel, EngineOutput, KVCache, OutputSpec
 from lm.errors import UsageError
-from lm.kernels import code_cache
-from lm.kernels.torch_ops import TopK
+from lm.kernels.torch_ops import TopK, numba_threads
 from lm.kernels.vector_ops import ACTIVATIONS
 from lm.model.kv_cache import LayerKVCache
 from lm.model.positions import ALiBi, RotaryPositions, T5Bias
@@ -113,8 +112,7 @@ class CompiledEngine:
         slots = tables.identity_slots[:, : step_inputs.end] if step_inputs.slots is None else step_inputs.slots
         lengths = step_inputs.positions[:0] if step_inputs.lengths is None else step_inputs.lengths
         batch = (step_inputs.tokens, step_inputs.rows, step_inputs.positions, slots, lengths)
-        threads = code_cache.sync_threads()
-        with code_cache.exclusive(threads):
+        with numba_threads() as threads:
             unknown = decode_step(
                 StepArrays(*(tensor.contiguous().numpy() for tensor in batch)), self._layers,
                 _cache_addresses(step_inputs.layers), _cache_addresses(step_inputs.cross_layers), tables.addresses,

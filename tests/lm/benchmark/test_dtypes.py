@@ -104,8 +104,8 @@ def test_what_gains_little_is_not_measured(shape, plan, tmp_path, pytestconfig):
 
 def test_without_compiled_code_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    code_cache.clear_cached_state()
+    code_cache.is_complete.cache_clear()
     run = make_run(tmp_path / "run", **_WIDE)
     assert measure_and_record_dtype(run, CPU) is None
     assert not read_recorded_dtypes(find_checkpoint(run))
-    code_cache.clear_cached_state()
+    code_cache.is_complete.cache_clear()

@@ -35,14 +35,14 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
         with monkeypatch.context() as patch:
             if not is_compiled:
                 patch.setenv("LM_CACHE", str(tmp_path / "empty"))
-            code_cache.clear_cached_state()
-            assert code_cache.is_compiled() == is_compiled
+            code_cache.is_complete.cache_clear()
+            assert code_cache.is_complete() == is_compiled
             assert run([*arguments, "--json", *_HARDWARE]) == 0
         captured = capsys.readouterr()
         if "--stats" in arguments:
             assert ("compiled engine" in captured.err) == is_compiled
         results.append([json.loads(line) for line in captured.out.splitlines()])
-    code_cache.clear_cached_state()
+    code_cache.is_complete.cache_clear()
     return results[0], results[1]
 
 

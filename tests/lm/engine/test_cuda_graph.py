@@ -90,7 +90,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(cuda_graph, "_MIN_BUFFER_LENGTH", 8)
     monkeypatch.setattr(attention, "_MIN_SOFTMAX_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
     monkeypatch.setattr(selection, "RECORDERS", cuda_graph.RECORDERS)
-    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_complete", lambda: False)
 
 
 def drawn(seed: int) -> ModelConfig:

@@ -20,7 +20,6 @@ from lm.engine.selection import (
     plan_engines,
 )
 from lm.kernels import code_cache
-from lm.kernels.code_cache import MachineSpeed
 from lm.model.transformer import EncoderOnly, build_model
 
 ENGINES = {"compiled": COMPILED_SUPPORT, "cuda-graph": CUDA_GRAPH_SUPPORT}
@@ -41,8 +40,7 @@ def small(config: ModelConfig) -> ModelConfig:
 @pytest.fixture
 def with_compiled_code(monkeypatch):
     """As if everything had been compiled."""
-    for name in ("is_compiled", "is_ready"):
-        monkeypatch.setattr(code_cache, name, lambda *_: True)
+    monkeypatch.setattr(code_cache, "is_complete", lambda: True)
     monkeypatch.setattr(selection, "get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
 
 
@@ -71,18 +69,7 @@ def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_comp
         assert str(plan) == f"float32, {reason if setting is None else f'PyTorch (no compiled code for {setting})'}"
 
 
-@pytest.mark.parametrize(
-    ("speed", "name"), [(None, "compiled"), ((1.0, 1e9, 0.1), "compiled"), ((1e-6, 1e12, 9.0), "PyTorch")]
-)
-def test_whether_code_is_loaded_follows_from_the_recorded_speed_alone(with_compiled_code, monkeypatch, speed, name):
-    model = build_model(ModelConfig(vocab_size=64, d_model=16, n_heads=2)).eval().requires_grad_(False)
-    monkeypatch.setattr(code_cache, "read_speed", lambda: None if speed is None else MachineSpeed(*speed))
-    monkeypatch.setattr(selection, "sys", SimpleNamespace(modules={}))
-    assert plan_engines(model, tokens=100).engine("step", 1).name == name
-
-
 def test_a_few_tokens_do_not_load_compiled_code_unless_it_is_loaded(with_compiled_code, monkeypatch):
-    monkeypatch.setattr(code_cache, "read_speed", lambda: MachineSpeed(2e-4, 1e10, 0.4))
     model = build_model(ModelConfig(vocab_size=64, d_model=16, n_heads=2)).eval().requires_grad_(False)
     cases = [(None, False, "compiled"), (10, False, "PyTorch"), (10, True, "compiled"), (10_000, False, "compiled")]
     for tokens, is_loaded, name in cases:

@@ -11,8 +11,8 @@ pytest.importorskip("numba")
 
 @pytest.fixture
 def ready(monkeypatch, pytestconfig):
-    monkeypatch.setattr(code_cache, "is_ready", lambda _dtype: True)
-    with kept_code(pytestconfig):
+    with kept_code(pytestconfig), monkeypatch.context() as patch:
+        patch.setattr(code_cache, "is_complete", lambda: True)
         yield
 
 
@@ -42,5 +42,5 @@ def test_unsupported_tensors_are_left_to_torch(ready):
 
 
 def test_without_compiled_code_all_is_left_to_torch(monkeypatch):
-    monkeypatch.setattr(code_cache, "is_ready", lambda _dtype: False)
+    monkeypatch.setattr(code_cache, "is_complete", lambda: False)
     assert torch_ops.int8_matmul(*drawn()) is None
