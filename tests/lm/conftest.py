@@ -13,9 +13,9 @@ from tests.lm.tokenizers_elsewhere import MADE, backend
 
 def pytest_configure(config: pytest.Config) -> None:
     """The compiler, which asks for this when it is imported, keeps code where other tests find it, and the next run."""
-    with kept_code(config):
-        if code_cache.is_installed():
-            os.environ["NUMBA_CACHE_DIR"] = str(code_cache.code_folder())
+    if code_cache.is_installed():
+        with kept_code(config) as folder:
+            os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
 class DiskJournal:

@@ -418,6 +418,36 @@ def test_threads_may_generate_concurrently_with_numbas_own_pool():
     assert told.stdout.strip() == "workqueue 30 True True", told.stderr
 
 
+IN_ANOTHER_PROCESS = """
+import torch
+from lm.config.model import ModelConfig
+from lm.engine.engine import OutputSpec
+from lm.kernels.torch_ops import int8_matmul, top_k
+from lm.model.layers import quantise
+from lm.model.transformer import build_model
+from tests.lm.decoding.session_driver import SessionDriver
+for bias in (False, True):
+    model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1, bias=bias), seed=1).eval()
+    for _ in range(2):
+        steps = SessionDriver(model.requires_grad_(False))
+        for tokens in range(1, 4):
+            steps.feed(torch.ones(3, tokens, dtype=torch.long))
+        best = steps.session.extend(torch.ones(3, 1, dtype=torch.long), OutputSpec(top_k=3)).top_k
+        quantise(model)
+    assert top_k(torch.rand(3, 9), torch.rand(3, 9), 2) is not None
+from lm.engine.compiled.decode_step import decode_step
+from lm.kernels.matmul import matmul
+from lm.kernels.topk import top_k
+print([(bool(each.stats.cache_hits), bool(each.stats.cache_misses)) for each in (decode_step, matmul, top_k)])
+"""
+
+
+@pytest.mark.medium
+def test_all_that_is_called_was_compiled():
+    told = run_python(IN_ANOTHER_PROCESS, {**os.environ})
+    assert told.stdout.strip() == f"{[(True, False)] * 3}", told.stderr
+
+
 def run_python(program: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
