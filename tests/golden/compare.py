@@ -125,7 +125,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
 )
 """Values that are not compared: a pattern of CASE/NAME, and why they may differ."""
 
-_ENVIRONMENT = {
+_ENVIRONMENT = {"LM_BACKGROUND_COMPILE": "0",
     "COLUMNS": "100", "TERM": "dumb", "HF_HUB_OFFLINE": "1", "LM_SEED": "7", "PYTHONDONTWRITEBYTECODE": "",
     "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
