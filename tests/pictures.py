@@ -97,7 +97,6 @@ class _Terminal:
         ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLORTERM")}
         environment |= {"TERM": "xterm-256color", "LM_CACHE": "cache", "PYTHONPATH": str(ROOT)}
-        environment["LM_BACKGROUND_COMPILE"] = "0"
         command = [sys.executable, "-m", "cli.main", *arguments]
         written = b""
         with subprocess.Popen(
