@@ -23,7 +23,7 @@ from lm.run_folder import RUNS, is_run
 from lm.training import run_summaries
 from lm.training.run_summaries import MetricCurve, RunSummary
 
-_NLL, _LOSS = "nll", "loss"
+_NLL = "nll"
 
 _What = Annotated[
     str,
@@ -148,9 +148,6 @@ def _choose_curves(runs: Sequence[Path], metric: str) -> dict[str, MetricCurve]:
 
 def _read_curve(run: Path, metric: str) -> MetricCurve:
     curves = run_summaries.load_curves(run)
-    if metric == _NLL and _NLL not in curves and _LOSS in curves:
-        print_note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
-        return curves[_LOSS]
     if metric not in curves:
         raise UsageError(f"{run}: no {metric!r}{did_you_mean(metric, curves)}; there is {', '.join(curves)} (--what)")
     return curves[metric]

@@ -74,9 +74,6 @@ _INITIAL_FILES = {
 }
 
 
-_EARLIER_STATE_NAMES = {"seconds": "training_seconds", "elapsed": "budget_seconds_used"}
-
-
 @dataclass(frozen=True)
 class TrainingState:
     """Progress of a run; saved as `state.json` of a checkpoint.
@@ -395,7 +392,7 @@ def _is_unsaved_run(folder: Path) -> bool:
 
 
 def load_config(folder: Path) -> RunConfig:
-    """Load the config of a run or checkpoint; InputError if it is missing, damaged or of a newer format."""
+    """Load the config of a run or checkpoint; InputError if it is missing, damaged or of another format."""
     path = folder / CONFIG
     with _as_input_error():
         return RunConfig.from_dict(files.read_json(path), where=str(path))
@@ -405,9 +402,7 @@ def load_state(checkpoint: Path) -> TrainingState:
     """Load the progress of a checkpoint; InputError if it is missing or damaged."""
     path = checkpoint / STATE
     with _as_input_error():
-        state = options.build_config(
-            TrainingState, files.read_json(path), where=str(path), earlier_names=_EARLIER_STATE_NAMES
-        )
+        state = options.build_config(TrainingState, files.read_json(path), where=str(path))
     for name, value in vars(state).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")

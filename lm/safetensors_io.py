@@ -21,10 +21,6 @@ FLOAT_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16
 _DTYPES = FLOAT_DTYPES | {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-FORMER_TENSORS = {
-    "value_shares": "value_scalars", "stream_shares": "residual_scalars", "embedding_shares": "embedding_scalars",
-}  # fmt: skip
-"""Tensors that earlier versions saved under another name."""
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
@@ -45,11 +41,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     entries = read_tensor_header(path)
     with path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return {_current_name(name): _map_tensor(entry, mapping) for name, entry in entries.items()}
-
-
-def _current_name(name: str) -> str:
-    return ".".join(FORMER_TENSORS.get(part, part) for part in name.split("."))
+    return {name: _map_tensor(entry, mapping) for name, entry in entries.items()}
 
 
 def _map_tensor(entry: TensorEntry, mapping: mmap.mmap) -> Tensor:

@@ -59,11 +59,6 @@ class Setting(NamedTuple):
         return f"{self.section}.{self.option.name}"
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Return its key and its aliases."""
-        return tuple(f"{self.section}.{name}" for name in (self.option.name, *self.option.alias_keys))
-
-    @property
     def group(self) -> str:
         """Return the title of its group of help."""
         return self.option.group or _TITLES.get(self.section, self.section.capitalize())

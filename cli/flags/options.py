@@ -149,7 +149,6 @@ def _build_parameter(setting: Setting) -> Parameter:
     declaration = typer.Option(
         None,
         f"{option.flag}/{spell_no(option.flag)}" if option.kind is bool else option.flag,
-        *option.aliases,
         help=setting.describe(),
         metavar=None if option.kind is bool else option.unit,
         rich_help_panel=setting.group,
@@ -175,12 +174,7 @@ class OptionGroupsCommand(TyperCommand):
         self.groups: Sequence[str] = getattr(callback, "groups", ())
         parameters = [*params, *map(_build_parameter, self.settings)]
         if self.has_advanced_settings:
-            by_key = {
-                key: parameter
-                for parameter in parameters
-                if hasattr(parameter, "setting")
-                for key in parameter.setting.keys
-            }
+            by_key = {parameter.setting.key: parameter for parameter in parameters if hasattr(parameter, "setting")}
             parameters.append(SetOption(by_key, shell_completion.complete_settings(self.settings)))
         parameters += help_options(self)
         super().__init__(*args, callback=callback, params=parameters, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -63,14 +62,12 @@ class DataConfig(CheckedConfig):
     text_column: str | None = option(
         None,
         "Text column: name or number.",
-        aliases=("--field",),
         unit="COLUMN",
         default_text="text, or the run's",
     )
     label_column: str | None = option(
         None,
         "Label column.",
-        aliases=("--label-field",),
         unit="COLUMN",
         default_text="label, or the run's",
     )
@@ -89,13 +86,6 @@ class DataConfig(CheckedConfig):
         return replace(self, **{"supervised": False, **named, **values})
 
 
-def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return data settings of versions that kept line ends and always named the field."""
-    if "keep_line_ends" in values:
-        return dict(values)
-    return {**values, "keep_line_ends": True, "field": None if values.get("field") == "text" else values.get("field")}
-
-
 @dataclass(frozen=True)
 class ParallelTextConfig(CheckedConfig):
     """How pairs of sentences, a source and its translation, become tokens."""
@@ -103,8 +93,8 @@ class ParallelTextConfig(CheckedConfig):
     bidirectional: bool = option(False, "Train both directions in one model.")
     source_language: str | None = option(None, "Source language.", unit="CODE", default_text="suffix, as in train.en")
     target_language: str | None = option(None, "Target language.", unit="CODE", default_text="suffix, as in train.de")
-    source_column: str = option("source", "Source column.", aliases=("--source-field",), unit="COLUMN")
-    target_column: str = option("target", "Target column.", aliases=("--target-field",), unit="COLUMN")
+    source_column: str = option("source", "Source column.", unit="COLUMN")
+    target_column: str = option("target", "Target column.", unit="COLUMN")
     separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
     max_length: int = option(256, "Drop longer sentence pairs.", minimum=1, unit="TOKENS")
     max_ratio: float = option(

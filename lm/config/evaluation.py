@@ -20,7 +20,7 @@ class PerplexityConfig(CheckedConfig):
         None, "Tokens scored per window; fewer see more context.", minimum=1, unit="TOKENS", default_text="context / 2"
     )
     batch_size: int = option(16, "Windows per batch.", minimum=1)
-    score_every: int = option(1, "Masked models: score every Nth token, an estimate.", minimum=1, aliases=("--every",))
+    score_every: int = option(1, "Masked models: score every Nth token, an estimate.", minimum=1)
 
 
 @dataclass(frozen=True)

@@ -345,12 +345,7 @@ def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
 
 def _group_by_section(values: dict[str, Any]) -> Settings:
     """Group option values by section and field; UsageError for unknown options or invalid values."""
-    known = {
-        setting: (section, option)
-        for section, kind in SECTIONS.items()
-        for option in list_options(kind)
-        for setting in (option.setting, *option.alias_keys)
-    }
+    known = {option.setting: (section, option) for section, kind in SECTIONS.items() for option in list_options(kind)}
     settings: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name not in known:

@@ -131,7 +131,6 @@ class ModelFields(CheckedConfig):
         "RoPE: rotated fraction of a head.",
         minimum=0,
         maximum=1,
-        aliases=("--rotary-share",),
         unit="FRACTION",
         advanced=True,
     )

@@ -26,7 +26,6 @@ class Option:
         kind: the plain type: int, float, str, bool, or tuple for several strings.
         choices: the values allowed, if only some are.
         optional: whether None is allowed; of a field whose type says nothing of it, a config puts a value in its place.
-        aliases: other names of the flag, and with underscores of the key: that of an earlier version.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
         unit: the placeholder of the value in help, such as TOKENS.
         default_text: what None or zero means, for help.
@@ -45,7 +44,6 @@ class Option:
     maximum: float | None
     flag: str
     may_name_files: bool = False
-    aliases: tuple[str, ...] = ()
     unit: str = ""
     default_text: str | None = None
     group: str | None = None
@@ -55,11 +53,6 @@ class Option:
     def setting(self) -> str:
         """Return its Python keyword: the flag without dashes, which is unique across sections."""
         return self.flag.removeprefix("--").replace("-", "_")
-
-    @property
-    def alias_keys(self) -> tuple[str, ...]:
-        """Return the aliases as keys of files and keywords of Python."""
-        return tuple(alias.removeprefix("--").replace("-", "_") for alias in self.aliases)
 
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
         """Raise UsageError, naming the option, unless `value` is valid."""
@@ -131,7 +124,6 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     flag: str | None = None,
-    aliases: tuple[str, ...] = (),
     may_name_files: bool = False,
     unit: str | None = None,
     default_text: str | None = None,
@@ -139,7 +131,7 @@ def option(
     advanced: bool = False,
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
     """Declare a dataclass field with its description (see `Option`); `flag` if it differs from the name."""
-    known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "aliases": aliases,
+    known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag,
              "may_name_files": may_name_files, "unit": unit, "default_text": default_text, "group": group,
              "is_advanced": advanced}  # fmt: skip
     return dataclasses.field(default=default, metadata=known)
@@ -169,7 +161,6 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
         maximum=field.metadata["maximum"],
         flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
         may_name_files=field.metadata["may_name_files"],
-        aliases=field.metadata["aliases"],
         unit=field.metadata["unit"] or ("NAME" if choices else _UNITS[kind]),
         default_text=field.metadata["default_text"],
         group=field.metadata["group"],
@@ -196,31 +187,18 @@ class CheckedConfig:
                 object.__setattr__(self, option.name, tuple(value))
 
 
-def resolve_aliases(config: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by field name, where some keys are aliases."""
-    kind: Any = config
-    names = {key: option.name for option in list_options(kind) for key in option.alias_keys}
-    return {names.get(key, key): value for key, value in values.items()}
-
-
-def build_config(
-    config: type[C], values: Mapping[str, Any], *, where: str, earlier_names: Mapping[str, str] | None = None
-) -> C:
+def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     """Build a config from a mapping.
 
     Args:
-        values: by field name or alias.
+        values: by field name.
         where: the source of the mapping, for messages ("config.json", "[model] of my.toml").
-        earlier_names: field names by their names in earlier versions, for fields that are not options.
 
     Raises:
         UsageError: it is not a mapping, a key is missing or unknown (with a suggestion), or a value is invalid.
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{where}: must be an object of keys and values, not {format_value(values)}")
-    values = resolve_aliases(config, values)
-    if earlier_names:
-        values = {earlier_names.get(key, key): value for key, value in values.items()}
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:

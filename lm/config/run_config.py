@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config import options
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig, upgrade_line_end_settings
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import OF_EARLIER_VERSIONS, TrainingConfig
+from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
-_EARLIER_PLAN_NAMES = {"deadline": "budget_seconds", "decay_share": "decay_scale"}
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Format version of `config.json` and the run folder; prepared data have their own."""
 
 
@@ -169,20 +168,8 @@ class RunConfig:
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: must be an object of keys and values, not {options.format_value(values)}")
         version = values.get("format_version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise UsageError(
-                f"{where}: format version {options.format_value(version)} is from a newer lm; this one reads up to "
-                f"{FORMAT_VERSION}: update lm"
-            )
         if version != FORMAT_VERSION:
-            raise UsageError(
-                f"{where}: format version {options.format_value(version)} is not {FORMAT_VERSION}, "
-                "the one this lm reads"
-            )
-        if isinstance(data := values.get("data", {}), Mapping):
-            values = {**values, "data": upgrade_line_end_settings(data)}
-        if isinstance(training := values.get("training", {}), Mapping):
-            values = {**values, "training": {**OF_EARLIER_VERSIONS, **training}}
+            raise UsageError(f"{where}: format version {options.format_value(version)} is not {FORMAT_VERSION}")
         parts: dict[str, Any] = {
             name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
             for name, kind in SECTIONS.items()
@@ -201,9 +188,7 @@ class RunConfig:
             preset=values.get("preset"),
             base_sha256=values.get("base_sha256"),
             label_completions=tuple(labels),
-            plan=plan
-            if plan is None
-            else options.build_config(RunPlan, plan, where=f"{where}, plan", earlier_names=_EARLIER_PLAN_NAMES),
+            plan=plan if plan is None else options.build_config(RunPlan, plan, where=f"{where}, plan"),
         )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm.config.options import did_you_mean, format_value, list_options, resolve_aliases
+from lm.config.options import did_you_mean, format_value, list_options
 from lm.config.presets import DEFAULT_PRESET, find_preset
 from lm.config.run_config import SECTIONS
 from lm.errors import InputError, UsageError
@@ -36,9 +36,8 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     for section, fields in values.items():
         if section not in SECTIONS or not isinstance(fields, dict):
             raise UsageError(f"{path}: {_describe_unknown_key(section, fields)}")
-        values[section] = resolve_aliases(SECTIONS[section], fields)
         with _prefix_errors(f"{path}, [{section}]"):
-            check_section(section, values[section])
+            check_section(section, fields)
     return name, values
 
 

@@ -16,8 +16,6 @@ Orthogonalisation = Literal["gram-newton-schulz", "newton-schulz"]
 
 MOST_ROWS = 2**40
 """The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
-OF_EARLIER_VERSIONS = {"orthogonalisation": "newton-schulz"}
-"""Settings of runs made before there was a choice."""
 LENGTHS = ("steps", "epochs", "tokens", "budget")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -49,7 +47,6 @@ class TrainingConfig(CheckedConfig):
         "Final learning rate / peak.",
         minimum=0,
         maximum=1,
-        aliases=("--final-learning-rate",),
         unit="FRACTION",
         advanced=True,
     )
@@ -124,7 +121,6 @@ class TrainingConfig(CheckedConfig):
         "Masking rate of --objective masked.",
         minimum=0.001,
         maximum=0.999,
-        aliases=("--masked-share",),
         unit="RATE",
         group="Model",
         advanced=True,

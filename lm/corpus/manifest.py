@@ -1,8 +1,7 @@
 """Manifests: contents, sources and checksums of a folder of prepared data.
 
 Every folder has a `manifest.json` with a format version and the kind of data: text, examples, pairs, or a partition of
-a corpus (`lm.corpus.partitions`). Common fields come first; the fields are those of the classes here. In format 1 each
-kind had a file and fields of its own; it is read as format 2.
+a corpus (`lm.corpus.partitions`). Common fields come first; the fields are those of the classes here.
 """
 
 from __future__ import annotations
@@ -11,22 +10,18 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from lm.config import options
-from lm.config.data import DataConfig, upgrade_line_end_settings
+from lm.config.data import DataConfig
 from lm.errors import InputError, UsageError
 
 VERSION = 2
 """Format version of `manifest.json` and the other files."""
 
 MANIFEST = "manifest.json"
-
-_PAIRS_FORMAT_1, _PARTITION_FORMAT_1 = "pairs.json", "share.json"
-MANIFESTS = (MANIFEST, _PAIRS_FORMAT_1, _PARTITION_FORMAT_1)
-"""The manifest's file names; the last two in format 1."""
 
 DataKind = Literal["text", "examples", "conversations", "pairs", "partition"]
 SplitName = Literal["train", "validation"]
@@ -126,20 +121,17 @@ class PreparedManifest:
     Attributes:
         key: hash of everything that the data depend on.
         validation_sources: the files of the validation split, if it has its own.
-        sha256: checksums of the other files; None in old folders.
+        sha256: checksums of the other files; none of a partition, whose chunks have their own.
     """
 
     noun: ClassVar[str] = "prepared data"
     """What the folder holds, for messages."""
 
-    earlier_names: ClassVar[Mapping[str, str]] = {}
-    """Fields by their names in earlier versions."""
-
     kind: DataKind
     key: str
     sources: tuple[SourceRecord, ...]
     validation_sources: tuple[SourceRecord, ...]
-    sha256: Mapping[str, str] | None = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     def with_checksums(self, sha256: Mapping[str, str]) -> Self:
         return dataclasses.replace(self, sha256=sha256)
@@ -174,16 +166,15 @@ class Manifest(PreparedManifest):
         dtype: NumPy dtype of the shards.
         separator: the line that ended documents.
         validation: what was held out, as given by the user.
-        repetition: duplicated text; None for old folders.
-        text_column: column of the text, if it was named; `field` in files of earlier versions.
-        label_column: that of the label, if it was named; `label_field` in files of earlier versions.
-        keep_line_ends: whether carriage returns and byte order marks were kept, as in old folders.
+        repetition: duplicated text.
+        text_column: column of the text, if it was named.
+        label_column: that of the label, if it was named.
+        keep_line_ends: whether carriage returns and byte order marks were kept.
         strip_gutenberg: whether Project Gutenberg boilerplate was removed.
-        labels: number of distinct labels; 0 if too many; None for text and old folders.
+        labels: number of distinct labels; 0 if too many; None for text.
     """
 
     noun = "prepared tokens"
-    earlier_names: ClassVar[Mapping[str, str]] = {"field": "text_column", "label_field": "label_column"}
 
     tokenizer: str
     vocab_size: int
@@ -194,7 +185,7 @@ class Manifest(PreparedManifest):
     repetition: Repetition | None = None
     text_column: str | None = None
     label_column: str | None = None
-    keep_line_ends: bool = True
+    keep_line_ends: bool = False
     strip_gutenberg: bool = False
     labels: int | None = None
 
@@ -216,15 +207,13 @@ class Manifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        splits, repetition = values["splits"], values.get("repetition")
+        splits, repetition = values["splits"], values["repetition"]
         return {
-            **upgrade_line_end_settings(values),
+            **values,
             "splits": {
                 name: SplitRecord(**{**splits[name], "shards": tuple(splits[name]["shards"])}) for name in SPLITS
             },
-            "repetition": None
-            if repetition is None
-            else options.build_config(Repetition, repetition, where=where, earlier_names={"stretch": "window"}),
+            "repetition": repetition and options.build_config(Repetition, repetition, where=where),
         }
 
 
@@ -236,11 +225,10 @@ class PairManifest(PreparedManifest):
         languages: of sources and targets, if known.
         validation: what was held out, as given by the user.
         max_length: maximum tokens of a source or target.
-        has_dependency_heads: whether the sources have dependency trees; `heads` in files of earlier versions.
+        has_dependency_heads: whether the sources have dependency trees.
     """
 
     noun = "prepared pairs"
-    earlier_names: ClassVar[Mapping[str, str]] = {"heads": "has_dependency_heads"}
 
     kind: DataKind = "pairs"
     languages: tuple[str | None, str | None]
@@ -284,7 +272,7 @@ class PartitionManifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        config = options.build_config(DataConfig, upgrade_line_end_settings(values["config"]), where=where)
+        config = options.build_config(DataConfig, values["config"], where=where)
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
 
@@ -298,17 +286,13 @@ MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
 
 
 def has_manifest(folder: Path) -> bool:
-    return find_manifest(folder) is not None
-
-
-def find_manifest(folder: Path) -> Path | None:
-    return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)
+    return (folder / MANIFEST).is_file()
 
 
 def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str, Any]]:
-    """Read a manifest as plain values, upgraded to format 2."""
-    path = find_manifest(folder)
-    if path is None:
+    """Read a manifest as plain values."""
+    path = folder / MANIFEST
+    if not has_manifest(folder):
         raise InputError(f"{folder}: not a folder of {reader.noun} (it has no {MANIFEST})")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -317,19 +301,9 @@ def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str,
     if not isinstance(values, dict):
         raise InputError(f"{path}: not a manifest of {reader.noun}")
     version = values.pop("format_version", None)
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise InputError(f"{path}: format version {version} is not {VERSION}; prepare the corpus again")
-    return path, _upgrade_format_1(path.name, values) if version == 1 else values
-
-
-def _upgrade_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    if name == _PAIRS_FORMAT_1:
-        return {"kind": "pairs", **values}
-    if name == _PARTITION_FORMAT_1:
-        origin = values.pop("origin", None)
-        chunks = {"chunks": values.pop("parts", ())}
-        return {"kind": "partition", **values, **chunks, **(origin if isinstance(origin, dict) else {})}
-    return {"kind": "examples" if values.pop("supervised", False) else "text", **values}
+    return path, values
 
 
 def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManifest]) -> PreparedManifest:
@@ -338,17 +312,15 @@ def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManif
         manifest_class = MANIFEST_CLASSES[values["kind"]]
         for name in ("sources", "validation_sources"):
             values[name] = tuple(options.build_config(SourceRecord, record, where=where) for record in values[name])
-        _check_checksums(values.get("sha256"))
+        _check_checksums(values["sha256"])
         values = manifest_class.with_records(values, where=where)
-        return options.build_config(manifest_class, values, where=where, earlier_names=manifest_class.earlier_names)
+        return options.build_config(manifest_class, values, where=where)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(f"{where}: not a manifest of {reader.noun} ({error})") from None
 
 
 def _check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifest holds)
-    """Raise TypeError unless a value is None or checksums by file name."""
-    if values is None:
-        return
+    """Raise TypeError unless a value is checksums by file name."""
     if not isinstance(values, dict) or not all(isinstance(checksum, str) for checksum in values.values()):
         raise TypeError("sha256 must be a checksum for each file name")
     if not all(re.fullmatch(r"\w[\w.-]*", name) for name in values):

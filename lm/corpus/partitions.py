@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lm import files
-from lm.corpus.manifest import MANIFEST, MANIFESTS, DataKind, Manifest, PartitionManifest, has_manifest
+from lm.corpus.manifest import MANIFEST, DataKind, Manifest, PartitionManifest, has_manifest
 from lm.corpus.prepare_corpus import (
     PreparationInputs,
     accumulate_progress,
@@ -63,7 +63,7 @@ def prepare_partition(
     all_chunks = split_into_chunks(corpus, held_out)
     own = all_chunks[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in all_chunks)
-    origin = PreparationInputs.from_corpus(corpus, tokenizer, held_out)
+    origin = PreparationInputs.from_corpus(corpus, tokenizer)
     partition = PartitionManifest(
         key=origin.key,
         sources=origin.sources,
@@ -92,13 +92,12 @@ def prepare_partition(
 def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
     """Remove files that don't belong to a partition; InputError if they may be valuable."""
     present = {path.name for path in folder.iterdir()}
-    if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME, CONFIG_FILE}:
+    if present - {MANIFEST, _PARTS_FOLDER, FILE_NAME, CONFIG_FILE}:
         raise InputError(f"{folder}: already exists, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
         problem = f"{folder}: holds another partition already; choose another folder, or replace it"
         raise InputError(problem, settings=["force"])
-    for name in MANIFESTS:
-        (folder / name).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     (folder / _PARTS_FOLDER).mkdir(exist_ok=True)
     for path in (folder / _PARTS_FOLDER).iterdir():
         if path.name not in partition.own_chunks:

@@ -136,9 +136,9 @@ class PreparationInputs:
     validation_sources: tuple[SourceRecord, ...]
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer, held_out: HeldOutRule) -> PreparationInputs:
+    def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
         contents = [[summary.identity for summary in group] for group in (corpus.files, corpus.validation_files)]
-        key = hash_inputs(tokenizer.sha256, corpus.config.separator, repr(held_out), *contents)
+        key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, find_kind(corpus), corpus.name, corpus.bytes, *sources)
 
@@ -182,7 +182,6 @@ def prepare_corpus(
     root: Path | None = None,
     processes: int | None = None,
     progress: ProgressCallback | None = None,
-    with_labels: bool = False,
 ) -> PreparedFolder[Manifest]:
     """Tokenize a corpus of text or examples into a folder, or load it."""
     preparation = select_stages(find_kind(corpus))
@@ -194,17 +193,8 @@ def prepare_corpus(
             chunks, tokenizer, preparation.write, folder=unfinished, saved=saved, workers=processes, done=done
         )
 
-    origin = PreparationInputs.from_corpus(corpus, tokenizer, held_out)
-    read = _read_labelled if with_labels and corpus.config.supervised and folder is None else read_manifest
-    return merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
-
-
-def _read_labelled(folder: Path) -> Manifest:
-    """Read the manifest of examples with labels; InputError if labels were not stored."""
-    manifest = read_manifest(folder)
-    if manifest.labels is None:
-        raise InputError(f"{folder}: prepared by an earlier version, which kept no text of labels; prepare it again")
-    return manifest
+    origin = PreparationInputs.from_corpus(corpus, tokenizer)
+    return merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
 
 
 def accumulate_progress(progress: ProgressCallback | None, total: int) -> BytesCallback | None:
@@ -228,7 +218,6 @@ def merge_chunks(
     folder: Path | None = None,
     force: bool = False,
     root: Path | None = None,
-    read: Callable[[Path], Manifest] = read_manifest,
 ) -> PreparedFolder[Manifest]:
     """Load a folder of tokens, or merge it from chunks."""
     destination = folder or cache_folder("tokens", origin.key, root=root)
@@ -247,7 +236,7 @@ def merge_chunks(
             n_reused = chunks.reused
             return origin.manifest(written, tokenizer)
 
-        preparation = Preparation(origin.key, read, make)
+        preparation = Preparation(origin.key, read_manifest, make)
         damage = complete = None
         try:
             complete = preparation.check(destination)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lm import files, locks, processes
-from lm.corpus.manifest import MANIFEST, PreparedManifest, SourceRecord, find_manifest, has_manifest
+from lm.corpus.manifest import MANIFEST, PreparedManifest, SourceRecord, has_manifest
 from lm.errors import InputError
 from lm.files import cache_root
 from lm.text.compression import detect_compression, read_blocks
@@ -154,7 +154,7 @@ def _lock(descriptor: int) -> bool:
         return False
 
 
-KEY_VERSION = 1
+KEY_VERSION = 3
 """Version of the keys; incremented when the same inputs give other data."""
 
 M = TypeVar("M", bound=PreparedManifest)
@@ -258,14 +258,12 @@ def compute_checksums(folder: Path) -> dict[str, str]:
 
 def verify_checksums(
     folder: Path,
-    sha256: Mapping[str, str] | None,
+    sha256: Mapping[str, str],
     *,
     advice: str = "prepare the corpus again",
     settings: Sequence[str] = (),
 ) -> None:
-    """Raise InputError if a file is missing or has another checksum; None (old folders) is accepted."""
-    if sha256 is None:
-        return
+    """Raise InputError if a file is missing or has another checksum."""
     try:
         state = {name: _file_state(folder / name) for name in sha256}
     except OSError as error:
@@ -292,9 +290,8 @@ def list_changed_sources(folder: Path) -> list[str]:
 
     Sizes are compared, and checksums of files that are newer than the manifest, up to 64 MiB each.
     """
-    manifest, path = PreparedManifest.read(folder), find_manifest(folder)
-    assert path is not None, "it was read"
-    records, made_at = (*manifest.sources, *manifest.validation_sources), path.stat().st_mtime_ns
+    manifest, made_at = PreparedManifest.read(folder), (folder / MANIFEST).stat().st_mtime_ns
+    records = (*manifest.sources, *manifest.validation_sources)
     return [record.path for record in records if _has_changed(record, made_at=made_at)]
 
 

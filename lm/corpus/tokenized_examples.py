@@ -217,21 +217,16 @@ class LabelCollector:
     """Collects the labels of all splits.
 
     Attributes:
-        count: number of labels; 0 if too many; None if an earlier version stored a chunk without labels.
+        count: number of labels; 0 if too many.
     """
 
     def __init__(self) -> None:
         self._labels = _LabelNumbering()
         self._numbers: dict[SplitName, list[npt.NDArray[Any]]] = {}
-        self._are_unknown = False
 
     def add(self, chunk: StoredChunk, split: SplitName) -> None:
         """Add the labels of a chunk in a split."""
-        try:
-            texts = files.read_json(chunk.folder / _label_file_name(split))
-        except InputError:
-            self._are_unknown = True
-            return
+        texts = files.read_json(chunk.folder / _label_file_name(split))
         if texts is None:
             self._labels.too_many = True
             return
@@ -239,9 +234,7 @@ class LabelCollector:
         self._numbers.setdefault(split, []).append(numbers[chunk.array(split, _LABELS)])
 
     @property
-    def count(self) -> int | None:
-        if self._are_unknown:
-            return None
+    def count(self) -> int:
         return 0 if self._labels.too_many else len(self._labels.numbers)
 
     def write(self, folder: Path, splits: Sequence[SplitName]) -> None:

@@ -99,7 +99,7 @@ class ExampleData(RowData[StoredExamples]):
         )
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
-        """Return validation examples with their label indices; none if the text of labels isn't stored."""
+        """Return validation examples with their label indices; none if there are too many labels."""
         split, numbers = self._validation, {label: number for number, label in enumerate(labels)}
         if split.labels is None:
             return []

@@ -6,9 +6,8 @@ examples each on average (`find_label_completions`). They are recorded in the ru
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -45,7 +44,6 @@ class LabelledData(ExampleData):
         rows: int,
         seed: int,
         labels: Sequence[str],
-        tokenizer: Tokenizer,
     ) -> None:
         """Create batches of `rows` texts.
 
@@ -53,8 +51,8 @@ class LabelledData(ExampleData):
             InputError: an example has none of these labels.
         """
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
-        self._labels, self._are_decoded = labels, train.labels is None
-        self._numbers = _label_indices((train, validation), labels, tokenizer)
+        self._labels = labels
+        self._numbers = _label_indices((train, validation), labels)
         lengths = train.lengths() - train.records["learned"] + 1
         self.tokens = int(np.minimum(lengths, context).sum())
         self.n_truncated = int((lengths > context).sum())
@@ -69,7 +67,6 @@ class LabelledData(ExampleData):
             rows=batch_rows(config),
             seed=config.training.seed,
             labels=config.model.labels,
-            tokenizer=Tokenizer.load(folder / FILE_NAME),
         )
 
     def _check(self, examples: StoredExamples) -> None:
@@ -81,9 +78,6 @@ class LabelledData(ExampleData):
         if self.n_truncated:
             too_long = f"{self.n_truncated:,} of {self.samples:,} texts are longer than the context"
             warnings.append(Advice(f"{too_long}: their ends are left out", settings=["context_length"]))
-        if self._are_decoded:
-            decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
-            warnings.append(Advice(f"{decoded}: prepare the examples again"))
         return warnings
 
     def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:
@@ -102,13 +96,7 @@ def load_labels(folder: Path) -> tuple[str, ...]:
         InputError: the folder holds no prepared examples.
         UsageError: there is only one label, or there are too many.
     """
-    if read_manifest(folder).labels == 0:
-        raise UsageError(
-            "the examples have too many different completions to be labels: a classifier chooses among few"
-        )
-    splits = [open_examples(folder, split) for split in SPLITS]
-    tokenizer = Tokenizer.load(folder / FILE_NAME)
-    labels = sorted({label for examples in splits for label in _read_labels(examples, tokenizer)})
+    labels = sorted({label for split in SPLITS for label in _read_labels(open_examples(folder, split))})
     if len(labels) < 2:
         raise UsageError(f"all examples have the same label, {labels[0]!r}: a classifier needs two or more")
     return tuple(labels)
@@ -117,8 +105,7 @@ def load_labels(folder: Path) -> tuple[str, ...]:
 def find_label_completions(folder: Path) -> tuple[str, ...]:
     """Return the completions of the examples in a folder, sorted, if they are labels; else none.
 
-    They are labels if they are few, short and frequent, and differ in their tokens. Folders of earlier versions may
-    lack the text of completions; then there are none.
+    They are labels if they are few, short and frequent, and differ in their tokens.
 
     Raises:
         InputError: the folder holds no prepared examples.
@@ -175,40 +162,29 @@ class LabelCounts:
 
 def count_labels(folder: Path) -> LabelCounts:
     """Count the labels of the examples in a folder; InputError if it holds none."""
-    tokenizer = Tokenizer.load(folder / FILE_NAME)
-    train, validation = (Counter(_read_labels(open_examples(folder, split), tokenizer)) for split in SPLITS)
+    train, validation = (Counter(_read_labels(open_examples(folder, split))) for split in SPLITS)
     labels = sorted({*train, *validation}, key=lambda label: (-train[label], label))
     return LabelCounts(*({label: counts[label] for label in labels} for counts in (train, validation)))
 
 
-def _label_indices(
-    splits: Sequence[StoredExamples], labels: Sequence[str], tokenizer: Tokenizer
-) -> list[NDArray[np.int64]]:
+def _label_indices(splits: Sequence[StoredExamples], labels: Sequence[str]) -> list[NDArray[np.int64]]:
     """Return (examples,) label indices of each split.
-
-    A run of an earlier version has labels decoded from tokens, even if their text is stored now.
 
     Raises:
         InputError: an example has none of these labels.
     """
     indices = {label: number for number, label in enumerate(labels)}
-    for read in (_read_labels, _decode_labels):
-        with contextlib.suppress(KeyError):
-            return [np.array([indices[label] for label in read(split, tokenizer)], dtype=np.int64) for split in splits]
-    raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
+    try:
+        return [np.array([indices[label] for label in _read_labels(split)], dtype=np.int64) for split in splits]
+    except KeyError:
+        problem = "the examples have labels that the model has not learned; name the corpus of the run"
+        raise InputError(problem) from None
 
 
-def _read_labels(examples: StoredExamples, tokenizer: Tokenizer) -> Iterable[str]:
-    """Return the label of each example: its stored text, or decoded tokens in older folders."""
-    return _decode_labels(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
-
-
-def _decode_labels(examples: StoredExamples, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield the label of each example, decoded from its tokens."""
-    decoded = dict[bytes, str]()
-    for ids, learned in map(examples.read, range(len(examples))):
-        completion = ids[-learned:-1]
-        key = completion.tobytes()
-        if key not in decoded:
-            decoded[key] = parse_label(tokenizer.decode(completion))
-        yield decoded[key]
+def _read_labels(examples: StoredExamples) -> list[str]:
+    """Return the label of each example; UsageError if there are too many different ones."""
+    if examples.labels is None:
+        raise UsageError(
+            "the examples have too many different completions to be labels: a classifier chooses among few"
+        )
+    return examples.labels.tolist()

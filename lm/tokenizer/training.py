@@ -219,10 +219,10 @@ def load_or_train(
 
 
 def _load_verified(path: Path) -> Tokenizer | None:
-    """Load a cached tokenizer if its checksum is right, or missing as in earlier versions."""
+    """Load a cached tokenizer if its checksum is right."""
     checksum = path.with_suffix(_CHECKSUM)
     try:
-        if checksum.is_file() and checksum.read_text(encoding="utf-8", errors="replace").strip() != files.sha256(path):
+        if not checksum.is_file() or checksum.read_bytes().strip() != files.sha256(path).encode():
             raise InputError(f"{path}: damaged: its checksum differs from the recorded one")
         return Tokenizer.load(path)
     except InputError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import run_folder
-from lm.adapter_base import linked_base_weights, read_base_path
+from lm.adapter_base import read_base_path
 from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
@@ -84,7 +84,7 @@ def summarise_run(run: Path) -> RunSummary:
     modified_at = max(path.stat().st_mtime for path in (last, log) if path.exists())
     trainable = run_folder.count_parameters(last)
     base = read_base_path(last) if config.lora else None
-    base_parameters = _count_base_parameters(last, base) if config.lora else 0
+    base_parameters = run_folder.count_parameters(run, run_folder.BASE_WEIGHTS) if config.lora else 0
     bits = best_bits_per_byte(run, state)
     accuracy = best_accuracy(run, config, state)
     running_step = _last_step(log) if is_running else None
@@ -120,13 +120,6 @@ def _metric(log: Path, step: int, name: str) -> float | None:
     """Return a metric of the evaluation after a step."""
     value = read_last(log, lambda entry: entry[name] if entry_step(entry) == step else None)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def _count_base_parameters(checkpoint: Path, base: str | None) -> int:
-    """Count the parameters of the base of a checkpoint; 0 if it is gone."""
-    if (own := linked_base_weights(checkpoint)) is not None:
-        return run_folder.count_parameters(own.parent, own.name)
-    return run_folder.count_parameters(Path(base)) if base and run_folder.is_checkpoint(Path(base)) else 0
 
 
 def has_improved(config: RunConfig, state: TrainingState) -> bool | None:

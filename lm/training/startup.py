@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from lm import checkpoint, run_folder
-from lm.adapter_base import find_base_weights, link_base, link_base_weights, with_base_hash
+from lm.adapter_base import find_base_weights, link_base, with_base_hash
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import LENGTHS, TrainingConfig
@@ -192,8 +192,6 @@ def resume_run(
         before = config = run_folder.load_config(last)
         _refuse_edited(folder, last, config)
         plan, state = _require_plan(config, last), _drop_missing_best(folder, run_folder.load_state(last))
-        if state.best_step is not None and last == run_folder.find_checkpoint(folder, which="last"):
-            checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
         started_on = Path(plan.data)
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
@@ -234,7 +232,7 @@ def resume_run(
             lock=lock,
             weights=load_tensors(source / run_folder.MODEL),
             optimizer=load_tensors(source / run_folder.OPTIMIZER),
-            base=load_tensors(link_base_weights(folder, find_base_weights(last, config))) if config.lora else None,
+            base=load_tensors(find_base_weights(last, config)) if config.lora else None,
             clock=clock,
         )
         run.log.log_changes(state.step, before, config, by=by)

@@ -228,7 +228,7 @@ class TextCorpus:
                     if loaded is not None:
                         self._notes.append(Advice(_TOKENS_ADDED))
                     trained = trained.with_chat_template()
-            prepared = prepare_corpus(surveyed, trained, progress=report, with_labels=config.model.is_masked)
+            prepared = prepare_corpus(surveyed, trained, progress=report)
         notes = (*self._notes, *surveyed.notes, *describe_ignored_labels(surveyed))
         vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, trained)

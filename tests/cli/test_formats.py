@@ -11,7 +11,6 @@ import pytest
 import lm
 from cli.main import run
 from lm.config.data import DataConfig
-from lm.config.run_config import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.corpus.shards import open_split
 from lm.run_folder import find_checkpoint, load_config
@@ -166,15 +165,6 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
     assert first == second
     assert run(["train", "windows.txt", "--keep-line-ends", "-o", "kept", "--kind", "byte", *SMALL]) == 0
     assert "line feeds" not in capsys.readouterr().err
-
-
-def test_a_run_from_before_keeps_line_ends():
-    old = RunConfig().to_dict()
-    for name in ("keep_line_ends", "strip_gutenberg", "text_column", "label_column"):
-        del old["data"][name]
-    del old["files"]
-    old["data"]["field"] = "text"
-    assert RunConfig.from_dict(old, where="config.json").data == DataConfig(keep_line_ends=True)
 
 
 def test_a_book_of_project_gutenberg_is_told(place, capsys):

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def folder(tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("runs")
     novel = make_run(made / "novel")
-    (novel / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')
+    (novel / "metrics.jsonl").write_text('{"step": 1, "nll": 2.5}\n{"step": 2, "nll": 2.0}\n')
     (novel / "timings.jsonl").write_text('{"step": 1, "seconds": 0.5}\n')
     return made
 
@@ -153,23 +153,3 @@ def test_a_drawing_is_as_wide_as_the_terminal_up_to_120_columns_and_16_lines_hig
     lines = succeed("plot", folder / "novel").splitlines()
     assert len(lines) == 1 + 16 + 2
     assert max(map(len, lines)) == width
-
-
-def test_of_runs_without_nll_the_loss_is_drawn(folder, tmp_path, capsys):
-    """As earlier versions wrote them; where there is nll, it is drawn."""
-    assert run(["plot", str(folder / "novel"), "--width", "40"]) == 0
-    old = capsys.readouterr()
-    assert "did not record nll; its loss is drawn" in old.err
-    assert "2.5" in old.out
-    new = tmp_path / "new"
-    new.mkdir()
-    lines = [f'{{"step": {step}, "loss": 9.5, "nll": {nll}}}\n' for step, nll in ((1, 3.5), (2, 3.0))]
-    (new / "metrics.jsonl").write_text("".join(lines))
-    (new / "timings.jsonl").write_text("")
-    assert run(["plot", str(new), "--width", "40"]) == 0
-    drawn = capsys.readouterr()
-    assert drawn.err == ""
-    assert "3.5" in drawn.out
-    assert "9.5" not in drawn.out
-    assert run(["plot", str(new), "--what", "loss", "--width", "40"]) == 0
-    assert "9.5" in capsys.readouterr().out

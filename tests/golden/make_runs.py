@@ -1,4 +1,4 @@
-"""Write a tiny run of every kind by an earlier commit, for the tests that later versions must still use them.
+"""Write a tiny run of every kind by a commit, for the tests that later commits decode and score alike.
 
     python -m tests.golden.make_runs [--base COMMIT]    writes tests/golden/runs
 
@@ -56,7 +56,7 @@ _TRANSLATE = "translate {run} held-out.en --beam 1"
 _PAIR_SCORE = "--source held-out.en --target held-out.de"
 _FILL = "fill {run} 'one t[MASK]o three f[MASK]ur' --top-k 2"
 _CLASSIFY = "classify {run} labels.jsonl"
-_MASKED_SCORE = "counting-short.txt --every 5"
+_MASKED_SCORE = "counting-short.txt --score-every 5"
 KINDS: Mapping[str, Kind] = {
     "gpt": Kind(_TEXT, 150, _GENERATE),
     "gpt2": Kind(_TEXT.replace("tiny", "gpt2") + " --learning-rate 1e-2 --warmup-steps 20 --dropout 0", 250, _GENERATE),

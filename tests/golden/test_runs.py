@@ -1,4 +1,4 @@
-"""Runs that an earlier version wrote load, resume, decode and score, with the results that they had."""
+"""Runs that an earlier commit trained load, resume, decode and score, with the results that they had."""
 
 import json
 import shutil

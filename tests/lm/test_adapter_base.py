@@ -1,15 +1,12 @@
 """Where the base of a run is, is one line of a file that a person can change."""
 
 import dataclasses
-import ntpath
 import shutil
-from pathlib import PureWindowsPath
 
 import pytest
 
-from lm import adapter_base as lm_base
 from lm import run_folder
-from lm.adapter_base import find_base, find_base_weights, link_base, read_base_path, refuse_adapters, with_base_hash
+from lm.adapter_base import find_base_weights, link_base, read_base_path, refuse_adapters, with_base_hash
 from lm.checkpoint import load_tokenizers, save_checkpoint
 from lm.config.lora import LoraConfig
 from lm.errors import InputError, UsageError
@@ -36,39 +33,25 @@ def run(tmp_path, base):
 
 def test_the_line_is_as_seen_from_the_run(run, base, tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "adapted" / "base").read_text() == "../base/checkpoints/step-0\n"
-    assert find_base(run).samefile(base)
     assert find_base_weights(run, load_config(run)).samefile(base / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     assert read_base_path(find_checkpoint(run.parent.parent.relative_to(tmp_path))) == "runs/base/checkpoints/step-0"
 
 
-def test_a_link_to_the_run_leads_to_the_same_base(run, base, tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "runs" / "adapted")
-    assert find_base(find_checkpoint(tmp_path / "link")).samefile(base)
-
-
-def test_a_checkpoint_that_was_taken_out_of_its_run_has_a_line_of_its_own(run, base, tmp_path):
+def test_a_checkpoint_that_was_taken_out_of_its_run_has_weights_of_its_own(run, base, tmp_path):
     alone = shutil.copytree(run, tmp_path / "alone")
-    with pytest.raises(InputError, match="alone/base: missing; write into it where the run is"):
-        find_base(alone)
+    with pytest.raises(InputError, match="alone/base.safetensors: missing; .*alone adapts these weights$"):
+        find_base_weights(alone, load_config(alone))
     assert read_base_path(alone) is None
     link_base(alone, base)
-    assert find_base(alone).samefile(base)
+    assert find_base_weights(alone, load_config(alone)).samefile(base / "model.safetensors")
     run_folder.verify_checkpoint(alone)
-
-
-@pytest.mark.parametrize("line", ["../nowhere", "/", "\0", "x" * 5000, "../base/checkpoints"])
-def test_whatever_else_the_line_says_is_an_error_of_a_line(run, line):
-    (run.parent.parent / "base").write_text(line)
-    with pytest.raises(InputError, match="there is no checkpoint at") as raised:
-        find_base(run)
-    assert "\n" not in str(raised.value)
 
 
 def test_another_file_is_not_taken_for_the_weights(run, base):
     with (base / "model.safetensors").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(InputError, match=r"not the weights that .* adapts \(another sha256\); put those"):
+    with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\)$"):
         find_base_weights(run, load_config(run))
 
 
@@ -76,12 +59,3 @@ def test_adapters_are_no_base(run, base):
     refuse_adapters(base)
     with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
         refuse_adapters(run)
-
-
-@pytest.mark.parametrize(
-    ("base_path", "line"),
-    [("C:/runs/base/checkpoints/step-3", "../base/checkpoints/step-3"), ("D:/base/step-3", "D:/base/step-3")],
-)
-def test_a_line_written_on_windows_is_read_elsewhere_and_leads_to_other_drives(base_path, line, monkeypatch):
-    monkeypatch.setattr(lm_base.os.path, "relpath", ntpath.relpath)
-    assert lm_base.relative_path(PureWindowsPath("C:/runs/adapted"), PureWindowsPath(base_path)) == line

@@ -322,11 +322,6 @@ def test_a_run_begins_with_nothing_behind_it():
     assert begun.finished is False
 
 
-def test_names_of_earlier_versions_are_read(tmp_path):
-    (tmp_path / "state.json").write_text('{"step": 7, "seconds": 3.5, "elapsed": 4.5}')
-    assert run_folder.load_state(tmp_path) == TrainingState(step=7, training_seconds=3.5, budget_seconds_used=4.5)
-
-
 def test_a_checkpoint_that_is_not_there_is_told_from_a_run_that_is_not(save, tmp_path):
     save(3)
     with pytest.raises(InputError, match="step-9: no such checkpoint; there is step-3"):

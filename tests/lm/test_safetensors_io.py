@@ -38,22 +38,6 @@ def test_what_is_saved_is_loaded(file):
         assert torch.equal(loaded[name], tensor)
 
 
-def test_tensors_of_earlier_versions_get_their_present_names(tmp_path):
-    names = (
-        "decoder.blocks.0.attention.value_shares",
-        "decoder.stream_shares.exp_avg",
-        "decoder.embedding_shares",
-        "x",
-    )
-    save_tensors({name: torch.ones(2) for name in names}, tmp_path / "old.safetensors")
-    assert list(load_tensors(tmp_path / "old.safetensors")) == [
-        "decoder.blocks.0.attention.value_scalars",
-        "decoder.embedding_scalars",
-        "decoder.residual_scalars.exp_avg",
-        "x",
-    ]
-
-
 def test_what_is_written_into_a_tensor_stays_out_of_the_file(file):
     before = file.read_bytes()
     load_tensors(file)["matrix"].zero_()

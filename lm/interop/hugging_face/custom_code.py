@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import build_config, resolve_aliases
+from lm.config.options import build_config
 from lm.config.portable_architectures import AllowedValues
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
-from lm.safetensors_io import FORMER_TENSORS
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
@@ -57,7 +56,6 @@ def _custom_family(architecture: str, auto: str, requires: AllowedValues) -> Fam
         block="decoder.blocks.{}.",
         head=("head",),
         keeps_names=True,
-        renamed=FORMER_TENSORS,
     )
 
 
@@ -75,7 +73,6 @@ def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...]
     Raises:
         InputError: it is invalid.
     """
-    values = resolve_aliases(ModelConfig, values)
     fields = {setting.model_field: values[key] for setting in family.settings if (key := setting.config_key) in values}
     try:
         return build_config(ModelConfig, {**fields, "labels": labels}, where=str(path))

@@ -96,11 +96,6 @@ def test_the_last_of_a_flag_and_its_setting_wins_and_lists_grow():
     assert list(parsed["training"]["sample"]) == ["a", "b", "c=d", "e=f"]
 
 
-@pytest.mark.parametrize("words", [("--rotary-share", "0.5"), ("--set", "model.rotary_share=0.5")])
-def test_a_name_of_an_earlier_version_still_works(words):
-    assert given(*words)["model"] == {"rotary_fraction": 0.5}
-
-
 def test_a_setting_wins_over_its_variable_and_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("LM_SOFTCAP", "3")
     assert given().from_environment["model"] == {"softcap": 3}

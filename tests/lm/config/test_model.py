@@ -172,7 +172,7 @@ def test_a_model_has_none_of_what_is_not_its_own():
 @pytest.mark.parametrize("given", LEFT_OPEN, ids=str)
 @pytest.mark.parametrize("was", ["null", "absent", "a value"])
 def test_a_run_written_with_fields_left_open_is_loaded(given, was):
-    """Earlier versions wrote null, others nothing at all; a value that follows from others is one like any other."""
+    """A value that follows from others is one like any other."""
     config = RunConfig(model=ModelConfig(**given))
     values = config.to_dict()
     if was == "absent":

@@ -64,10 +64,10 @@ def test_a_whole_number_is_a_number_too():
     assert RunConfig.from_dict(values, where="config.json").plan.budget_seconds == 60
 
 
-def test_the_format_version_is_1_and_another_one_is_refused():
+def test_the_format_version_is_2_and_another_one_is_refused():
     values = RunConfig().to_dict()
-    assert values["format_version"] == 1
-    for version, message in ((2, "2 is from a newer lm; this one reads up to 1"), (0, "0 is not 1"), (None, "None is")):
+    assert values["format_version"] == 2
+    for version, message in ((3, "3 is not 2$"), (1, "1 is not 2$"), (None, "None is not 2$")):
         with pytest.raises(UsageError, match=f"config.json: format version {message}"):
             RunConfig.from_dict({**values, "format_version": version}, where="config.json")
 
@@ -125,29 +125,6 @@ def test_a_toml_file_is_read_by_section(tmp_path):
     config = build_run_config(name, given)
     assert (config.preset, config.model.d_model, config.model.n_layers) == ("small", 96, 6)
     assert config.training.sample == ("Once",)
-
-
-def test_names_of_earlier_versions_are_read(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text("[model]\nrotary_share = 0.5\n[training]\nmasked_share = 0.3\n")
-    assert read_toml(path) == (None, {"model": {"rotary_fraction": 0.5}, "training": {"masking_rate": 0.3}})
-    plan = RunPlan(
-        device="cpu", dtype="float32", threads=1, steps=1, data="", data_key="", budget_seconds=60.0, decay_scale=0.7
-    )
-    saved = json.loads(json.dumps(RunConfig(plan=plan).to_dict()))
-    for section, new, old, value in (
-        ("model", "rotary_fraction", "rotary_share", 0.5),
-        ("training", "masking_rate", "masked_share", 0.3),
-        ("training", "final_learning_rate_fraction", "final_learning_rate", 0.25),
-        ("plan", "decay_scale", "decay_share", 0.7),
-        ("plan", "budget_seconds", "deadline", 60.0),
-    ):
-        del saved[section][new]
-        saved[section][old] = value
-    config = RunConfig.from_dict(saved, where="config.json")
-    assert (config.model.rotary_fraction, config.training.masking_rate) == (0.5, 0.3)
-    assert config.training.final_learning_rate_fraction == 0.25
-    assert config.plan == plan
 
 
 @pytest.mark.parametrize(

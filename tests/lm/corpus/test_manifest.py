@@ -30,7 +30,7 @@ MADE = Manifest(
     kind="text", key="k", tokenizer="t", vocab_size=300, dtype="uint16", separator="S", validation="0.2",
     sources=(SourceRecord("a.txt", 3, "h"),), validation_sources=(SourceRecord("b.txt", 4, "g"),),
     splits={"train": SplitRecord(1, 5, 99, (5,)), "validation": SplitRecord(0, 0, 0, ())},
-    repetition=Repetition(2, 0.5, 32), text_column="body",
+    repetition=Repetition(2, 0.5, 32), text_column="body", keep_line_ends=True,
 )  # fmt: skip
 
 
@@ -45,31 +45,23 @@ def test_a_manifest_survives_json(tmp_path):
     assert MADE.data == DataConfig(validation="0.2", separator="S", text_column="body", keep_line_ends=True)
 
 
-def test_a_field_is_read_by_its_name_in_earlier_versions(tmp_path):
-    write(tmp_path, {**MADE.to_dict(), "repetition": {"documents": 2, "held_out": 0.5, "stretch": 32}})
-    assert Manifest.read(tmp_path) == MADE
-    values = MADE.to_dict()
-    write(tmp_path, {**values, "field": values.pop("text_column"), "label_field": values.pop("label_column")})
-    assert Manifest.read(tmp_path) == MADE
-
-
-def test_one_from_before_some_fields_were_added_is_read(tmp_path):
-    values = MADE.to_dict() | {"format_version": 1}
-    for name in ("kind", "repetition", "text_column", "keep_line_ends"):
-        del values[name]
-    write(tmp_path, values)
-    found = Manifest.read(tmp_path)
-    assert (found.supervised, found.repetition, found.text_column) == (False, None, None)
-
-
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", '{"format_version": 99}', '{"format_version": 1}', '{"format_version": 1, "splits": 3}', "[" * 200_000],
-    ids=["torn", "a list", "a newer one", "no splits", "wrong splits", "too deep"],
+    ["{", "[]", '{"format_version": 1}', '{"format_version": 2}', '{"format_version": 2, "splits": 3}', "[" * 200_000],
+    ids=["torn", "a list", "another format", "no splits", "wrong splits", "too deep"],
 )
 def test_a_damaged_manifest_is_named(content, tmp_path):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"manifest\.json"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["kind", "repetition", "sha256"])
+def test_a_manifest_without_a_field_is_named(name, tmp_path):
+    values = MADE.to_dict()
+    del values[name]
+    write(tmp_path, values)
+    with pytest.raises(InputError, match=rf"manifest\.json: not a manifest of prepared tokens \(.*'{name}'"):
         Manifest.read(tmp_path)
 
 
@@ -193,16 +185,6 @@ def test_damaged_data_in_a_folder_are_named(tmp_path, name, damage):
     with pytest.raises(InputError, match=rf"out/{name}: .*; prepare the corpus again$"):
         prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out")
     assert not prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out", force=True).reused
-
-
-def test_folders_of_an_earlier_version_have_no_checksums_and_are_used(tmp_path):
-    sources = written(tmp_path, "the owl saw the fox\n" * 300)
-    folder = prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out").folder
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["sha256"], manifest["labels"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert Manifest.read(folder).sha256 is None
-    assert prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out").reused
 
 
 @pytest.mark.parametrize("wrong", [5, ["a"], {"train-00000.npy": 5}, {"../text.txt": "0" * 64}, {"": "0"}, {"\0": "0"}])

@@ -1,8 +1,6 @@
 """How much of a text is training text, and how much of it repeats."""
 
-import dataclasses
 import itertools
-import json
 import random
 from pathlib import Path
 
@@ -331,13 +329,3 @@ def test_the_fraction_of_pairs_is_that_of_the_same_texts_in_either_direction(tmp
     measured = found.measure(prepared.folder)
     assert [each.fraction for each in measured.values()] == pytest.approx(expected)
     assert [each.is_notable for each in measured.values()] == [True, True, True, False, False]
-
-
-def test_a_manifest_from_before_is_read(tmp_path):
-    prepared_texts(tmp_path, made("byte"), [text(0, 9)])
-    path = tmp_path / "out" / "manifest.json"
-    values = json.loads(path.read_text())
-    manifest = shards.read_manifest(tmp_path / "out")
-    del values["repetition"]
-    path.write_text(json.dumps(values))
-    assert shards.read_manifest(tmp_path / "out") == dataclasses.replace(manifest, repetition=None)

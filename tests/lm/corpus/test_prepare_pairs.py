@@ -1,7 +1,6 @@
 """Pairs are prepared once, with tokenizers of their own; those that do not pass the filters are counted."""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -127,10 +126,6 @@ def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path):
     assert [PairManifest.read(folder).has_dependency_heads for folder in folders] == [False, True]
     assert ['"heads":' in (folder / "validation.jsonl").read_text() for folder in folders] == [False, True]
     assert [open_pairs(folder).manifest.has_dependency_heads for folder in folders] == [False, True]
-    manifest = json.loads((folders[1] / "manifest.json").read_text())
-    manifest["heads"] = manifest.pop("has_dependency_heads")  # its name in earlier versions
-    (folders[1] / "manifest.json").write_text(json.dumps(manifest))
-    assert PairManifest.read(folders[1]).has_dependency_heads
     (folders[1] / "train-places.npy").unlink()
     with pytest.raises(InputError, match=r"train-places.npy: missing or damaged"):
         open_pairs(folders[1])

@@ -14,8 +14,6 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import text_corpus, tokenized_examples
-from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.text_corpus import scan_corpus
 from lm.corpus.tokenized_examples import open_examples
 from lm.data.labels import LabelledData, count_labels, find_label_completions, load_labels, read_completions
 from lm.errors import InputError, UsageError
@@ -151,53 +149,6 @@ def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(t
     data = opened(folder, context=100, labels=labels)
     if made is bert_like:
         check_numbers(data, given, labels)
-    assert not any("earlier version" in warning for warning in data.warnings())
-
-
-def without_labels(folder: Path) -> None:
-    """Make a folder what it was before labels and checksums were kept."""
-    for path in folder.glob("*labels*"):
-        path.unlink()
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["labels"], manifest["sha256"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_folders_without_the_text_of_labels_have_them_as_their_tokens_are_decoded(tmp_path):
-    tokenizer = Tokenizer(bert_like())
-    folder, given = of_labels(tmp_path, tokenizer)
-    without_labels(folder)
-    labels = load_labels(folder)
-    assert "us" in labels
-    assert "US" not in labels
-    data = opened(folder, context=100, labels=labels)
-    assert "earlier version" in data.warnings()[0]
-    decoded = {label: tokenizer.decode(tokenizer.encode("\n" + label)) for label in LABELS}
-    check_numbers(data, [decoded[label] for label in given], labels)
-
-
-def test_a_run_with_decoded_labels_continues_with_examples_that_are_prepared_again(tmp_path):
-    tokenizer = Tokenizer(bert_like())
-    before, _ = of_labels(tmp_path, tokenizer, name="before")
-    without_labels(before)
-    again, _ = of_labels(tmp_path, tokenizer, name="again")
-    old, new = (opened(folder, context=100, labels=load_labels(before)) for folder in (before, again))
-    for first in range(0, old.samples, 4):
-        np.testing.assert_array_equal(old.batch(first).targets, new.batch(first).targets)
-    with pytest.raises(InputError, match="labels that the model has not learned"):
-        opened(again, context=100, labels=("joy", "us"))
-
-
-def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for_a_classifier(tmp_path, caplog):
-    source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    corpus, tokenizer = scan_corpus([source], DataConfig(supervised=True)), small_examples.tokenizer()
-    first = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache")
-    without_labels(first.folder)
-    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache").reused
-    made = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True)
-    assert (made.reused, made.manifest.labels) == (False, 3)
-    assert "which kept no text of labels; prepare it again (done now)" in caplog.text
-    assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True).reused
 
 
 @pytest.mark.parametrize("limit", ["_MAX_LABELS", "_MAX_LABEL_BYTES"])
@@ -255,12 +206,6 @@ def test_labels_with_the_same_tokens_are_none(tmp_path):
     lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
     source, config = small_examples.source(tmp_path, lines), DataConfig(supervised=True)
     assert find_label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
-
-
-def test_completions_of_earlier_versions_are_none_as_their_text_is_not_known(tmp_path):
-    folder = prepared(tmp_path, TEXTS)
-    without_labels(folder)
-    assert find_label_completions(folder) == ()
 
 
 def test_a_file_tells_the_completions_that_it_has(tmp_path):

@@ -77,14 +77,6 @@ def test_a_file_that_is_another_tokenizer_is_made_again(cache, caplog):
     assert record.getMessage().startswith(f"{path}: damaged")
 
 
-def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache):
-    texts = Texts()
-    first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
-    next(cache.glob("*.sha256")).unlink()
-    assert load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
-    assert texts.read == 1
-
-
 def test_settings_are_checked_before_any_text_is_read():
     texts = Texts()
     with pytest.raises(UsageError, match="vocab_size must be at least 257"):

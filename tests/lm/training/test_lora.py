@@ -156,34 +156,6 @@ def test_a_base_on_another_file_system_is_copied(base, adapt, monkeypatch):
     assert not list(run.folder.glob(".base*"))
 
 
-def test_a_run_of_an_earlier_version_keeps_the_weights_of_its_base_once_it_is_resumed(base, adapt):
-    run = adapt(steps=3)
-    list(train(run))
-    before = load_weights(run.folder)
-    (run.folder / "base.safetensors").unlink()
-    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-    resume_run(run.folder, new_length=TrainingConfig(steps=5))
-    shutil.rmtree(base.folder)
-    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-
-
-def test_the_base_of_a_run_of_an_earlier_version_is_named_and_found_where_the_run_says(base, adapt):
-    run = adapt(steps=3)
-    list(train(run))
-    (run.folder / "base.safetensors").unlink()
-    before = load_weights(run.folder)
-    base.folder.rename(base.folder.with_name("moved"))
-    for use in (load_weights, resume_run, lambda folder: load_model(folder, CPU)):
-        with pytest.raises(InputError, match=r"adapted/base: there is no checkpoint at \.\./base/checkpoints/step-"):
-            use(run.folder) if use is not resume_run else resume_run(run.folder, new_length=TrainingConfig(steps=5))
-    step = run_folder.find_checkpoint(base.folder.with_name("moved")).name
-    (run.folder / "base").write_text(f"../moved/checkpoints/{step}\n")
-    assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-    (run.folder / "base").unlink()
-    with pytest.raises(InputError, match="adapted/base: missing; write into it where the run is that"):
-        load_weights(run.folder)
-
-
 def test_both_runs_can_be_moved_together(base, adapt, tmp_path):
     run = adapt(steps=3)
     list(train(run))
@@ -200,17 +172,15 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     list(train(run))
     other = make_run("other", seed=1)
     list(train(other))
-    there, own = run_folder.find_checkpoint(base.folder), run.folder / "base.safetensors"
+    own = run.folder / "base.safetensors"
     own.unlink()
     shutil.copy(run_folder.find_checkpoint(other.folder) / "model.safetensors", own)
-    assert load_weights(run.folder)  # of the base, which the run names
-    shutil.rmtree(there)
-    with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\); put"):
+    with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\)$"):
         load_weights(run.folder)
     own.unlink()
-    shutil.copytree(run_folder.find_checkpoint(other.folder), there)
-    with pytest.raises(InputError, match=r"model.safetensors: not the weights that .* adapts \(another sha256\); put"):
-        load_weights(run.folder)
+    for use in (load_weights, lambda folder: resume_run(folder, new_length=TrainingConfig(steps=5))):
+        with pytest.raises(InputError, match=r"base.safetensors: missing; .* adapts these weights$"):
+            use(run.folder)
 
 
 def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):

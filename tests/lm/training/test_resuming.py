@@ -204,19 +204,6 @@ def test_a_branch_whose_best_is_gone_finds_its_own(make_run):
     assert run_folder.find_checkpoint(run.folder).name == "step-6"
 
 
-@pytest.mark.parametrize("named", [None, "step-2", "step-100"])
-def test_a_best_checkpoint_that_is_not_named_is_kept_and_named_again(make_run, named):
-    """As runs of earlier versions were left that were killed between the writing of `last` and of `best`."""
-    run = make_run(checkpoint_every=2, keep=0, learning_rate=1e-2, evaluate_every=4)
-    list(train(run, stop=stop_after(5)))
-    assert (run.folder / "best").read_text() == "step-4\n"
-    (run.folder / "best").unlink() if named is None else (run.folder / "best").write_text(named)
-    resumed = resume_run(run.folder, changed={"training": {"keep": 1, "evaluate_every": 0}})
-    assert (run.folder / "best").read_text() == "step-4\n"
-    list(train(resumed, stop=stop_after(2)))
-    assert names(run) == ["step-4", "step-7"]
-
-
 @pytest.mark.parametrize("average", [0.0, 0.5])
 @pytest.mark.parametrize("damage", ["missing", "of another shape"])
 def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage):
