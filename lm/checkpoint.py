@@ -271,9 +271,15 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
     if not keeps_scores:
         state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
-    folder = save_checkpoint(
+    return save_checkpoint(
         out,
-        config=dataclasses.replace(run_folder.load_config(source), plan=None, lora=LoraConfig(), base_sha256=None),
+        config=dataclasses.replace(
+            run_folder.load_config(source),
+            origin=run_folder.describe_parent(source),
+            plan=None,
+            lora=LoraConfig(),
+            base_sha256=None,
+        ),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=weights,
@@ -281,8 +287,6 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
         state=state,
         is_best=True,
     )
-    run_folder.record_training_data(out, source)
-    return folder
 
 
 def write_merged_run(path: Path, out: Path) -> Path:

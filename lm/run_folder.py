@@ -7,10 +7,6 @@ RUN/tensorboard/                 TensorBoard files, if enabled
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
 RUN/base.safetensors             a hard link to those weights, or a copy of them
-RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind
-                                 of model that it was elsewhere
-RUN/ancestors.json               training data of the runs whose weights it started from, newest first
-RUN/sources.json                 the folders and globs of its corpus, and the files that were in them
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
@@ -30,7 +26,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,8 +44,7 @@ MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 DECISIONS = "decisions.jsonl"
-BEST, LAST, BASE, ORIGIN = "best", "last", "base", "origin"
-ANCESTORS, SOURCES = "ancestors.json", "sources.json"
+BEST, LAST, BASE = "best", "last", "base"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
@@ -68,9 +63,6 @@ _INITIAL_FILES = {
     TENSORBOARD,
     BASE,
     BASE_WEIGHTS,
-    ORIGIN,
-    ANCESTORS,
-    SOURCES,
 }
 
 
@@ -161,59 +153,6 @@ def log_backup_path(log: Path) -> Path:
     return log.with_name(f".{log.name}.before")
 
 
-@dataclass(frozen=True)
-class TrainingDataRecord:
-    """The prepared data that a run was trained on.
-
-    Attributes:
-        data_key: hash of everything that the data were made from.
-    """
-
-    run: str
-    data: str
-    data_key: str
-
-
-def record_parent_run(run: Path, other: Path) -> None:
-    """Record that a run started from the weights of another run, and the training data of that and its ancestors."""
-    files.replace_text(run / ORIGIN, f"{describe_parent(other)}\n")
-    record_training_data(run, other)
-
-
-def record_training_data(run: Path, other: Path) -> None:
-    """Record the training data of another run or checkpoint, whose weights a run has, and of its ancestors."""
-    if records := load_training_data(other):
-        files.write_json(run / ANCESTORS, {"trained_on": [vars(record) for record in records]})
-
-
-def load_training_data(path: Path) -> list[TrainingDataRecord]:
-    """Return the training data of a run or checkpoint, and of its ancestors."""
-    plan, run = load_config(find_checkpoint(path)).plan, _run_of(path)
-    own = [] if plan is None else [TrainingDataRecord(run.resolve().name, plan.data, plan.data_key)]
-    return [*own, *load_ancestors(run)]
-
-
-def load_ancestors(path: Path) -> list[TrainingDataRecord]:
-    """Return the training data of the ancestors of a run or checkpoint; none if the record is missing or damaged."""
-    with contextlib.suppress(InputError, KeyError, TypeError):
-        values = files.read_json(_run_of(path) / ANCESTORS)["trained_on"]
-        return [TrainingDataRecord(**value) for value in values]
-    return []
-
-
-def record_sources(run: Path, patterns: Sequence[str], names: Sequence[str]) -> None:
-    """Record the folders and globs of a run's corpus, and the names of the files in them."""
-    files.write_json(run / SOURCES, {"patterns": patterns, "files": names})
-
-
-def load_sources(run: Path) -> tuple[list[str], list[str]]:
-    """Return what `record_sources` recorded; empty lists if the record is missing or damaged."""
-    with contextlib.suppress(InputError, KeyError, TypeError):
-        values = files.read_json(run / SOURCES)
-        return list(values["patterns"]), list(values["files"])
-    return [], []
-
-
 def _run_of(path: Path) -> Path:
     """Return the run of a run or checkpoint."""
     if is_pointer(path):
@@ -224,10 +163,6 @@ def _run_of(path: Path) -> Path:
 def describe_parent(path: Path) -> str:
     """Return `from` and the name of the run of a path."""
     return f"from {_run_of(path).resolve().name}"
-
-
-def record_import(run: Path, kind: str) -> None:
-    files.replace_text(run / ORIGIN, f"import {kind}\n")
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -245,8 +180,8 @@ def checkpoints_after(run: Path, step: int) -> list[Path]:
     return [folder for folder in list_checkpoints(run) if checkpoint_step(folder) > step]
 
 
-def read_pointer(run: Path, pointer: Pointer | Literal["base", "origin"]) -> str | None:
-    """Return the content of `best`, `last`, `base` or `origin` of a run; None if there is no such file."""
+def read_pointer(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
+    """Return the content of `best`, `last` or `base` of a run; None if there is no such file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 

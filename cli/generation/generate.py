@@ -192,7 +192,7 @@ def _advise_prompt(loaded: LoadedModel) -> None:
     from lm.evaluation.held_out import find_prepared_folder
 
     with contextlib.suppress(InputError):  # imported, or trained elsewhere
-        manifest = Manifest.read(find_prepared_folder(loaded))
+        manifest = Manifest.read(find_prepared_folder(loaded.folder, loaded.config))
         if manifest.kind == "text" and manifest.splits["train"].documents == 1:
             print_labelled("note", "trained on one document, so a text without a prompt starts anywhere; give a prompt")
 

@@ -72,6 +72,7 @@ class RunConfig:
 
     Attributes:
         preset: name of the preset that its settings started from.
+        origin: what its weights started from: `from RUN`, or `import` and the kind of model; None if random.
         base_sha256: SHA-256 of the base model's weights file; for adapters.
         label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.labels`).
         parallel: how parallel text, sources and targets, becomes tokens; `distribution` is for parallel training.
@@ -87,6 +88,7 @@ class RunConfig:
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     preset: str | None = None
+    origin: str | None = None
     base_sha256: str | None = None
     label_completions: tuple[str, ...] = ()
     plan: RunPlan | None = None
@@ -175,7 +177,7 @@ class RunConfig:
             for name, kind in SECTIONS.items()
         }
         plan = values.get("plan")
-        for name in ("preset", "base_sha256"):
+        for name in ("preset", "origin", "base_sha256"):
             if not isinstance(values.get(name), str | None):
                 raise UsageError(f"{where}: {name} must be a string or null, not {options.format_value(values[name])}")
         labels = values.get("label_completions", ())
@@ -186,6 +188,7 @@ class RunConfig:
         return cls(
             **parts,
             preset=values.get("preset"),
+            origin=values.get("origin"),
             base_sha256=values.get("base_sha256"),
             label_completions=tuple(labels),
             plan=plan if plan is None else options.build_config(RunPlan, plan, where=f"{where}, plan"),

@@ -1,4 +1,4 @@
-"""Detect evaluation text that was training text of a run or of its ancestors, for which scores mean little."""
+"""Detect evaluation text that was training text of a run, for which scores mean little."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.manifest import PreparedManifest
 from lm.corpus.overlap import PairOverlap, TrainingOverlap
 from lm.errors import Advice, InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
-from lm.run_folder import TrainingDataRecord, load_ancestors, load_training_data
+from lm.run_folder import find_checkpoint, load_config
 from lm.text.conversations import Conversation
 from lm.text.examples import Example
 from lm.text.parallel_text import SentencePair
@@ -29,16 +28,14 @@ _EXAMPLES_AT_ONCE = 1024
 class ContaminationCheck:
     """Records scored text, and reports which files were training text.
 
-    Prepared data that are gone are left out.
+    Nothing is reported of a run whose prepared data are gone.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._trained_on: list[tuple[str, Path]] = []
+        self._trained_on: Path | None = None
         with contextlib.suppress(InputError):
-            self._trained_on.append((str(loaded.folder), find_prepared_folder(loaded)))
-        for run, folder in _find_data(load_ancestors(loaded.folder)):
-            self._trained_on.append((f"{run}, whose weights {loaded.folder} started from", folder))
+            self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
         self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
         self._pairs = PairOverlap()
 
@@ -89,50 +86,33 @@ class ContaminationCheck:
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few."""
-        largest: dict[int, tuple[float, str]] = {}
-        for run, folder in self._trained_on:
-            overlap = self._pairs if self._loaded.config.model.translates else self._overlap
-            for file, fraction in _notable_fractions(overlap, folder).items():
-                largest[file] = max(largest.get(file, (0.0, "")), (fraction, run))
+        if self._trained_on is None:
+            return []
+        overlap = self._pairs if self._loaded.config.model.translates else self._overlap
+        seen, run = _notable_fractions(overlap, self._trained_on), self._loaded.folder
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
-            for file, (part, run) in list(largest.items())[:_MAX_NAMED]
+            for file, part in list(seen.items())[:_MAX_NAMED]
         ]
-        others = len(largest) - len(said)
+        others = len(seen) - len(said)
         return [*said, f"and {others:,} more files that were training text"] if others else said
 
 
 def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Advice | None:
-    """Return a warning if held-out text of a new run was training text of its base run or of an ancestor of that.
+    """Return a warning if held-out text of a new run was training text of its base run.
 
     Args:
         base: run or checkpoint whose weights the new run starts from.
         folder: prepared text or examples of the new run.
     """
-    overlap = TrainingOverlap(tokenizer)
+    overlap, checkpoint = TrainingOverlap(tokenizer), find_checkpoint(base)
     with contextlib.suppress(InputError):
         overlap.add_held_out(0, folder)
-    described = [
-        (fraction, run)
-        for run, trained_on in _find_data(load_training_data(base))
-        for fraction in _notable_fractions(overlap, trained_on).values()
-    ]
-    if not described:
-        return None
-    fraction, run = max(described)
-    seen = f"{_percent(fraction)} was training text of {run}"
-    return Advice(
-        f"the held-out text: {seen}, so the validation loss is too low; hold out other text", settings=["validation"]
-    )
-
-
-def _find_data(records: Iterable[TrainingDataRecord]) -> Iterator[tuple[str, Path]]:
-    """Yield the run and folder of the prepared data that are still there."""
-    for record in records:
-        folder = Path(record.data)
-        with contextlib.suppress(InputError):
-            if folder.is_dir() and PreparedManifest.read(folder).key == record.data_key:
-                yield record.run, folder
+        for fraction in _notable_fractions(overlap, find_prepared_folder(checkpoint, load_config(checkpoint))).values():
+            seen = f"{_percent(fraction)} was training text of {base}"
+            problem = f"the held-out text: {seen}, so the validation loss is too low; hold out other text"
+            return Advice(problem, settings=["validation"])
+    return None
 
 
 def _notable_fractions(overlap: TrainingOverlap | PairOverlap | None, folder: Path) -> dict[int, float]:

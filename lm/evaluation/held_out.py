@@ -12,6 +12,7 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
+from lm.config.run_config import RunConfig
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.prepared_folder import verify_checksums
 from lm.corpus.shards import open_split
@@ -38,11 +39,11 @@ _AS_PREPARED = DataConfig(keep_line_ends=True)
 """Line ends were normalised when the text was prepared."""
 
 
-def find_prepared_folder(loaded: LoadedModel) -> Path:
+def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
     """Return the prepared data of a run; InputError if they are gone, or the model was imported."""
-    plan = loaded.config.plan
+    plan = config.plan
     if plan is None:
-        raise InputError(f"{loaded.folder}: not trained here, so nothing is held out; name text to measure it on")
+        raise InputError(f"{checkpoint}: not trained here, so nothing is held out; name text to measure it on")
     folder = Path(plan.data)
     if not folder.is_dir():
         raise InputError(f"{folder}: the prepared tokens of this run are gone; {_ADVICE}")
@@ -94,7 +95,7 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
 
 
 def _verified_folder(loaded: LoadedModel) -> Path:
-    folder = find_prepared_folder(loaded)
+    folder = find_prepared_folder(loaded.folder, loaded.config)
     verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=_ADVICE)
     return folder
 

@@ -46,8 +46,7 @@ class RunSummary:
     @property
     def origin(self) -> str:
         """What the weights started from: a preset, `from RUN` or `import KIND`; – if not known."""
-        pointer = run_folder.read_pointer(self.folder, "origin")
-        return pointer or (run_folder.describe_parent(Path(self.base)) if self.base else self.config.preset or "–")
+        return self.config.origin or self.config.preset or "–"
 
     @property
     def steps(self) -> int:

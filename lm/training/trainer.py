@@ -38,20 +38,16 @@ from lm.hardware import select_device
 from lm.run_folder import (
     RUNS,
     contains_runs,
+    describe_parent,
     find_checkpoint,
     find_missing_last,
     find_run,
-    is_log,
     is_run,
     list_checkpoints,
     load_config,
-    load_sources,
     load_state,
-    record_parent_run,
-    record_sources,
     refuse_existing,
 )
-from lm.text.text_files import STDIN, find_text_files
 from lm.training import events, step_timing
 from lm.training.initial_weights import (
     add_token_rows,
@@ -369,8 +365,9 @@ class Trainer:
             elif from_run is None:
                 chosen = resolve.fit_to_steps(chosen, data)
             check_startup(chosen.config.training.budget, self._seconds_elapsed())
+            origin = None if from_run is None else describe_parent(from_run)
             planned = plan_run(
-                chosen.config,
+                dataclasses.replace(chosen.config, origin=origin),
                 prepared,
                 data,
                 speed=speed,
@@ -395,9 +392,6 @@ class Trainer:
                 world=self.world,
                 clock=self._clock,
             )
-            if from_run is not None:
-                record_parent_run(folder, from_run)
-            _record_sources(run, corpus)
         yield Started(run, is_tuned=from_run is not None)
         return run
 
@@ -531,36 +525,12 @@ def _check_parent(path: Path, corpus: TrainingCorpus) -> Iterator[events.Trainin
             yield events.TrainingWarning(0, problem)
 
 
-def _record_sources(run: Run, corpus: TextCorpus | PairCorpus) -> None:
-    """Record what is in the folders and globs of a text corpus, so that files that are added later are noticed."""
-    names = corpus.names if isinstance(corpus, TextCorpus) and not corpus.prepared else ()
-    if patterns := [name for name in names if name != STDIN and not Path(name).is_file()]:
-        record_sources(run.folder, patterns, _list_sources(patterns, run.config))
-
-
 def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
-    """Warn if files have changed, or were added, since the tokens of a resumed run were prepared."""
-    text = "since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
-    changes = {"changed": list_changed_sources(Path(run.plan.data)), "added": _list_added_sources(run)}
-    for change, names in changes.items():
-        if names:
-            advice = Advice(
-                f"{list_some(names, limit=_MAX_NAMED)}: {change} {text}", settings=(f"from_run={run.folder}",)
-            )
-            yield events.TrainingWarning(run.state.step, advice)
-
-
-def _list_added_sources(run: Run) -> list[str]:
-    """Return the files that were added to the folders and globs of a run's corpus."""
-    patterns, names = load_sources(run.folder)
-    with contextlib.suppress(InputError):  # a folder is gone
-        return sorted({*_list_sources(patterns, run.config)} - {*names})
-    return []
-
-
-def _list_sources(patterns: Sequence[str], config: RunConfig) -> list[str]:
-    """Return the names of the files in folders and globs, without the logs of runs in them."""
-    return [file.name for file in find_text_files(patterns, config.data, config.files) if not is_log(file.path)]
+    """Warn if files have changed since the tokens of a resumed run were prepared."""
+    if names := list_changed_sources(Path(run.plan.data)):
+        text = "changed since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
+        advice = Advice(f"{list_some(names, limit=_MAX_NAMED)}: {text}", settings=(f"from_run={run.folder}",))
+        yield events.TrainingWarning(run.state.step, advice)
 
 
 def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:

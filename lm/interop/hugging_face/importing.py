@@ -57,7 +57,11 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
     shapes = _check_shapes(weights, model, family, folder)
     checkpoint = save_checkpoint(
         out,
-        config=RunConfig(model=model, data=DataConfig(keep_line_ends=True)),  # as the model was trained
+        config=RunConfig(
+            model=model,
+            data=DataConfig(keep_line_ends=True),  # as the model was trained
+            origin=f"import {family.model_type}",
+        ),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model={
@@ -68,7 +72,6 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )
-    run_folder.record_import(out, family.model_type)
     return ImportedModel(family, model, checkpoint)
 
 

@@ -180,10 +180,10 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     link_base(out, source)
-    run_folder.record_parent_run(out, source)
+    origin = run_folder.describe_parent(source)
     return checkpoint.save_checkpoint(
         out,
-        config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), source),
+        config=with_base_hash(dataclasses.replace(config, origin=origin, plan=None, lora=lora), source),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=_pad_to_rank(low, config.model, lora),

@@ -67,29 +67,6 @@ def test_files_that_changed_after_they_were_prepared_are_named(place, tmp_path, 
     assert capsys.readouterr().err.count(f"warning longer.txt, edited.txt: {warning} (--from run)\n") == 1
 
 
-def test_files_added_to_a_folder_are_named(place, tmp_path, monkeypatch, capsys):
-    """Also if the tokens were prepared of equal files elsewhere, and the run is in the folder."""
-    monkeypatch.chdir(tmp_path)
-    for folder in ("earlier", "texts"):
-        Path(folder).mkdir()
-        for name in ("a", "gone"):
-            Path(folder, f"{name}.txt").write_text((place / "text.txt").read_text() + name)
-        monkeypatch.chdir(tmp_path / folder)
-        assert run(["train", ".", "--steps", "2", *SMALL]) == 0
-        monkeypatch.chdir(tmp_path)
-    monkeypatch.chdir(tmp_path / "texts")
-    (trained,) = Path("runs").iterdir()
-    capsys.readouterr()
-    assert run(["train", "--resume", str(trained), "--steps", "3"]) == 0
-    assert "since this run" not in capsys.readouterr().err
-    Path("gone.txt").unlink()
-    Path("new").mkdir()
-    Path("new", "b.txt").write_text("more")
-    assert run(["train", "--resume", str(trained), "--steps", "4"]) == 0
-    warning = "added since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
-    assert capsys.readouterr().err.count(f"warning new/b.txt: {warning} (--from {trained})\n") == 1
-
-
 def test_going_on_from_an_older_checkpoint_says_which_ones_will_go(place, capsys, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "33"]) == 0

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from lm.corpus.shards import open_split
 from lm.errors import InputError
 from lm.evaluation.held_out import find_prepared_folder, open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware
-from lm.optim.averaging import average_checkpoints
-from lm.run_folder import find_checkpoint
+from lm.run_folder import load_config
 from lm.training.events import TrainingWarning
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
@@ -108,7 +106,8 @@ def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
     text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
     (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).documents()
     assert text.endswith(held_out)
-    split = open_split(find_prepared_folder(loaded(RUNS / "gpt")), "validation")
+    gpt = loaded(RUNS / "gpt")
+    split = open_split(find_prepared_folder(gpt.folder, gpt.config), "validation")
     assert held_out == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
     assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
 
@@ -178,48 +177,21 @@ def test_training_text_is_recognised_whatever_its_file_is_called(trained, docume
     assert warned(capsys, trained / "text", new) == []
 
 
-@pytest.fixture(scope="module")
-def descendants(trained, documents, tmp_path_factory):
-    """A copy of the run on documents, a run from that, one from this, and its average; the first two are deleted."""
-    folder = tmp_path_factory.mktemp("descendants")
-    shutil.copytree(trained / "text", folder / "base")
+def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, documents, tmp_path):
     unseen = [f"Badger {number} dug\nfor {number * 7} worms in the wood." for number in range(120)]
-    for name, texts in (("new", unseen), ("old", documents)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     said = {}
-    for name, base, corpus in (("child", "base", "new"), ("grandchild", "child", "new"), ("again", "base", "old")):
+    for name, texts, validation in (("again", documents, "0.3"), ("child", unseen, "0.1")):
+        corpus = tmp_path / f"{name}.jsonl"
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         events = lm.Trainer(
             lm.run_spec(
-                folder / f"{corpus}.jsonl",
-                from_run=folder / base,
-                out=folder / name,
-                steps=1,
-                validation="0.3" if name == "again" else "0.1",
-                threads=1,
+                corpus, from_run=trained / "text", out=tmp_path / name, steps=1, validation=validation, threads=1
             )
         )
         said[name] = [str(event.message) for event in events if isinstance(event, TrainingWarning)]
-    average_checkpoints([find_checkpoint(folder / "grandchild")], folder / "average")
-    for name in ("base", "child"):
-        shutil.rmtree(folder / name)
-    return folder, said
-
-
-def test_training_text_of_a_base_run_is_recognised_after_the_base_is_deleted(descendants, trained, capsys):
-    folder, _ = descendants
-    for name in ("grandchild", "average"):
-        (said,) = warned(capsys, folder / name, trained / "texts.jsonl")
-        assert re.search(
-            r"texts.jsonl: (8|9)\d% of it was training text of base, whose weights .* started from; ", said
-        )
-    (said,) = warned(capsys, folder / "average", folder / "new.jsonl")
-    assert "was training text of" in said
-
-
-def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(descendants):
-    _, said = descendants
+        assert load_config(tmp_path / name).origin == "from text"
     (warning,) = [text for text in said["again"] if "held-out" in text]
-    assert re.search(r"the held-out text: \d\d% of it was training text of base, so the validation loss", warning)
+    assert re.search(r"the held-out text: \d\d% of it was training text of .*text, so the validation loss", warning)
     assert [text for text in said["child"] if "held-out" in text] == []
 
 
