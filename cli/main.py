@@ -215,7 +215,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    if number == getattr(signal, "SIGHUP", None):
+    if number == signal.SIGHUP:
         signal.signal(number, signal.SIG_IGN)  # the shell and the system may both send one
     raise SystemExit(128 + number)
 

@@ -216,8 +216,7 @@ def prune_checkpoints(run: Path, *, keep: int) -> None:
     named = {run_folder.read_pointer(run, "best"), run_folder.read_pointer(run, "last")}
     for folder in run_folder.list_checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
-            with contextlib.suppress(PermissionError):  # in use on Windows; the next save tries again
-                remove_checkpoint(folder)
+            remove_checkpoint(folder)
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:

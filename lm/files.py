@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -15,11 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from lm.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 def is_file(name: str | None) -> bool:
@@ -133,7 +129,7 @@ def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
             yield file
         sync(fresh)
         if path.exists():
-            shutil.copymode(path, fresh)  # after `sync`, for on Windows it may make the file read-only
+            shutil.copymode(path, fresh)
         fresh.replace(path)
         sync(path.parent)
     finally:
@@ -241,14 +237,8 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on disk.
-
-    On Windows folders cannot be synced, and files must be opened for writing.
-    """
-    on_windows = os.name == "nt"
-    if on_windows and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
+    """Wait until a file or the entries of a folder are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         sync_descriptor(descriptor)
     finally:
@@ -257,7 +247,7 @@ def sync(path: Path) -> None:
 
 def sync_descriptor(descriptor: int) -> None:
     """Wait until an open file is on disk; macOS needs F_FULLFSYNC instead of fsync."""
-    if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):
+    if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):  # a file system without it
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return

@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import platform
+import resource
 import statistics
 import sys
 import tempfile
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -28,8 +28,6 @@ _EMULATED_RATIO = 4.0  # slower than float32: emulated
 _LAUNCHES = 4  # per GPU synchronisation
 MATRIX_SIZES = {"cpu": 1024, "gpu": 8192}
 """Rows and columns of the matmul that measures FLOP/s; on a GPU large, because small ones are bound by launches."""
-_WINDOWS_TICKS = 10 / 64
-"""Ten ticks of the CPU clock of Windows, so that measured times are accurate to a tenth."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
 MAX_THREADS = torch.get_num_threads()
@@ -212,14 +210,10 @@ def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, 
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU time of some work; repeated where the clock is coarse."""
-    least = _WINDOWS_TICKS if sys.platform == "win32" else 0.0
-    start, calls = time.thread_time(), 0
-    while True:
-        work()
-        calls += 1
-        if (taken := time.thread_time() - start) >= least and taken > 0:
-            return taken / calls
+    """Return the CPU time of some work."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
 
 
 def synchronized_time(hardware: Hardware) -> float:
@@ -295,31 +289,5 @@ def peak_memory() -> int:
     """Return the peak memory of this process in bytes: on the GPU if it used one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    try:
-        import resource  # noqa: PLC0415 (not on every system)
-    except ImportError:
-        return _peak_on_windows()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-class _MemoryCounters(ctypes.Structure):
-    """PROCESS_MEMORY_COUNTERS of Windows."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("page_faults", ctypes.c_uint32),
-        ("peak_working_set", ctypes.c_size_t),
-        ("others", ctypes.c_size_t * 7),
-    )
-
-
-def _peak_on_windows() -> int:
-    """Return the peak resident memory on Windows, or 0 if it is unknown."""
-    counters = _MemoryCounters(size=ctypes.sizeof(_MemoryCounters))
-    kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
-    kernel.GetCurrentProcess.restype = ctypes.c_void_p
-    kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-    if not kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), ctypes.byref(counters), counters.size):
-        return 0
-    return int(counters.peak_working_set)

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
-try:
-    import msvcrt
-except ImportError:  # elsewhere
-    msvcrt = None  # type: ignore[assignment]
-
-_LOCKED_BYTE = (1 << 31) - 2
-"""Offset of the lock on Windows, beyond the end of the file, because locked bytes cannot be read or written."""
 
 
 def try_lock(descriptor: int) -> bool:
@@ -27,28 +16,12 @@ def try_lock(descriptor: int) -> bool:
     Raises:
         BlockingIOError: another process holds the lock.
     """
-    if fcntl is None:
-        return msvcrt is not None and _lock_on_windows(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:  # a file system without locks
         return False
-    return True
-
-
-def _lock_on_windows(descriptor: int) -> bool:
-    at = os.lseek(descriptor, 0, os.SEEK_CUR)
-    try:
-        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-    except PermissionError:
-        raise BlockingIOError from None
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.lseek(descriptor, at, os.SEEK_SET)
     return True
 
 
@@ -69,28 +42,17 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_folder_for_locking(folder: Path) -> Iterator[int]:
-    """Yield the descriptor of a folder for locking; on Windows, of a temporary file beside it.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-    """
-    lock_path, resolved = None, folder.resolve(strict=True)
-    if os.name == "nt":
-        lock_path = resolved.parent / f".{resolved.name.removeprefix('.')}.locked"
-    descriptor = os.open(folder, os.O_RDONLY) if lock_path is None else os.open(lock_path, os.O_RDWR | os.O_CREAT)
+    """Yield the descriptor of a folder for locking; FileNotFoundError if there is no such folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-        if lock_path is not None:
-            with contextlib.suppress(OSError):  # another process has it open
-                lock_path.unlink()
 
 
 def is_same_folder(folder: Path, descriptor: int) -> bool:
     """Whether the folder is still the one that was opened; FileNotFoundError if it is gone."""
-    status = folder.stat()
-    return os.name == "nt" or os.path.samestat(status, os.fstat(descriptor))
+    return os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 class LockFile:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from multiprocessing import Pipe, connection
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -173,7 +173,8 @@ class WorkerPool(Generic[Item, Result]):
                     python_command(_WORKER_CODE, str(theirs.fileno())),
                     stdin=subprocess.PIPE,
                     env={**os.environ, **self._environment},
-                    **_popen_arguments(theirs),
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,
                 )
         for pipe in self._workers:
             self._send(pipe, self._prepare)
@@ -235,14 +236,6 @@ class WorkerPool(Generic[Item, Result]):
         )
 
 
-def _popen_arguments(pipe: Connection) -> dict[str, Any]:
-    if sys.platform != "win32":
-        return {"pass_fds": [pipe.fileno()], "process_group": 0}
-    os.set_handle_inheritable(pipe.fileno(), True)
-    startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [pipe.fileno()]})
-    return {"startupinfo": startup, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-
-
 def _take_one(items: Iterator[T]) -> Iterator[T]:
     """Yield the next item, if there is one."""
     with contextlib.suppress(StopIteration):
@@ -282,16 +275,12 @@ def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
 
 
 def run_worker(descriptor: int) -> None:
-    """Run a worker of `WorkerPool`; printed output goes to stderr.
-
-    Args:
-        descriptor: of its end of the pipe; on Windows its handle.
-    """
+    """Run a worker of `WorkerPool`, given the descriptor of its end of the pipe; printed output goes to stderr."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output isn't lost when killed
     end_with_parent()
-    pipe: Connection = getattr(connection, "PipeConnection", Connection)(descriptor)  # on Windows the former
+    pipe = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         try:
             work = pipe.recv()()

@@ -12,10 +12,8 @@ from types import FrameType
 
 def termination_signals() -> list[signal.Signals]:
     """Return the signals besides SIGINT that end a command: SIGTERM, and SIGHUP unless it is ignored (`nohup`)."""
-    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
-        return [signal.SIGTERM]
-    return [signal.SIGTERM, hang_up]
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
@@ -82,7 +80,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == getattr(signal, "SIGHUP", None):
+        if number == signal.SIGHUP:
             self.number = self.number or number
             return
         if self._stop_requested:

@@ -24,7 +24,7 @@ from lm.distributed import launcher_env
 from lm.hardware import MAX_THREADS
 from lm.signals import termination_signals
 
-_KILLED = -getattr(signal, "SIGKILL", 9)
+_KILLED = -signal.SIGKILL
 """Exit code of a killed process."""
 
 

@@ -159,7 +159,6 @@ _COMMAND_AND_ABORT = (
 """A command of a process that aborts when Python is torn down, with an exit function of something that it imports."""
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a C library without a name")
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["runs", "nosuch"], 1), (["train", "--nosuch"], 2)])
 def test_a_command_ends_its_process_without_tearing_python_down(arguments, code):
     """Extension modules check for leaks then (nanobind's), and torch's objects are searched for cycles."""

@@ -156,25 +156,6 @@ def test_a_copy_beside_the_checkpoints_is_none_of_them(save, tmp_path):
     assert load_model(tmp_path / "checkpoints" / "step-20-backup", CPU).folder.name == "step-20-backup"
 
 
-def test_a_checkpoint_that_is_in_use_is_removed_later(save, tmp_path, monkeypatch):
-    """Windows removes no file that another process has open, as one that generates text."""
-    for step in (1, 2, 3, 4):
-        save(step)
-    real = checkpoint.remove_checkpoint
-
-    def remove(folder):
-        if folder.name == "step-1":
-            raise PermissionError(13, "The process cannot access the file because it is being used by another process")
-        real(folder)
-
-    monkeypatch.setattr(checkpoint, "remove_checkpoint", remove)
-    checkpoint.prune_checkpoints(tmp_path, keep=2)
-    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-1", "step-3", "step-4"]
-    monkeypatch.setattr(checkpoint, "remove_checkpoint", real)
-    checkpoint.prune_checkpoints(tmp_path, keep=2)
-    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-3", "step-4"]
-
-
 def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
     files_of_it = {path.name for path in save(3).iterdir()}
     disk.entries.clear()

@@ -20,7 +20,6 @@ from lm import files
 from lm.corpus.shards import ArrayWriter
 from lm.errors import InputError
 from tests.lm.full_disk import full_disk
-from tests.lm.windows import as_on_windows
 
 
 def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
@@ -265,19 +264,6 @@ def test_what_fails_leaves_nothing_behind(kind, tmp_path):
     with pytest.raises(ValueError):  # noqa: PT011 (its own)
         fail()
     assert not any(tmp_path.iterdir())
-
-
-def test_windows_waits_for_files_and_opens_no_folder(tmp_path, disk, monkeypatch):
-    as_on_windows(monkeypatch, files)
-    files.replace_text(tmp_path / "a.txt", "whole\n")
-    with files.atomic_new_file(tmp_path / "b.txt") as fresh:
-        fresh.write_text("whole")
-    with files.atomic_new_folder(tmp_path / "c") as fresh:
-        (fresh / "part").write_text("whole")
-    files.link_or_copy(tmp_path / "a.txt", tmp_path / "d.txt")
-    files.sync(tmp_path)
-    assert [what for what, _ in disk.entries] == ["sync", "rename"] * 3 + ["rename"]
-    assert (tmp_path / "c" / "part").read_text() == "whole"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

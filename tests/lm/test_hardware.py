@@ -1,10 +1,8 @@
 """What the machine is measured by, with a clock and counters that say what they are told."""
 
-import ctypes
 import itertools
 import os
 import resource
-import sys
 from subprocess import PIPE
 from types import SimpleNamespace
 
@@ -68,40 +66,6 @@ def test_ways_are_compared_by_the_median_of_interleaved_rounds_on_one_thread(mon
     assert measure_speedup(work, work, tries=3) == 3.0
     assert next(taken, None) is None
     assert set(threads) == {1}
-
-
-def test_work_shorter_than_a_tick_of_the_clock_is_repeated(monkeypatch):
-    """As on Windows, whose clock moves 64 times a second: 3 ms against 1 ms."""
-    now = 0.0
-
-    def work(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(hardware.sys, "platform", "win32")
-    monkeypatch.setattr(hardware.time, "thread_time", lambda: int(now * 64) / 64)
-    assert measure_speedup(lambda: work(0.001), lambda: work(0.003), tries=3) == pytest.approx(3, rel=0.2)
-
-
-def test_windows_says_what_was_resident(monkeypatch):
-    """It has no module `resource`; its own counters hold the peak after two numbers of 32 bits."""
-
-    class Process:
-        restype = argtypes = None
-
-        def __call__(self, *arguments):
-            if not arguments:
-                return -1
-            process, counters, size = arguments
-            assert (process, size) == (-1, ctypes.sizeof(counters._obj))
-            ctypes.memmove(ctypes.addressof(counters._obj) + 8, (ctypes.c_size_t * 2)(5000, 4000), 16)
-            return 1
-
-    kernel = SimpleNamespace(GetCurrentProcess=Process(), K32GetProcessMemoryInfo=Process())
-    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
-    monkeypatch.setitem(sys.modules, "resource", None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert peak_memory() == 5000
 
 
 @pytest.mark.parametrize(("supported", "types"), [(True, 2), (False, 1)])

@@ -5,12 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
-from lm import processes
 from lm.errors import InputError, LMError
 from lm.processes import (
     WorkerPool,
@@ -104,19 +102,6 @@ def is_alive(process: int) -> bool:
         return False
     status = Path(f"/proc/{process}/stat")  # of one that nobody has waited for, where the system tells
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def test_on_windows_a_worker_inherits_a_handle(monkeypatch):
-    inheritable = []
-    monkeypatch.setattr(processes.sys, "platform", "win32")
-    monkeypatch.setattr(os, "set_handle_inheritable", lambda *given: inheritable.append(given), raising=False)
-    monkeypatch.setattr(processes.subprocess, "STARTUPINFO", dict, raising=False)
-    monkeypatch.setattr(processes.subprocess, "CREATE_NEW_PROCESS_GROUP", 512, raising=False)
-    ours, theirs = Pipe()
-    with ours, theirs:
-        how = processes._popen_arguments(theirs)
-        assert how == {"startupinfo": {"lpAttributeList": {"handle_list": [theirs.fileno()]}}, "creationflags": 512}
-        assert inheritable == [(theirs.fileno(), True)]
 
 
 def test_there_is_a_processor():

@@ -25,7 +25,6 @@ def test_one_signal_asks_and_a_second_ends(number):
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="not on Windows")
 def test_a_hang_up_asks_however_often_it_comes(default_hang_up):
     with StopSignals() as signals:
         for _ in range(3):
@@ -37,7 +36,6 @@ def test_a_hang_up_asks_however_often_it_comes(default_hang_up):
         assert signals.number == signal.SIGTERM
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="not on Windows")
 def test_an_ignored_hang_up_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -46,14 +44,6 @@ def test_an_ignored_hang_up_stays_ignored():
             assert not signals.received()
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_system_without_hang_ups_has_the_other_signals(monkeypatch):
-    """As Windows."""
-    monkeypatch.delattr(signal, "SIGHUP", raising=False)
-    with StopSignals() as signals:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.number == signal.SIGTERM
 
 
 def test_an_interrupt_is_delayed_to_the_end_of_a_context():

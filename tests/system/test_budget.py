@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import random
 import re
 import shlex
@@ -169,7 +168,6 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
 
 
 @pytest.mark.medium
-@pytest.mark.skipif(os.name != "posix", reason="needs the peak memory of a process")
 def test_a_dry_run_does_not_build_the_model(place, tmp_path):
     """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
     with (tmp_path / "said").open("w") as said, Forked(plan_large_runs, place / "text.txt", stderr=said) as process:

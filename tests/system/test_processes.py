@@ -1,6 +1,5 @@
 """`lm train` in several processes: started, stopped, killed, and resumed."""
 
-import importlib
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.distributed import launcher
 from lm.run_folder import find_checkpoint, load_state
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -71,12 +69,6 @@ def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run(["train", str(place / "text.txt"), "--steps", "1", "--epochs", "2", "--source", "x"]) == 2
     assert capsys.readouterr().err == ""
-
-
-def test_a_system_without_sigkill_has_a_launcher(monkeypatch):
-    """As Windows."""
-    monkeypatch.delattr(signal, "SIGKILL")
-    assert importlib.reload(launcher)._KILLED == -9
 
 
 @pytest.mark.slow

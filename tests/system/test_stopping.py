@@ -16,10 +16,7 @@ from tests.forked import Forked, run_main, start
 from tests.system.conftest import SMALL
 from tests.waiting import SECONDS, logged, wait_for_steps, wait_until
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX"),
-    pytest.mark.usefixtures("default_hang_up"),
-]
+pytestmark = pytest.mark.usefixtures("default_hang_up")
 
 LM = [sys.executable, "-m", "cli"]
 FEW, MANY = ["--steps", "12", "--evaluate-every", "0"], ["--steps", "1000000", "--evaluate-every", "0"]

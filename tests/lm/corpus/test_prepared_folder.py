@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lm import files, locks
 from lm.corpus.prepared_folder import (
-    locked_folder,
     partial_folder,
     remove_abandoned,
     remove_leftover_parts,
     rename_into_place,
     resumable_folder,
 )
-from lm.errors import InputError
-from tests.lm.windows import as_on_windows
 
 HOLD = """
 import sys, time, pathlib
@@ -145,23 +141,3 @@ class TestUnfinished:
         remove_leftover_parts(tmp_path / "a")
         remove_leftover_parts(tmp_path / "c")
         assert names(tmp_path) == set()
-
-
-def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path, monkeypatch):
-    as_on_windows(monkeypatch, locks, files)
-    with partial_folder(tmp_path / "out") as partial:
-        (partial / "new").touch()
-        age(partial)
-        remove_abandoned(tmp_path)
-        assert names(partial) == {"new"}
-        rename_into_place(partial, tmp_path / "out", is_there=lambda: False)
-    with resumable_folder(tmp_path / "a") as first, resumable_folder(tmp_path / "a") as second:
-        assert first != second
-    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is writing it"):  # noqa: SIM117
-        with locked_folder(tmp_path / "out"):
-            pass
-    (tmp_path / ".out.partial-1234").mkdir()
-    (tmp_path / ".out.partial-1234.locked").touch()  # a killed process has left both
-    age(tmp_path / ".out.partial-1234")
-    remove_abandoned(tmp_path)
-    assert names(tmp_path) == {"out"}
