@@ -1,4 +1,4 @@
-"""Entry point of `lm` and `python -m cli`; handles Ctrl-C while the rest is being imported."""
+"""Entry point of `lm` and `python -m cli`; handles Ctrl-C also while the rest is being imported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ def main() -> None:
     if not atexit._ncallbacks():  # exit functions are called in reverse order: this one last
         atexit.register(_skip_teardown, exit_codes)
     try:
-        from cli.interrupts import defer_interrupts
-
-        defer_interrupts()
         from cli.main import main as run
 
         run()

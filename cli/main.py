@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import cache
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +28,6 @@ from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
 from cli.flags.usage import Command, Context, Formatter, format_usage_error
 from lm.distributed import launcher_env
 from lm.errors import LMError
-from lm.signals import termination_signals
 
 COMMAND_GROUPS = {
     "Train": {
@@ -153,7 +151,7 @@ def _build_parser(*names: str) -> Command:
 
 
 def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
-    """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped)."""
+    """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
     start_time = _PROCESS_BEGAN if is_process else time.monotonic()
     words = list(arguments)
     try:
@@ -214,22 +212,12 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    if number == signal.SIGHUP:
-        signal.signal(number, signal.SIG_IGN)  # the shell and the system may both send one
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Entry point of the `lm` command."""
     streams.prepare_standard_streams()
-    for number in termination_signals():
-        signal.signal(number, _terminate)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     _warn_of_unknown_variables()
-    code = run(sys.argv[1:], is_process=True)
-    for number in termination_signals():
-        signal.signal(number, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:], is_process=True))
 
 
 def _warn_of_unknown_variables() -> None:

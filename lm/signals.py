@@ -9,16 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-def termination_signals() -> list[signal.Signals]:
-    """Return the signals besides SIGINT that end a command: SIGTERM, and SIGHUP unless it is ignored (`nohup`)."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def default_signal_handling() -> Iterator[None]:
-    """Within the context, SIGINT and the signals of `termination_signals` end the process immediately.
+    """Within the context, SIGINT and SIGTERM end the process immediately.
 
     For blocking compiled code, in which Python's handlers would not run. Ignored signals stay ignored. Only in the main
     thread.
@@ -27,7 +23,7 @@ def default_signal_handling() -> Iterator[None]:
         yield
         return
     before = {}
-    for number in (signal.SIGINT, *termination_signals()):
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that is not Python's
             before[number] = signal.signal(number, signal.SIG_DFL)
     try:
@@ -59,19 +55,15 @@ def delayed_interrupt() -> Iterator[None]:
 
 
 class StopSignals:
-    """Within the context, the first signal requests a stop after the current step; the second ends the process.
-
-    Signals are SIGINT and those of `termination_signals`. SIGHUP never counts as the second: shell, system and service
-    managers may send several.
-    """
+    """Within the context, the first SIGINT or SIGTERM requests a stop after this step; the second ends the process."""
 
     def __init__(self, *, on_first: Callable[[], None] = lambda: None) -> None:
         """Create the handler; `on_first` is called at the first signal."""
-        self.number, self._stop_requested, self._on_first = 0, False, on_first
+        self.number, self._on_first = 0, on_first
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopSignals:
-        for number in (signal.SIGINT, *termination_signals()):
+        for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -80,12 +72,9 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self.number = self.number or number
-            return
-        if self._stop_requested:
+        if self.number:
             raise SystemExit(128 + number)
-        self.number, self._stop_requested = number, True
+        self.number = number
         self._on_first()
 
     def received(self) -> bool:

@@ -177,14 +177,6 @@ def succeed(capsys) -> Callable[..., str]:
     return succeed
 
 
-@pytest.fixture
-def default_hang_up() -> Iterator[None]:
-    """SIGHUP ends processes, even if the tests were started by `nohup`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.fixture(scope="session")
 def code_of_models(tmp_path_factory) -> Iterator[None]:
     """Code that comes in the folders of models is kept, by transformers, where the tests end with it."""

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lm.distributed import launcher_env
 from lm.hardware import MAX_THREADS
-from lm.signals import termination_signals
+from lm.signals import STOP_SIGNALS
 
 _KILLED = -signal.SIGKILL
 """Exit code of a killed process."""
@@ -56,6 +56,7 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> Laun
     logging.disable()  # the processes report their errors themselves
     try:
         with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:
+            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             config = LaunchConfig(
                 min_nodes=1,
                 max_nodes=1,
@@ -66,7 +67,7 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> Laun
                 local_addr="127.0.0.1",
                 max_restarts=0,
                 logs_specs=DefaultLogsSpecs(log_dir=logs),
-                signals_to_handle=_forwarded_signals(),
+                signals_to_handle="SIGINT,SIGTERM" + ("" if is_nohup else ",SIGHUP"),
             )
             pipes = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(command))
             elastic_launch(config, sys.executable)(*map(_forward_pipe, command, pipes))
@@ -74,7 +75,7 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> Laun
         return LaunchResult(128 + int(error.sigval))
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        ended_by = [-int(number) for number in (signal.SIGINT, *termination_signals())]
+        ended_by = [-int(number) for number in STOP_SIGNALS]
         code = 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)
         return LaunchResult(code, all(failure.exitcode == _KILLED for failure in error.failures.values()))
     finally:
@@ -83,11 +84,6 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> Laun
         if threads is None:
             del os.environ["OMP_NUM_THREADS"]
     return LaunchResult(0)
-
-
-def _forwarded_signals() -> str:
-    """Names of the signals that torch's launcher forwards; without SIGHUP if that is ignored."""
-    return ",".join(["SIGINT", "SIGQUIT", *(number.name for number in termination_signals())])
 
 
 def _forward_pipe(argument: str, pipe: Path) -> str:

@@ -126,28 +126,6 @@ def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize(
-    "module",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "numpy")), "numpy._core._multiarray_umath"],
-)
-def test_ctrl_c_ends_the_command_whatever_torch_is_importing(module, tmp_path):
-    """Exceptions in the import of numpy are dropped by torch, which imports it from C."""
-    run_folder = make_run(tmp_path / "run")
-    code = (
-        "import signal, sys; from cli.__main__ import main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "class Interrupted:\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name == {module!r}:\n"
-        "            sys.meta_path.remove(self)\n"
-        "            signal.raise_signal(signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupted()); main()"
-    )
-    command = [sys.executable, "-c", code, "generate", str(run_folder), "The owl", "--max-tokens", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 _COMMAND_AND_ABORT = (
     "import atexit, ctypes, sys; from cli.__main__ import main\n"
     "ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))\n"

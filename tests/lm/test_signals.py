@@ -25,27 +25,6 @@ def test_one_signal_asks_and_a_second_ends(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_hang_up_asks_however_often_it_comes(default_hang_up):
-    with StopSignals() as signals:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert signals.number == signal.SIGHUP
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.number == signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert signals.number == signal.SIGTERM
-
-
-def test_an_ignored_hang_up_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopSignals() as signals:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not signals.received()
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_an_interrupt_is_delayed_to_the_end_of_a_context():
     before, done = signal.getsignal(signal.SIGINT), []
 

@@ -110,27 +110,6 @@ def test_a_signal_stops_all_after_the_same_step_with_one_checkpoint(to, place, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_ignored", [False, True])
-def test_a_hang_up_of_the_launcher_stops_all_unless_it_is_ignored(is_ignored, place, tmp_path, default_hang_up):
-    folder = tmp_path / "run"
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_ignored else signal.getsignal(signal.SIGHUP)
-    try:  # as `nohup` has it
-        process = started(str(place / "text.txt"), *SETTINGS, "--steps", "100000", "-o", str(folder), "--processes",
-                          "2", "--evaluate-every", "0")  # fmt: skip
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    wait_for_steps(folder, 5)
-    process.send_signal(signal.SIGHUP)
-    if is_ignored:
-        wait_for_steps(folder, len(losses(folder)) + 20)
-        process.terminate()
-    code, _, err = ended(process)
-    assert code == (143 if is_ignored else 129), err
-    (only,) = (folder / "checkpoints").iterdir()
-    assert load_state(only).step == len(losses(folder))
-
-
-@pytest.mark.slow
 def test_pipes_are_read_by_the_processes(place, tmp_path):
     """As the shell's <(command), which only the launcher has open; and stdin."""
     arguments = [*SETTINGS, "--steps", "3", "--evaluate-every", "0", "--processes", "2"]
