@@ -145,12 +145,10 @@ def evaluate(
         if files or (is_held_out and classifies):
             if is_held_out and has_piped_text():
                 files, is_held_out = [STDIN], False
-            options.refuse_ineffective("files", is_held_out=is_held_out)
             refuse_stdin_twice([*(files or ()), labels or ""])
             _evaluate_classifier(run, files or (), labels, as_json=as_json, options=options)
             return
         _refuse_other_kinds(run, run_config)
-        options.refuse_ineffective("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
         _check_texts(run, hypotheses, out, source=source, target=target, pairs=pairs)
     elif versus is not None and not versus.is_dir():

@@ -10,14 +10,11 @@ import typer
 from cli.console.messages import print_labelled
 from cli.console.numbers import format_count
 from cli.flags import shell_completion
-from cli.flags.ineffective_options import refuse_ineffective
-from cli.flags.options import build_invocation
 from cli.new_runs import compile_and_record_dtype
 from lm.errors import InputError, UsageError
 
 
 def import_(
-    context: typer.Context,
     folder: Annotated[
         Path,
         typer.Argument(metavar="MODEL", help="Folder with config.json, .safetensors, tokenizer.json; or hf:ORG/NAME."),
@@ -85,8 +82,6 @@ def import_(
         return
     if is_peft_folder(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    if folder.is_dir():
-        refuse_ineffective(build_invocation(context), "files", is_adapter=False)
     imported = import_model(folder, out)
     size = format_count(count_parameters(imported.checkpoint))
     print_labelled(

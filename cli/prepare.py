@@ -15,6 +15,7 @@ from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
+from lm.config.run_spec import refuse_settings
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
@@ -94,6 +95,8 @@ def prepare(
         partitions = [Path(partition) for partition in corpus]
         print_prepared(join_partitions(partitions, folder=out, force=force), as_json=as_json)
         return
+    if tokenizer is not None:
+        refuse_settings("tokenizer", options.from_flags["tokenizer"], beside="an existing tokenizer")
     number = None if part is None else _parse_part(part, out)
     from cli.console.messages import print_notes
     from cli.console.progress import show_tokenization_progress
@@ -108,7 +111,6 @@ def prepare(
     if files and files[0].holds_conversations:
         config = dataclasses.replace(config, supervised=True)
         files = find_text_files(corpus, config, FilesConfig(**options["files"]))
-    options.refuse_ineffective("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
     print_notes([*files.notes, *surveyed.notes, *describe_ignored_labels(surveyed)])

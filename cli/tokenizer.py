@@ -60,7 +60,6 @@ def train(
     training.check_settings(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**options["data"], validation="0")
     files = find_text_files(corpus, data, FilesConfig(**options["files"]))
-    options.refuse_ineffective("files", files=lambda: files)
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
     trained = training.train(
@@ -155,7 +154,6 @@ def inspect(
     if files:
         print_notes(files.notes)
         files = select_readable(files)
-        options.refuse_ineffective("files", files=lambda: files)
     fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
     print_notes(describe_skipped_rows(files))
     longest = inspection.find_longest_tokens(loaded, _LONGEST)

@@ -41,10 +41,10 @@ options. A switch takes yes or no, true or false, 1 or 0. A repeatable option ge
 ignored. Settings without an option have a variable too, such as `LM_EXPERTS` for `model.experts`; `--set` and
 `--cache` of `lm generate` have none. `LM_CACHE` is not an option, but the cache folder.
 
-Precedence, from highest to lowest: options, environment, `--config`, `--preset`. An option that has no effect in a
-command is an error. A variable, a setting in a file or one in a preset is ignored where it has no effect: for example,
-`--resume` keeps the plan of the run. A variable that no command reads is ignored; if it resembles the name of one, a
-warning is printed.
+Precedence, from highest to lowest: options, environment, `--config`, `--preset`. A setting of a feature that is off is
+an error, such as `lora.alpha` without `lora.rank`. So are options that contradict each other, such as `--vocab-size`
+beside `--tokenizer`. Any other option that has no effect is ignored. `--resume` keeps the plan of the run. A variable
+that no command reads is ignored; if it resembles the name of one, a warning is printed.
 
 ## Completion
 

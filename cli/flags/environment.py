@@ -27,10 +27,11 @@ def environment_variable(parameter: Parameter) -> str | None:
 
 
 def replace_options_by_variables(message: str, variables: Mapping[str, str]) -> str:
-    """Replace options in a message by the variables that set them, as `variables_of_command_line` returns them."""
-    for name, variable in variables.items():
-        message = message.replace(f"({name})", f"({variable})")
-    return message
+    """Replace the options at the end of a message by the variables that set them, as `variables_of_command_line` returns them."""
+    if not message.endswith(")"):
+        return message
+    text, _, flags = message.removesuffix(")").rpartition(" (")
+    return f"{text} ({', '.join(variables.get(flag, flag) for flag in flags.split(', '))})"
 
 
 def read_environment(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -17,24 +17,20 @@ from typer.core import TyperCommand
 from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
-from cli.flags import ineffective_options, shell_completion
+from cli.flags import shell_completion
 from cli.flags.environment import read_environment, variables_of_context
 from cli.flags.help import Setting, format_term, help_options, summarize, write_help
-from cli.flags.ineffective_options import Invocation, Stage
 from cli.flags.set_option import SetOption
 from cli.flags.usage import (
     Context,
     Formatter,
     Parameter,
     format_wrong_value,
-    is_set_by_key,
-    long_flag,
     parameter_name,
-    spell,
     spell_no,
 )
 from lm.config.model import ModelConfig
-from lm.config.options import Option, list_options
+from lm.config.options import Option, check_requirements, list_options
 from lm.errors import UsageError
 
 _PATH_METAVARS = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
@@ -58,7 +54,7 @@ class ParsedOptions(dict[str, dict[str, Any]]):
     """The options given by flags or environment: {section: {field: value}}.
 
     `environment` has the parameters set by the environment, with their variables; those made from config fields are
-    called `section__field`. The other attributes are those of `CommandLine`, and the parsed `Invocation`.
+    called `section__field`. The other attributes are those of `CommandLine`.
     """
 
     def __init__(
@@ -66,17 +62,10 @@ class ParsedOptions(dict[str, dict[str, Any]]):
         values: Mapping[str, dict[str, Any]],
         variables: Mapping[str, str],
         arguments: Sequence[str] = (),
-        invocation: Invocation | None = None,
         started_at: float = 0.0,
     ) -> None:
         super().__init__(values)
-        self.environment, self.arguments, self.invocation = variables, arguments, invocation
-        self.started_at = started_at
-
-    def refuse_ineffective(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (fields of `CommandMode`)
-        """Raise UsageError if a typed option has no effect, as far as is known at this stage."""
-        if self.invocation is not None:
-            ineffective_options.refuse_ineffective(self.invocation, stage, **known)
+        self.environment, self.arguments, self.started_at = variables, arguments, started_at
 
     @property
     def from_flags(self) -> dict[str, dict[str, Any]]:
@@ -112,7 +101,8 @@ def with_options(
     Args:
         sections: name ("model", "training", …) to config class.
         leave_out: fields without a flag.
-        defaults: overrides the fields' defaults, as `defaults.section.field`.
+        defaults: overrides the fields' defaults, as `defaults.section.field`: those of a preset, which decides what is
+            on, so that nothing is checked here that requires another setting.
         common: flags of the short help (-h), in order; without any, it is the whole help.
         groups: titles of groups of help, in order; others follow.
     """
@@ -129,8 +119,9 @@ def with_options(
             parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "options"]
         )
         vars(command).update(
-            sections=tuple(sections), settings=settings, common=common, groups=groups, __signature__=seen_by_typer
-        )
+            sections=sections, settings=settings, common=common, groups=groups, has_preset=defaults is not None,
+            __signature__=seen_by_typer,
+        )  # fmt: skip
         return command
 
     return decorate
@@ -168,7 +159,8 @@ class OptionGroupsCommand(TyperCommand):
     """
 
     def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **options: Any) -> None:  # noqa: ANN401
-        self._sections: Sequence[str] = getattr(callback, "sections", ())
+        self._sections: Mapping[str, type] = getattr(callback, "sections", {})
+        self.has_preset: bool = getattr(callback, "has_preset", False)
         self.settings: Sequence[Setting] = getattr(callback, "settings", ())
         self.common: Sequence[str] = getattr(callback, "common", ())
         self.groups: Sequence[str] = getattr(callback, "groups", ())
@@ -206,22 +198,24 @@ class OptionGroupsCommand(TyperCommand):
             raise UsageError(format_wrong_value(name, error.message)) from None
         if not ctx.resilient_parsing:
             self._refuse_empty_paths(ctx)
-            invocation = build_invocation(ctx)
-            ineffective_options.refuse_ineffective(invocation, "arguments")
             if self._sections:
-                ctx.params["options"] = self._collect_options(ctx, invocation)
+                ctx.params["options"] = self._collect_options(ctx)
         return rest
 
-    def _collect_options(self, ctx: Context, invocation: Invocation) -> ParsedOptions:
+    def _collect_options(self, ctx: Context) -> ParsedOptions:
         """Collect and validate the values of config fields."""
         variables, command_line = variables_of_context(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
+        values = {setting.key: setting.option.default for setting in self.settings}
         for setting in self.settings:
             option, value = setting.option, ctx.params.pop(setting.parameter_name)
             if value not in (None, ()):
                 option.check(value)
-                sections[setting.section][option.name] = value
-        return ParsedOptions(sections, variables, command_line.arguments, invocation, command_line.started_at)
+                sections[setting.section][option.name] = values[setting.key] = value
+        options = ParsedOptions(sections, variables, command_line.arguments, command_line.started_at)
+        if not self.has_preset:  # variables may be meant for other commands
+            check_requirements(self._sections, options.from_flags, values)
+        return options
 
     def _refuse_empty_paths(self, ctx: Context) -> None:
         """Raise UsageError for an empty file or folder name, which would mean the current folder."""
@@ -257,36 +251,3 @@ def _keep_line_breaks(text: str) -> str:
     """Mark paragraphs with indented lines, so that click does not wrap them."""
     marked = ["\b\n" + paragraph if "\n " in paragraph else paragraph for paragraph in text.split("\n\n")]
     return "\n\n".join(marked)
-
-
-def build_invocation(context: typer.Context) -> Invocation:
-    """Return the options and arguments of a parsed context."""
-    values: dict[str, Any] = {}
-    typed: dict[str, str] = {}
-    spelled: dict[str, str] = {}
-    for parameter in context.command.params:
-        key, value = _argument_or_flag(parameter), context.params.get(parameter.name or "")
-        values[key] = value
-        source = context.get_parameter_source(parameter.name or "")
-        is_typed = source is not None and source.name == "COMMANDLINE"
-        # a switch that is turned to where it stands by default asks for nothing
-        if is_typed and not (isinstance(value, bool) and value is bool(parameter.default)):
-            typed[key] = _format_parameter(parameter, value)
-        if is_set_by_key(parameter):
-            spelled[key] = parameter_name(parameter)
-    used = variables_of_context(context)
-    variables = {_argument_or_flag(parameter): used[str(parameter.name)] for parameter in context.command.params
-                 if parameter.name in used}  # fmt: skip
-    return Invocation(context.command_path.partition(" ")[2], values, typed, variables, spelled)
-
-
-def _argument_or_flag(parameter: Parameter) -> str:
-    """Return the name of an argument, or the long flag of an option."""
-    return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
-
-
-def _format_parameter(parameter: Parameter, value: Any) -> str:  # noqa: ANN401
-    """Return an option or argument for messages."""
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name).strip("[]….")
-    return spell(parameter, value=value)

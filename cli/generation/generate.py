@@ -15,9 +15,9 @@ from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import resolve_hub_name, suggest_compiling
-from lm import run_folder
-from lm.config.decoding import BeamConfig, SamplingConfig
+from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
+from lm.config.run_spec import refuse_settings
 from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def generate(
     refuse_text_as_run(run, prompt, command="lm generate")
     run = resolve_hub_name(run)
     config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
+    _refuse_contradictions(options, prompt=prompt, prompt_file=prompt_file, prompts=prompts, interactive=interactive,
+                           draft=draft, as_json=as_json, samples=samples > 1, out=out, beam=beam.beam)  # fmt: skip
     has_stats = sys.stderr.isatty() if stats is None else stats
     hardware, processes = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"]).processes
     if prompts is not None:
-        run_config = run_folder.load_config(run_folder.find_checkpoint(run))
-        options.refuse_ineffective("files", holds_examples=run_config.data.supervised)
         import_torch()
         from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
@@ -157,7 +157,6 @@ def generate(
     from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
-    options.refuse_ineffective("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
     if not text and not interactive:
         _advise_prompt(loaded)
@@ -184,6 +183,23 @@ def generate(
             "note", f"{run} was trained on conversations, and does not continue this text: lm chat {quote(run)}"
         )
     return None
+
+
+def _refuse_contradictions(options: ParsedOptions, **values: object) -> None:
+    """Raise UsageError for flags that the mode would ignore, so that the output would not be what was asked for."""
+    if values["beam"]:
+        ignored = options.from_flags["sampling"].keys() - {*LENGTH_LIMITS, "token_healing"}
+        refuse_settings("sampling", ignored, beside="beam search")
+    typed = {name for name, value in values.items() if value and name not in options.environment}
+    for mode, is_chosen, flags in (
+        ("--beam", values["beam"], {"interactive": "--interactive", "draft": "--draft"}),
+        ("--prompts", values["prompts"], {"prompt": "PROMPT", "prompt_file": "--prompt-file", "draft": "--draft",
+                                          "interactive": "--interactive"}),
+        ("--interactive", values["interactive"], {"as_json": "--json", "samples": "--samples"}),
+        ("a single prompt", not values["prompts"], {"out": "--out"}),
+    ):  # fmt: skip
+        if is_chosen and (wrong := [flag for name, flag in flags.items() if name in typed]):
+            raise UsageError(f"{', '.join(wrong)} cannot be given beside {mode}")
 
 
 def _advise_prompt(loaded: LoadedModel) -> None:

@@ -56,8 +56,6 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
     """Score files, or the held-out split of a run, and print or write the report."""
     if output.compare_dtypes:
         options = with_hardware(options, dtype="float32")  # the baseline
-    if not files:
-        options.refuse_ineffective("files", is_held_out=True)
     scorer = LoadedScorer.load(run, options)
     if files:
         texts = find_text_files(files, scorer.data, FilesConfig(**options["files"]))
@@ -65,7 +63,8 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
     else:
         texts = TextFiles([open_held_out_text(scorer.loaded)])
     kind = find_scored_kind(scorer.loaded, texts, as_text="text_column" in options.from_flags["data"])
-    options.refuse_ineffective("files", files=lambda: texts, holds_examples=kind != "text")
+    if kind != "text":
+        output.refuse_reports_of_text("examples", {"stride"} & options.from_flags["perplexity"].keys())
     texts = select_readable(texts)
     if not (files or kind != "text" or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)

@@ -159,9 +159,8 @@ def perplexity(
         raise UsageError(f"{files[0]}: give files of text, or pairs (--source and --target, or --pairs), not both")
     if not pair_files and not files and has_piped_text():
         files = [STDIN]
-    if is_held_out := not pair_files and not files and load_config(find_checkpoint(run)).model.translates:
-        options.refuse_ineffective("files", holds_pairs=True)
-    if pair_files or is_held_out:
+    if pair_files or (not files and load_config(find_checkpoint(run)).model.translates):
+        output.refuse_reports_of_text("sentence pairs", options.from_flags["perplexity"])
         import_torch()
         from cli.perplexity.pairs import measure_pairs
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lm.config.run_spec import refuse_settings
 from lm.errors import UsageError
 from lm.files import check_writable
 
@@ -24,11 +25,22 @@ class ReportFormat:
     versus: Path | None
     compare_dtypes: bool
 
-    def __post_init__(self) -> None:
+    @property
+    def requested(self) -> list[str]:
+        """Return the flags of the forms that are requested."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None,
                  "--compare-dtypes": self.compare_dtypes}  # fmt: skip
-        requested = [flag for flag, is_requested in flags.items() if is_requested]
+        return [flag for flag, is_requested in flags.items() if is_requested]
+
+    def refuse_reports_of_text(self, what: str, settings: Iterable[str]) -> None:
+        """Raise UsageError if settings or forms of the report are given that are for text alone."""
+        refuse_settings("perplexity", settings, beside=what)
+        if forms := [flag for flag in self.requested if flag != "--json"]:
+            raise UsageError(f"{', '.join(forms)} cannot be given beside {what}")
+
+    def __post_init__(self) -> None:
+        requested = self.requested
         if len(requested) > 1 and set(requested) not in _COMBINABLE:
             raise UsageError(f"{requested[0]} and {requested[1]} exclude each other; give one of them")
         if self.html is None:

@@ -74,9 +74,7 @@ class LoadedScorer:
 
 def with_hardware(options: ParsedOptions, **hardware: object) -> ParsedOptions:
     """Return the settings with some hardware settings changed."""
-    return ParsedOptions(
-        {**options, "hardware": options["hardware"] | hardware}, options.environment, invocation=options.invocation
-    )
+    return ParsedOptions({**options, "hardware": options["hardware"] | hardware}, options.environment)
 
 
 def _build_worker(

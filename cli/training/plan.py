@@ -154,6 +154,8 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
     by_plan = _BY_CORPUS if config.training.budget is None else _BY_CORPUS | _BY_BUDGET
     for section, kind in SECTIONS.items():
+        if section == "tokenizer" and (spec.tokenizer or spec.from_run):
+            continue
         for option in list_options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")
             if by not in _NOT_REPEATED and (section, option.name) not in by_plan:

@@ -7,7 +7,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +36,7 @@ from lm.training.events import TrainingWarning
 from lm.training.planning.budget import TrainingSpeed
 from lm.training.run import Run
 from lm.training.run_summaries import best_accuracy, best_bits_per_byte, has_improved
-from lm.training.trainer import Event, Planned, SettingsChosen, SpeedEstimator, SpeedMeter, Started, Trainer
+from lm.training.trainer import Event, Planned, SpeedEstimator, SpeedMeter, Started, Trainer
 from lm.training.training_corpus import TrainingCorpus
 
 E = TypeVar("E", Planned, Started)
@@ -60,9 +59,9 @@ def run_training(
     speed_meter = SpeedEstimator() if dry_run else ShownSpeedMeter()
     with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, speed_meter=speed_meter) as trainer:
         if dry_run:
-            show_dry_run(_wait_for(Planned, trainer, options), spec)
+            show_dry_run(_wait_for(Planned, trainer), spec)
             return
-        run = _wait_for(Started, trainer, options).run
+        run = _wait_for(Started, trainer).run
         signal_number = _train(trainer, run, tensorboard=tensorboard)
         is_main = trainer.world.is_main
     if as_json and is_main:
@@ -87,15 +86,10 @@ class ShownSpeedMeter(SpeedMeter):
             return super().measure_training_speed(config, corpus, data, seconds=seconds)
 
 
-def _wait_for(kind: type[E], trainer: Trainer, options: ParsedOptions) -> E:
-    """Return the first event of a kind; reports earlier ones, and refuses flags without effect."""
+def _wait_for(kind: type[E], trainer: Trainer) -> E:
+    """Return the first event of a kind; reports earlier ones."""
     for event in trainer:
-        if isinstance(event, SettingsChosen):
-            prepared, chosen = event.corpus.prepared is not None, event.is_regularised
-            options.refuse_ineffective("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
-            if not prepared:
-                options.refuse_ineffective("files", files=partial(event.corpus.files, event.config))
-        elif isinstance(event, TrainingWarning):
+        if isinstance(event, TrainingWarning):
             print_labelled("warning", with_flags(event.message))
         elif trainer.world.is_main:
             report(event)

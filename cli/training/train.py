@@ -242,11 +242,11 @@ def train(
         tokenizer=_optional_text(tokenizer),
         processes=processes or 1,
     )
+    if config is not None and resume is not None and "config" not in options.environment:
+        raise UsageError("a resumed run keeps its settings: leave out --config, or start a new run")
     if dry_run and (resume or (processes or 1) > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     is_launched = launcher_env.is_external_launcher()
-    processes_in_all = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
-    options.refuse_ineffective("processes", processes=processes_in_all, is_launched=is_launched)
     corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
     if not is_launched and launcher_env.world_size() == 1 and spec.processes > 1:
         refuse_missing(corpus_files)
@@ -291,6 +291,8 @@ def _add_settings(
             raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
         if not (preset and "depth" in options.environment):
             preset = named
+    if depth is not None and "depth" not in options.environment and "n_layers" in options.from_flags["model"]:
+        raise UsageError(f"--depth {depth} says how many layers there are: leave out --n-layers")
     in_file, values = read_toml(file) if file is not None and spec.resume is None else (None, {})
     if preset is None and in_file is not None:
         preset, set_by["preset"] = in_file, "file"

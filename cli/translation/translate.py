@@ -14,10 +14,11 @@ from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from cli.new_runs import suggest_compiling
-from lm.config.decoding import LENGTH_LIMITS, SamplingConfig, TranslationConfig
+from lm.config.decoding import LENGTH_LIMITS, PENALTIES, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.options import check_text
+from lm.config.run_spec import refuse_settings
 from lm.errors import UsageError
 from lm.files import atomic_write_text
 
@@ -92,6 +93,12 @@ def translate(
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de --sample --top-p 0.9 --seed 1 < news.en
     """
+    given = options.from_flags
+    if sample:
+        searching = given["translation"].keys() & {"beam", "length_penalty", "coverage_penalty"}
+        refuse_settings("translation", searching, beside="--sample")
+    else:
+        refuse_settings("sampling", given["sampling"].keys() - {*PENALTIES, "greedy"}, beside="beam search")
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.output import AttentionMapWriter

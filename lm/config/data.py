@@ -70,6 +70,7 @@ class DataConfig(CheckedConfig):
         "Label column.",
         unit="COLUMN",
         default_text="label, or the run's",
+        requires="data.supervised",
     )
     supervised: bool = option(False, "Rows of {prompt, completion}, {text, label} or {instruction, input, output}.")
     keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")
@@ -102,7 +103,13 @@ class ParallelTextConfig(CheckedConfig):
     )
     bpe_dropout: float = option(0.0, "BPE-dropout.", minimum=0, maximum=1, unit="RATE", advanced=True)
     bpe_dropout_until: float = option(
-        1.0, "Fraction of the run with BPE-dropout.", minimum=0, maximum=1, unit="FRACTION", advanced=True
+        1.0,
+        "Fraction of the run with BPE-dropout.",
+        minimum=0,
+        maximum=1,
+        unit="FRACTION",
+        advanced=True,
+        requires="parallel.bpe_dropout",
     )
 
     def __post_init__(self) -> None:

@@ -62,7 +62,9 @@ class BeamConfig(CheckedConfig):
     """How the most likely texts are searched for."""
 
     beam: int | None = option(None, "Beam search with N hypotheses, instead of sampling.", minimum=1, maximum=MAX_BEAM)
-    length_penalty: float = option(1.0, "Beam score: log-probability / length^X.", minimum=0, maximum=10)
+    length_penalty: float = option(
+        1.0, "Beam score: log-probability / length^X.", minimum=0, maximum=10, requires="beam.beam"
+    )
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,7 @@ class DistributionConfig(CheckedConfig):
     """How several processes hold a model that they train together; a resumed run may change it."""
 
     shard: bool = option(False, "FSDP: shard weights and optimizer state.")
-    offload: bool = option(False, "With --shard: keep the shards in CPU memory.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.offload and not self.shard:
-            raise UsageError(
-                "offload is for a sharded optimizer: give shard too, or leave it out", settings=("shard", "offload")
-            )
+    offload: bool = option(False, "With --shard: keep the shards in CPU memory.", requires="distribution.shard")
 
 
 @dataclass(frozen=True)

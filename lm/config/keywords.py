@@ -316,8 +316,8 @@ def run_spec(*corpus: PathLike, **options: Unpack[RunOptions]) -> RunSpec:
     depth, portable, config, processes = (values.pop(name, None) for name in _OTHERS)
     if depth is not None:
         named = depth_preset_name(depth, pairs=data.are_pairs)
-        if "preset" in run:
-            raise UsageError(f"depth {depth} is the preset {named}: leave out preset")
+        if beside := {"preset", "n_layers"} & {*run, *values}:
+            raise UsageError(f"depth {depth} is the preset {named}: leave out {' and '.join(sorted(beside))}")
         run["preset"] = named
     preset, in_file = (None, {}) if config is None else read_toml(Path(config))
     threads = read_threads_variable()

@@ -28,13 +28,19 @@ class LoraConfig(CheckedConfig):
         unit="RANK",
     )
     on: str = option(
-        ",".join(LAYER_KINDS), "LoRA: layers with adapters.", flag="--lora-on", unit="LAYERS", advanced=True
+        ",".join(LAYER_KINDS),
+        "LoRA: layers with adapters.",
+        flag="--lora-on",
+        unit="LAYERS",
+        advanced=True,
+        requires="lora.rank",
     )
     alpha: float | None = option(
         None, "LoRA alpha; adapters are scaled by alpha / rank.", minimum=0, flag="--lora-alpha",
-        default_text="2 rank",
-    )  # fmt: skip
-    dropout: float = option(0.0, "LoRA: dropout.", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE")
+        default_text="2 rank", requires="lora.rank")  # fmt: skip
+    dropout: float = option(
+        0.0, "LoRA: dropout.", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE", requires="lora.rank"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,9 +34,6 @@ _OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
 }
 """The settings that each way of scaling rotary positions has."""
 
-_OF_EXPERTS = ("experts_per_token", "expert_every", "expert_capacity", "gate_noise")
-"""Settings that only a model with experts has."""
-
 _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
     "full": {},
     "window": {"attention_window": 128},
@@ -75,11 +72,6 @@ class ModelConfig(ModelFields):
             )
         if self.source_vocab_size is not None and not self.is_encoder_decoder:
             raise UsageError("source_vocab_size needs an encoder", settings=("n_encoder_layers",))
-        if self.recurrent_attention is not None and not (self.is_recurrent and self.is_encoder_decoder):
-            raise UsageError(
-                "only a recurrent encoder-decoder has recurrent_attention (architecture lstm or gru, with a source)",
-                settings=("recurrent_attention", "architecture"),
-            )
         self._check_objective()
         if self.is_recurrent:
             self._check_recurrent()
@@ -167,8 +159,6 @@ class ModelConfig(ModelFields):
             raise UsageError(
                 f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}", settings=("n_kv_heads",)
             )
-        if self.max_distance is not None and self.positions not in _FARTHEST and not self.has_tree_distances:
-            raise UsageError(f"{self.positions} positions have no max_distance", settings=("max_distance", "positions"))
         if self.positions == "t5" and self.max_distance <= _SINGLE:
             raise UsageError(
                 f"t5 positions need a max_distance over {_SINGLE}, not {self.max_distance}", settings=("max_distance",)
@@ -194,19 +184,11 @@ class ModelConfig(ModelFields):
                 f"rotary positions need an even number of a head's dimensions, not {self.rotary_dim} of {self.d_head}",
                 settings=("rotary_fraction", "d_head"),
             )
-        if self.positions != "rotary" and (self.rotary_fraction != 1 or self.rope_scaling != "none"):
-            name = "rope_scaling" if self.rotary_fraction == 1 else "rotary_fraction"
-            raise UsageError(
-                f"{name} is for rotary positions, not for {self.positions} ones", settings=(name, "positions")
-            )
         if self.rope_slow is not None and self.rope_fast is not None and self.rope_slow >= self.rope_fast:
             raise UsageError(
                 f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast}",
                 settings=("rope_slow", "rope_fast"),
             )
-        for name in _OF_SCALING["yarn"]:
-            if getattr(self, name) is not None and name not in _OF_SCALING[self.rope_scaling]:
-                raise UsageError(f"rope_scaling {self.rope_scaling} has no {name}", settings=(name, "rope_scaling"))
 
     def _check_syntax(self) -> None:
         if self.syntax != "none" and not self.is_encoder_decoder:
@@ -217,16 +199,8 @@ class ModelConfig(ModelFields):
             raise UsageError(
                 f"depths in trees need an even d_model, not {self.d_model}", settings=("syntax", "d_model")
             )
-        if self.max_tree_distance is not None and not self.has_tree_distances:
-            raise UsageError(f"syntax {self.syntax} has no max_tree_distance", settings=("max_tree_distance", "syntax"))
 
     def _check_attention(self) -> None:
-        elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
-        for option in list_options(ModelConfig):
-            if option.name in elsewhere and getattr(self, option.name) is not None:
-                raise UsageError(
-                    f"{self.attention} attention has no {option.name}", settings=(option.setting, "attention")
-                )
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             raise UsageError(
                 "linformer attention is for encoders and masked models: it mixes what comes later into what comes "
@@ -245,9 +219,6 @@ class ModelConfig(ModelFields):
 
     def _check_experts(self) -> None:
         if not self.experts:
-            for option in list_options(ModelConfig):
-                if option.name in _OF_EXPERTS and getattr(self, option.name) != option.default:
-                    raise UsageError(f"{option.name} is for a model with experts", settings=("experts", option.setting))
             return
         if self.experts_per_token > self.experts:
             raise UsageError(

@@ -42,7 +42,11 @@ class ModelFields(CheckedConfig):
     )
     architecture: Architecture = option("transformer", "Transformer blocks, or recurrent layers.", advanced=True)
     recurrent_attention: RecurrentScores = option(
-        None, "Attention of a recurrent decoder.", default_text="additive", advanced=True
+        None,
+        "Attention of a recurrent decoder.",
+        default_text="additive",
+        advanced=True,
+        requires="model.architecture=lstm|gru",
     )
     d_model: int = option(256, "Width of the residual stream.", minimum=1, maximum=LONGEST)
     n_layers: int = option(4, "Layers of the decoder.", minimum=1, maximum=MOST_LAYERS)
@@ -68,6 +72,7 @@ class ModelFields(CheckedConfig):
         unit="TOKENS",
         default_text="128",
         advanced=True,
+        requires="model.attention=window",
     )
     attention_block: int = option(
         None,
@@ -77,12 +82,25 @@ class ModelFields(CheckedConfig):
         unit="TOKENS",
         default_text="32; compressed 256",
         advanced=True,
+        requires="model.attention=bigbird|compressed",
     )
     global_blocks: int = option(
-        None, "Global blocks of bigbird.", minimum=0, maximum=LONGEST, default_text="2", advanced=True
+        None,
+        "Global blocks of bigbird.",
+        minimum=0,
+        maximum=LONGEST,
+        default_text="2",
+        advanced=True,
+        requires="model.attention=bigbird",
     )
     random_blocks: int = option(
-        None, "Random blocks per block of bigbird.", minimum=0, maximum=LONGEST, default_text="3", advanced=True
+        None,
+        "Random blocks per block of bigbird.",
+        minimum=0,
+        maximum=LONGEST,
+        default_text="3",
+        advanced=True,
+        requires="model.attention=bigbird",
     )
     attention_rank: int = option(
         None,
@@ -92,6 +110,7 @@ class ModelFields(CheckedConfig):
         unit="RANK",
         default_text="128",
         advanced=True,
+        requires="model.attention=linformer",
     )
     attention_stride: int = option(
         None,
@@ -101,6 +120,7 @@ class ModelFields(CheckedConfig):
         unit="TOKENS",
         default_text="3",
         advanced=True,
+        requires="model.attention=compressed",
     )
     positions: Positions = option("rotary", "Position encoding.")
     max_distance: int = option(
@@ -111,6 +131,7 @@ class ModelFields(CheckedConfig):
         unit="TOKENS",
         default_text="16; t5 128",
         advanced=True,
+        requires="model.positions=relative|t5 or model.syntax=distance|both",
     )
     max_tree_distance: int = option(
         None,
@@ -120,9 +141,12 @@ class ModelFields(CheckedConfig):
         default_text="as max_distance",
         group="Syntax",
         advanced=True,
+        requires="model.syntax=distance|both",
     )
     syntax: Syntax = option("none", "Positions in dependency trees (--heads).", group="Syntax", advanced=True)
-    rope_base: float = option(10_000.0, "RoPE: base (theta).", minimum=1, advanced=True)
+    rope_base: float = option(
+        10_000.0, "RoPE: base (theta).", minimum=1, advanced=True, requires="model.positions=rotary"
+    )
     d_head: int = option(
         None, "Width of a head.", minimum=1, maximum=LONGEST, default_text="d_model / n_heads", advanced=True
     )
@@ -133,10 +157,17 @@ class ModelFields(CheckedConfig):
         maximum=1,
         unit="FRACTION",
         advanced=True,
+        requires="model.positions=rotary",
     )
-    rope_scaling: RotaryScaling = option("none", "RoPE scaling.", advanced=True)
+    rope_scaling: RotaryScaling = option("none", "RoPE scaling.", advanced=True, requires="model.positions=rotary")
     rope_factor: float = option(
-        None, "RoPE scaling: factor.", minimum=1, unit="FACTOR", default_text="1", advanced=True
+        None,
+        "RoPE scaling: factor.",
+        minimum=1,
+        unit="FACTOR",
+        default_text="1",
+        advanced=True,
+        requires="model.rope_scaling=linear|llama3|yarn",
     )
     rope_context: int = option(
         None,
@@ -146,6 +177,7 @@ class ModelFields(CheckedConfig):
         unit="TOKENS",
         default_text="context",
         advanced=True,
+        requires="model.rope_scaling=llama3|yarn",
     )
     rope_slow: float = option(
         None,
@@ -153,6 +185,7 @@ class ModelFields(CheckedConfig):
         minimum=0.001,
         default_text="1",
         advanced=True,
+        requires="model.rope_scaling=llama3|yarn",
     )
     rope_fast: float = option(
         None,
@@ -160,6 +193,7 @@ class ModelFields(CheckedConfig):
         minimum=0,
         default_text="4; yarn 32",
         advanced=True,
+        requires="model.rope_scaling=llama3|yarn",
     )
     rope_temperature: float = option(
         None,
@@ -167,6 +201,7 @@ class ModelFields(CheckedConfig):
         minimum=0,
         default_text="1 + 0.1 ln(factor)",
         advanced=True,
+        requires="model.rope_scaling=yarn",
     )
     attention_bias: AttentionBias = option(
         None, "Biases of attention; inputs: Q, K, V.", default_text="as bias", advanced=True
@@ -207,8 +242,12 @@ class ModelFields(CheckedConfig):
     experts: int = option(
         0, "MoE: experts per feed-forward layer.", default_text="none", minimum=0, maximum=LONGEST, advanced=True
     )
-    experts_per_token: int = option(1, "MoE: top-k of the router.", minimum=1, maximum=LONGEST, advanced=True)
-    expert_every: int = option(1, "MoE: experts in every Nth block.", minimum=1, maximum=LONGEST, advanced=True)
+    experts_per_token: int = option(
+        1, "MoE: top-k of the router.", minimum=1, maximum=LONGEST, advanced=True, requires="model.experts"
+    )
+    expert_every: int = option(
+        1, "MoE: experts in every Nth block.", minimum=1, maximum=LONGEST, advanced=True, requires="model.experts"
+    )
     expert_capacity: float = option(
         0.0,
         "MoE: capacity factor in training.",
@@ -216,8 +255,11 @@ class ModelFields(CheckedConfig):
         minimum=0,
         unit="FACTOR",
         advanced=True,
+        requires="model.experts",
     )
-    gate_noise: float = option(0.0, "MoE: router noise in training.", minimum=0, unit="SCALE", advanced=True)
+    gate_noise: float = option(
+        0.0, "MoE: router noise in training.", minimum=0, unit="SCALE", advanced=True, requires="model.experts"
+    )
     objective: Objective = option("causal", "Next token (GPT) or masked tokens (BERT).")
     embedding_norm: bool = option(False, "Normalise embeddings (BERT).", advanced=True)
     token_types: int = option(

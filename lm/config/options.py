@@ -32,6 +32,8 @@ class Option:
         group: the group of help that it belongs to; None: that of its section.
         is_advanced: whether it is for specialists, and set by its key (`--set model.experts=8`); its flag is accepted,
             but not shown.
+        requires: the setting of the feature that it belongs to (`lora.rank`, `training.schedule=wsd|cosine`, `… or …`),
+            without which it has no effect.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Option:
     default_text: str | None = None
     group: str | None = None
     is_advanced: bool = False
+    requires: str = ""
 
     @property
     def setting(self) -> str:
@@ -129,11 +132,12 @@ def option(
     default_text: str | None = None,
     group: str | None = None,
     advanced: bool = False,
+    requires: str = "",
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
     """Declare a dataclass field with its description (see `Option`); `flag` if it differs from the name."""
     known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag,
              "may_name_files": may_name_files, "unit": unit, "default_text": default_text, "group": group,
-             "is_advanced": advanced}  # fmt: skip
+             "is_advanced": advanced, "requires": requires}  # fmt: skip
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -165,7 +169,38 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
         default_text=field.metadata["default_text"],
         group=field.metadata["group"],
         is_advanced=field.metadata["is_advanced"],
+        requires=field.metadata["requires"],
     )
+
+
+def check_requirements(
+    sections: Mapping[str, type],
+    given: Mapping[str, Mapping[str, Any]],
+    values: Mapping[str, Any],
+) -> None:
+    """Raise UsageError for a given value, other than the default, whose feature is off.
+
+    Args:
+        sections: the configs of the given values.
+        given: {section: {field: value}}.
+        values: of all settings, by names such as "lora.rank"; those that are missing are on.
+    """
+    for section, config in sections.items():
+        kind: Any = config
+        for option in list_options(kind):
+            is_asked = given.get(section, {}).get(option.name, option.default) != option.default
+            if is_asked and option.requires and not any(_is_on(one, values) for one in option.requires.split(" or ")):
+                features = (one.partition("=")[0].rpartition(".")[2] for one in option.requires.split(" or "))
+                raise UsageError(
+                    f"{section}.{option.name} has no effect without {option.requires}",
+                    settings=(option.name, *features),
+                )
+
+
+def _is_on(feature: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a setting, such as `lora.rank` or `training.schedule=wsd|cosine`, is on or missing."""
+    name, _, choices = feature.partition("=")
+    return name not in values or (values[name] in choices.split("|") if choices else bool(values[name]))
 
 
 class CheckedConfig:

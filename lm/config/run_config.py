@@ -105,11 +105,6 @@ class RunConfig:
                 "sharding and activation checkpointing need transformer blocks: leave them out of a recurrent model",
                 settings=("shard", "checkpoint_activations"),
             )
-        if self.training.source_loss and not self.model.decoder_only:
-            raise UsageError(
-                "only a decoder-only translation model predicts its source: leave out its loss",
-                settings=("source_loss", "decoder_only"),
-            )
         if self.parallel.separate_vocabularies and self.model.decoder_only:
             raise UsageError(
                 "source and target share one vocabulary in a decoder-only model: leave one of the two out",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,8 @@ class DataFiles:
         if (self.validation_source is None) != (self.validation_target is None):
             held_out = ("validation_source", "validation_target")
             raise UsageError("validation sources and targets go together", settings=held_out)
+        if self.validation_source is not None and not self.are_pairs:
+            raise UsageError("validation sources need sources: give these too", settings=("source", "pairs"))
         if self.heads and not self.are_pairs:
             raise UsageError("dependency heads need sources: give these too", settings=("source", "pairs"))
         if self.heads and self.validation_source and not self.validation_heads:
@@ -135,6 +137,8 @@ class RunSpec:
             )
         if self.resume is not None:
             self._check_resumed()
+        else:
+            self._check_contradictions()
 
     def typed(self, section: str) -> dict[str, Any]:
         """Return the values of a section given for this run alone, by flags or in Python."""
@@ -157,12 +161,30 @@ class RunSpec:
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
+        new = {name for name in ("out", "preset", "portable", "from_run", "tokenizer") if getattr(self, name)}
         changeable = {f"{section}.{name}" for section, names in CHANGEABLE_ON_RESUME.items() for name in names}
         changeable |= {f"training.{name}" for name in LENGTHS}
         kept = new | {name for name in self.set_by if "." in name and name not in changeable}
         if typed := sorted(name for name in kept if self.set_by.get(name) in _EXPLICIT):
             raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
+
+    def _check_contradictions(self) -> None:
+        """Raise UsageError if values are given for this run that something else decides."""
+        if self.portable and self.from_run is not None and self.set_by.get("portable") in _EXPLICIT:
+            raise UsageError("a run keeps its blocks: it is not made portable", settings=("portable", "from_run"))
+        if {"batch_size", "batch_tokens"} <= self.typed("training").keys():
+            raise UsageError("give one of batch_size and batch_tokens", settings=("batch_size", "batch_tokens"))
+        data, tokenizer = self.data, self.tokenizer or self.from_run
+        typed = {section: set(self.typed(section)) for section in SECTIONS}
+        for beside, is_given, section, names in (
+            ("a corpus of text", data.text, "parallel", typed["parallel"]),
+            ("sentence pairs", data.are_pairs, "data", typed["data"] - {"validation"}),
+            ("validation sources", data.validation_source, "data", typed["data"] & {"validation"}),
+            ("an existing tokenizer", tokenizer, "tokenizer", typed["tokenizer"]),
+            ("an existing tokenizer", tokenizer, "parallel", typed["parallel"] & {"separate_vocabularies"}),
+        ):
+            if is_given:
+                refuse_settings(section, names, beside=beside)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -170,6 +192,13 @@ class RunSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
         return cls(**{**values, "data": DataFiles(**values["data"])})
+
+
+def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
+    """Raise UsageError if settings are given beside what decides them."""
+    if given := sorted(names):
+        keys = ", ".join(f"{section}.{name}" for name in given)
+        raise UsageError(f"{keys} cannot be given beside {beside}", settings=given)
 
 
 def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:

@@ -20,6 +20,12 @@ class TokenizerConfig(CheckedConfig):
     """A tokenizer to be trained."""
 
     kind: TokenizerKind = option("bpe", "Byte-level BPE, characters or bytes.")
-    vocab_size: int = option(4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS")
-    min_frequency: int = option(2, "Minimum frequency of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT")
-    merges: MergeScope = option("words", "BPE merges within words, or only within characters.")
+    vocab_size: int = option(
+        4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS", requires="tokenizer.kind=bpe"
+    )
+    min_frequency: int = option(
+        2, "Minimum frequency of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT", requires="tokenizer.kind=bpe"
+    )
+    merges: MergeScope = option(
+        "words", "BPE merges within words, or only within characters.", requires="tokenizer.kind=bpe"
+    )

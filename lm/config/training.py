@@ -49,13 +49,23 @@ class TrainingConfig(CheckedConfig):
         maximum=1,
         unit="FRACTION",
         advanced=True,
+        requires="training.schedule=cosine|linear|wsd",
     )
     decay_fraction: float = option(
-        0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True
+        0.2,
+        "Schedule wsd: decay fraction.",
+        minimum=0,
+        maximum=1,
+        unit="FRACTION",
+        advanced=True,
+        requires="training.schedule=wsd",
     )
     optimizer: OptimizerKind = option("adamw", "Optimizer; muon: AdamW for embeddings and vectors.")
     orthogonalisation: Orthogonalisation = option(
-        "gram-newton-schulz", "Muon: iteration; newton-schulz: slower, rounds differently.", advanced=True
+        "gram-newton-schulz",
+        "Muon: iteration; newton-schulz: slower, rounds differently.",
+        advanced=True,
+        requires="training.optimizer=muon",
     )
     beta1: float = option(0.9, "AdamW: β1.", minimum=0, maximum=0.9999, advanced=True)
     beta2: float = option(0.95, "AdamW: β2.", minimum=0, maximum=0.99999, advanced=True)
@@ -96,12 +106,19 @@ class TrainingConfig(CheckedConfig):
         unit="WEIGHT",
         group="Translation",
         advanced=True,
+        requires="model.decoder_only",
     )
     r_drop: float = option(
         0.0, "R-Drop: weight of the KL term.", default_text="off", minimum=0, unit="WEIGHT", advanced=True
     )
     expert_balance: float = option(
-        0.01, "MoE: weight of the load-balancing loss.", minimum=0, unit="WEIGHT", group="Model", advanced=True
+        0.01,
+        "MoE: weight of the load-balancing loss.",
+        minimum=0,
+        unit="WEIGHT",
+        group="Model",
+        advanced=True,
+        requires="model.experts",
     )
     ema: float = option(
         0.0,
@@ -111,7 +128,9 @@ class TrainingConfig(CheckedConfig):
         maximum=0.99999,
         unit="DECAY",
     )
-    best_by: Criterion = option("loss", "Criterion of the best checkpoint.", group="Translation")
+    best_by: Criterion = option(
+        "loss", "Criterion of the best checkpoint.", group="Translation", requires="training.bleu_sentences"
+    )
     bleu_sentences: int = option(
         2000, "Sentences translated per evaluation, for BLEU.", minimum=0, group="Translation", advanced=True
     )
@@ -124,8 +143,15 @@ class TrainingConfig(CheckedConfig):
         unit="RATE",
         group="Model",
         advanced=True,
+        requires="model.objective=masked",
     )
-    whole_words: bool = option(False, "Whole-word masking, for --objective masked.", group="Model", advanced=True)
+    whole_words: bool = option(
+        False,
+        "Whole-word masking, for --objective masked.",
+        group="Model",
+        advanced=True,
+        requires="model.objective=masked",
+    )
     compile: bool = option(False, "Use torch.compile; pays off in long runs.", group="Hardware")
     checkpoint_activations: bool = option(False, "Activation checkpointing: less memory, slower.", group="Hardware")
     seed: int = option(0, "Seed of weights, data order and dropout.", minimum=0, maximum=2**64 - 1)

@@ -17,10 +17,11 @@ from typing import Any, Self
 from lm.adapter_base import refuse_adapters
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
+from lm.config.options import check_requirements
 from lm.config.portable_architectures import describe_unportable
 from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
-from lm.config.run_config import CHANGEABLE_ON_RESUME, RunConfig
-from lm.config.run_spec import RunSpec
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
+from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.training import LENGTHS, parse_duration
 from lm.corpus.prepared_folder import list_changed_sources
 from lm.corpus.shards import open_split
@@ -87,19 +88,6 @@ _PREPARE_SECONDS_PER_BYTE = 1e-6  # seconds per byte of text
 
 
 @dataclass(frozen=True)
-class SettingsChosen:
-    """Event: the settings of a new run are chosen as far as possible before tokenisation.
-
-    Attributes:
-        is_regularised: whether regularisation will be chosen from the number of epochs.
-    """
-
-    config: RunConfig
-    is_regularised: bool
-    corpus: TextCorpus | PairCorpus
-
-
-@dataclass(frozen=True)
 class Planned:
     """Event: a new run is planned, but not created yet.
 
@@ -135,7 +123,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampling | CorpusPrepared | SettingsChosen | ContinuedTrainingChosen | Planned | Started | events.Event
+Event = TokenizerSampling | CorpusPrepared | ContinuedTrainingChosen | Planned | Started | events.Event
 _TrainingEvents = Generator[Event, None, Run]
 
 
@@ -321,7 +309,7 @@ class Trainer:
         if parent is not None:
             chosen = continued_training.inherit_optimizer(parent, chosen, spec)
         needs_size, needs_time = resolve.should_choose_size(spec), resolve.should_choose_time(spec)
-        yield SettingsChosen(chosen.config, chosen.is_regularised or needs_size or needs_time, corpus)
+        _check_given(spec, corpus, chosen.known_values(is_open=needs_size or needs_time))
         if spec.out is not None:  # before anything is measured or prepared
             refuse_existing(Path(spec.out), can_resume=True)
         if needs_size or needs_time:
@@ -492,6 +480,13 @@ class Trainer:
                 )
             refuse_adapters(find_checkpoint(Path(spec.from_run)))
         check_heads_given(config.model, are_given=bool(spec.data.heads))
+
+
+def _check_given(spec: RunSpec, corpus: TextCorpus | PairCorpus, values: Mapping[str, Any]) -> None:
+    """Raise UsageError for given settings whose feature is off, or that the corpus decides."""
+    check_requirements(SECTIONS, spec.settings, values)
+    if corpus.prepared:
+        refuse_settings("tokenizer", spec.typed("tokenizer"), beside="prepared tokens")
 
 
 def _make_other_batches(before: RunConfig, after: RunConfig) -> bool:

@@ -95,7 +95,6 @@ def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, trans
     (files / "short.de").write_text("eins\n")
     for code, flags, message in (
         (2, ["--pairs", "test.tsv", "--target", "test.de"], "leave out --source and --target, or --pairs"),
-        (2, ["--source", "test.en", "--target", "test.de", "--source-column", "en"], "without --pairs"),
         (1, ["--pairs", "test.tsv", "--versus", "short.de"], "short.de: has 1 line, and there are"),
     ):
         assert run(["evaluate", str(translation_run), *flags]) == code

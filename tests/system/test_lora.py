@@ -149,12 +149,11 @@ def test_translation_has_adapters_too(told, home):
      (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "merge them into a plain run first"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),
-     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "--lora-alpha has no effect without"),
-     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "--lora has no effect with --resume"),
+     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "has no effect without lora.rank"),
+     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "a resumed run keeps its lora.rank"),
      (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters, so there is nothing to merge (lm train --lora)"),
      (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
      (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
-     (["import", "plain", "--from", "runs/base", "-o", "runs/x"], 2, "--from has no effect on a folder"),
      (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 1, "nowhere: no such folder")],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem, home, monkeypatch, capsys):

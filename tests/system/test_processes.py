@@ -48,14 +48,6 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
-@pytest.mark.parametrize("size", ["1", "2", "4"])
-def test_what_torchrun_has_started_is_not_started_again(place, capsys, monkeypatch, size):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", size)
-    assert run(["train", str(place / "text.txt"), "--processes", "2"]) == 2
-    assert "--processes has no effect where another launcher" in capsys.readouterr().err
-
-
 def test_a_device_that_is_not_there_is_refused_before_the_text_is_read(place, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))

@@ -67,6 +67,7 @@ _MIN_EVALUATIONS, _MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 4, 20, 4
 _MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _MIN_SENTENCES = 100
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
+_CHOSEN_BY_TIME = (("training", "schedule"), ("training", "optimizer"), ("parallel", "bpe_dropout"))
 _NOVEL = 0.8
 """Novelty (`compute_novelty`) from which a text counts as having few repeated patterns."""
 
@@ -86,6 +87,18 @@ class Resolution:
     fixed: Settings
     is_regularised: bool = False
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def known_values(self, *, is_open: bool) -> dict[str, Any]:
+        """Return the values of settings, such as "lora.rank"; `is_open`: without those that a time still chooses."""
+        values = {
+            f"{section}.{option.name}": getattr(getattr(self.config, section), option.name)
+            for section, kind in SECTIONS.items()
+            for option in list_options(kind)
+        }
+        for section, name in _CHOSEN_BY_TIME if is_open or self.is_regularised else ():
+            if name not in self.fixed[section]:
+                del values[f"{section}.{name}"]
+        return values
 
     def choose(self, reason: str, values: Mapping[str, Mapping[str, Any]]) -> Resolution:
         """Return the resolution with values chosen, by section, except for fixed ones."""

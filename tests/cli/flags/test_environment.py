@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,11 @@ def text(tmp_path, monkeypatch) -> Path:
 def train(text, tmp_path, monkeypatch):
     """Trains a small model with variables set and flags given; gives the run's configuration."""
 
-    def trained(*flags: str, name: str = "run", **variables: str) -> dict:
+    def trained(*flags: str, name: str = "run", shape: Sequence[str] = SMALL, **variables: str) -> dict:
         with monkeypatch.context() as patch:
             for variable_name, value in variables.items():
                 patch.setenv(variable_name, value)
-            assert run(["train", str(text), "-o", str(tmp_path / name), *SMALL, *flags]) == 0
+            assert run(["train", str(text), "-o", str(tmp_path / name), *shape, *flags]) == 0
         return json.loads((tmp_path / name / "config.json").read_text())
 
     return trained
@@ -101,7 +102,8 @@ def test_a_run_continues_as_it_was_planned_whatever_the_environment_says(train, 
 
 def test_a_depth_and_a_preset_replace_each_other_as_flags_replace_variables(train, tmp_path):
     assert train("--steps", "1", "--preset", "nanogpt-cpu", name="a", LM_DEPTH="2")["preset"] == "nanogpt-cpu"
-    assert train("--steps", "1", "--depth", "2", name="b", LM_PRESET="nanogpt-cpu")["preset"] == "depth-2"
+    of_depth = train("--steps", "1", "--depth", "1", name="b", shape=SMALL[6:], LM_PRESET="nanogpt-cpu")
+    assert of_depth["preset"] == "depth-1"
     assert train("--steps", "1", name="c", LM_DEPTH="1")["preset"] == "depth-1"
 
 
@@ -129,6 +131,16 @@ def test_variables_for_training_a_tokenizer_are_ignored_where_there_is_one(train
     assert run(["prepare", str(text), "--tokenizer", str(tmp_path / "run"), "--kind", "char"]) == 2
 
 
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("LM_LORA_ALPHA", "16", "lora.alpha has no effect without lora.rank (LM_LORA_ALPHA, --lora)"),
+    ("LM_GATE_NOISE", "1", "model.gate_noise has no effect without model.experts (LM_GATE_NOISE, --set model.experts)"),
+])  # fmt: skip
+def test_a_variable_for_what_is_off_is_refused_by_training(name, value, said, text, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    assert run(["train", str(text), "--steps", "1", *SMALL]) == 2
+    assert capsys.readouterr().err == f"lm: {said}\n"
+
+
 def test_generate_takes_flags_before_variables_that_contradict_them(train, tmp_path, monkeypatch, capsys):
     train("--steps", "1")
     generate = ["generate", str(tmp_path / "run"), "the", "--max-tokens", "3"]
@@ -139,7 +151,7 @@ def test_generate_takes_flags_before_variables_that_contradict_them(train, tmp_p
     monkeypatch.setenv("LM_BEAM", "2")
     capsys.readouterr()
     assert run([*generate, "--temperature", "2"]) == 2
-    assert "--temperature has no effect with LM_BEAM" in capsys.readouterr().err
+    assert "sampling.temperature cannot be given beside beam search (--temperature)" in capsys.readouterr().err
 
 
 def test_every_option_but_cache_and_set_has_a_variable_and_they_are_distinct_within_a_command():

@@ -204,5 +204,5 @@ def test_flags_that_contradict_prepared_tokens_are_refused(place, capsys, tmp_pa
 
 def test_the_environment_may_speak_of_both_kinds_of_corpus(place, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("LM_BPE_DROPOUT", "0.1")
-    flags = ["--steps", "1", "--no-bidirectional", "--best-by", "loss", *SMALL]
+    flags = ["--steps", "1", "--best-by", "loss", *SMALL]
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0

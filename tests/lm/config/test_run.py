@@ -47,7 +47,6 @@ def test_settings_of_another_kind_are_named(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training": {"source_loss": 1.0}}, "leave out its loss"),
         (
             {"model": {"decoder_only": True}, "parallel": {"separate_vocabularies": True}},
             "source and target share one vocabulary",

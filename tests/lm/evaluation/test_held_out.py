@@ -149,12 +149,6 @@ def test_what_is_piped_in_is_scored_instead(among_runs, monkeypatch, capsys):
     assert reported(capsys, "gpt")["files"][0]["file"] == "stdin"
 
 
-@pytest.mark.parametrize("flag", ["--text-column", "--separator"])
-def test_how_files_are_read_does_not_matter_without_any(among_runs, capsys, flag):
-    assert run(["perplexity", "gpt", flag, "words"]) == 2
-    assert f"{flag} has no effect on the split that the run held out" in capsys.readouterr().err
-
-
 def warned(capsys, *arguments) -> list[str]:
     assert run(["perplexity", *map(str, arguments)]) == 0
     return [line.removeprefix("warning ") for line in capsys.readouterr().err.splitlines()]
