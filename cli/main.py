@@ -22,7 +22,6 @@ from cli.flags.environment import (
     select_option_variables,
     variables_of_command_line,
 )
-from cli.flags.help import write_rows
 from cli.flags.message_flags import with_flags
 from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
 from cli.flags.usage import Command, Context, Formatter, format_usage_error
@@ -65,7 +64,6 @@ COMMAND_GROUPS = {
     },
 }
 """Where each command is, or the app of its own commands, by group of `lm --help`."""
-_NAME_WIDTH = 10
 COMMANDS = {name: module for group in COMMAND_GROUPS.values() for name, module in group.items()}
 _PROCESS_BEGAN = time.monotonic() - time.process_time()
 """Approximate start of the process, from its CPU time so far; budgets count from there."""
@@ -112,8 +110,9 @@ class CommandGroup(TyperGroup):
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
                 commands = [(name, self.get_command(ctx, name)) for name in names]
-                rows = [(name, command.short_help or command.help or "") for name, command in commands if command]
-                write_rows(formatter, [(f"{name:<{_NAME_WIDTH}}", text) for name, text in rows], _NAME_WIDTH)
+                formatter.write_dl(
+                    [(f"{name:<10}", each.short_help or each.help or "") for name, each in commands if each]
+                )
         flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
         formatter.write_paragraph()
         formatter.write_text(f"Options: {', '.join(flags)}")

@@ -6,13 +6,16 @@ for docs/reference/server.md.
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
+import pytest
 import typer
 
-from cli.flags.help import write_settings_help
-from cli.flags.usage import spell
-from cli.main import build_app
+from cli.flags.help import format_settings
+from cli.flags.usage import parameter_name
+from cli.main import build_app, run
 from lm.serving.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -25,13 +28,12 @@ from lm.serving.fields import (
     Field,
 )
 
-WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
+WIDTH = 98
 _OPENING = """\
 # Commands
 
-The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the common options on one screen,
-`--help-group NAME` a group of options, and `lm train --help-settings` all [settings](reference/settings.md). `make
-docs` generates both pages.
+The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the common options on one screen, and
+`lm train --help-settings` all [settings](reference/settings.md). `make docs` generates both pages.
 
 ## Options from the environment
 
@@ -191,9 +193,7 @@ def settings_page() -> str:
     """The page of settings."""
     context = next(context for path, context in _contexts("lm", typer.main.get_command(build_app()), None)
                    if path == "lm train")  # fmt: skip
-    formatter = context.make_formatter()
-    write_settings_help(context.command, formatter)
-    return _SETTINGS.format(settings=_strip(formatter.getvalue()), aliases=alias_table())
+    return _SETTINGS.format(settings=format_settings(context.command.settings), aliases=alias_table())
 
 
 def alias_table() -> str:
@@ -205,7 +205,7 @@ def alias_table() -> str:
                 off = [f"`{parameter.secondary_opts[0]}`"] if parameter.secondary_opts else []
                 flags = ", ".join([*(f"`{flag}`" for flag in parameter.opts), *off])
                 unit = "" if parameter.is_flag else f"={parameter.metavar}".replace("|", "\\|")
-                instead = [f"`{path} {spell(parameter)}{unit}`"]
+                instead = [f"`{path} {parameter_name(parameter)}{unit}`"]
                 instead += ["`=false`"] if off else []
                 rows.append(f"| {flags} | {', '.join(instead)} |")
     return "\n".join(rows)
@@ -219,8 +219,11 @@ def page() -> str:
 
 def helps() -> Iterator[tuple[str, str]]:
     """Each command as it is typed, and its help."""
-    for path, context in _contexts("lm", typer.main.get_command(build_app()), None):
-        yield path, _strip(context.get_help())
+    for path, _ in commands():
+        with redirect_stdout(StringIO()) as shown, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", str(WIDTH))
+            run([*path.split()[1:], "--help"])
+        yield path, _strip(shown.getvalue())
 
 
 def _strip(text: str) -> str:

@@ -27,7 +27,7 @@ def environment_variable(parameter: Parameter) -> str | None:
 
 
 def replace_options_by_variables(message: str, variables: Mapping[str, str]) -> str:
-    """Replace the options at the end of a message by the variables that set them, as `variables_of_command_line` returns them."""
+    """Replace the options at the end of a message by the variables that set them; see `variables_of_command_line`."""
     if not message.endswith(")"):
         return message
     text, _, flags = message.removesuffix(")").rpartition(" (")

@@ -1,7 +1,6 @@
 """Flags of a command, made from config fields, with their help and environment variables.
 
-A command names the config classes it takes and receives the given values of each. Help is plain text in groups, for
-any width.
+A command names the config classes it takes and receives the given values of each.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typer.models import ParamMeta, TyperPath
 
 from cli.flags import shell_completion
 from cli.flags.environment import read_environment, variables_of_context
-from cli.flags.help import Setting, format_term, help_options, summarize, write_help
-from cli.flags.set_option import SetOption
+from cli.flags.help import Setting, escape, help_options, summarize
+from cli.flags.set_option import build_set_option, expand_settings
 from cli.flags.usage import (
     Context,
     Formatter,
@@ -35,7 +34,7 @@ from lm.errors import UsageError
 
 _PATH_METAVARS = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
 """Metavars of texts that name files, or globs of them."""
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 RunCommand = Callable[[Sequence[str]], int]
 """Runs a command line, less the name of `lm`; returns its exit code."""
@@ -91,7 +90,6 @@ def with_options(
     leave_out: tuple[str, ...] = (),
     defaults: object = None,
     common: tuple[str, ...] = (),
-    groups: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of some config classes.
 
@@ -104,7 +102,6 @@ def with_options(
         defaults: overrides the fields' defaults, as `defaults.section.field`: those of a preset, which decides what is
             on, so that nothing is checked here that requires another setting.
         common: flags of the short help (-h), in order; without any, it is the whole help.
-        groups: titles of groups of help, in order; others follow.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -119,7 +116,7 @@ def with_options(
             parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "options"]
         )
         vars(command).update(
-            sections=sections, settings=settings, common=common, groups=groups, has_preset=defaults is not None,
+            sections=sections, settings=settings, common=common, has_preset=defaults is not None,
             __signature__=seen_by_typer,
         )  # fmt: skip
         return command
@@ -163,32 +160,26 @@ class OptionGroupsCommand(TyperCommand):
         self.has_preset: bool = getattr(callback, "has_preset", False)
         self.settings: Sequence[Setting] = getattr(callback, "settings", ())
         self.common: Sequence[str] = getattr(callback, "common", ())
-        self.groups: Sequence[str] = getattr(callback, "groups", ())
-        parameters = [*params, *map(_build_parameter, self.settings)]
+        of_settings = [*map(_build_parameter, self.settings)]
+        self._by_key = {key: parameter for parameter in of_settings for key in parameter.setting.keys}
+        parameters = [*params, *of_settings]
         if self.has_advanced_settings:
-            by_key = {parameter.setting.key: parameter for parameter in parameters if hasattr(parameter, "setting")}
-            parameters.append(SetOption(by_key, shell_completion.complete_settings(self.settings)))
+            parameters.append(build_set_option(shell_completion.complete_settings(self.settings)))
         parameters += help_options(self)
-        super().__init__(*args, callback=callback, params=parameters, **options)
+        for parameter in parameters:
+            parameter.help = escape(parameter.help)
+        super().__init__(*args, callback=callback, params=parameters, **{**options, "rich_markup_mode": "rich"})
 
     @property
     def has_advanced_settings(self) -> bool:
         """Return whether some settings have no visible flag."""
         return any(setting.option.is_advanced for setting in self.settings)
 
-    def get_help_option(self, ctx: Context) -> None:
-        """Return nothing: the options of help are among the parameters."""
-
-    def collect_usage_pieces(self, ctx: Context) -> list[str]:  # noqa: ARG002
-        """Return what follows the name of the command in the usage line."""
-        arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
-        terms = [(argument.required, format_term(argument)) for argument in arguments]
-        return ["[OPTIONS]", *(term if required or term[0] == "[" else f"[{term}]" for required, term in terms)]
-
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse a command line, with environment variables for flags that are not given."""
         if not ctx.resilient_parsing:
             ctx.default_map = read_environment(self.params, os.environ)
+            args = [*expand_settings(args, self._by_key, ctx)] if self.has_advanced_settings else args
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -225,16 +216,17 @@ class OptionGroupsCommand(TyperCommand):
             if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
                 raise UsageError(f"{parameter_name(parameter)} is empty: give a path (unset shell variable?)")
 
+    def format_help(self, ctx: Context, formatter: Formatter) -> None:
+        """Write Typer's help, with defaults that do not depend on the environment."""
+        ctx.default_map = None
+        super().format_help(ctx, formatter)
+
     def shell_complete(self, ctx: Context, incomplete: str) -> list[Any]:
         """Complete flags, each with the first sentence of its help."""
         items: list[Any] = super().shell_complete(ctx, incomplete)
         for item in items:
             item.help = summarize(item.help) if item.help else None
         return items
-
-    def format_help(self, ctx: Context, formatter: Formatter) -> None:
-        """Write the whole help."""
-        write_help(self, ctx, formatter)
 
 
 def set_help(*apps: typer.Typer) -> None:
@@ -243,11 +235,12 @@ def set_help(*apps: typer.Typer) -> None:
         for command in app.registered_commands:
             command.cls = OptionGroupsCommand
             text = inspect.cleandoc(command.callback.__doc__ or "")
-            command.help, command.short_help = _keep_line_breaks(text), text.partition("\n")[0]
-            command.context_settings = CONTEXT_SETTINGS
+            command.help, command.short_help = escape(_unwrap(text)), text.partition("\n")[0]
+            has_short_help = bool(getattr(command.callback, "common", ()))
+            command.context_settings = {"help_option_names": ["--help"]} if has_short_help else CONTEXT_SETTINGS
 
 
-def _keep_line_breaks(text: str) -> str:
-    """Mark paragraphs with indented lines, so that click does not wrap them."""
-    marked = ["\b\n" + paragraph if "\n " in paragraph else paragraph for paragraph in text.split("\n\n")]
-    return "\n\n".join(marked)
+def _unwrap(text: str) -> str:
+    """Return a text whose paragraphs are lines of any length, except those with indented lines, such as examples."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if "\n " in part else part.replace("\n", " ") for part in paragraphs)

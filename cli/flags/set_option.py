@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from typer.core import TyperOption
 from typer.main import get_param_completion
 
-from cli.flags.usage import SET, Context, Parameter, Parser
-from lm.config.options import find_nearest
+from cli.flags.usage import SET, Context, Parameter
+from lm.config.options import did_you_mean
 from lm.errors import UsageError
 
 
-class SetOption(TyperOption):
-    """The option `--set`; each value takes the place of a flag, in the order of the command line."""
-
-    def __init__(self, parameters: Mapping[str, Parameter], autocompletion: Any) -> None:  # noqa: ANN401
-        super().__init__(
-            param_decls=[SET, "set_"],
-            multiple=True,
-            expose_value=False,
-            metavar="KEY=VALUE",
-            help="Any setting, by key (see --help-settings). Repeatable.",
-            autocompletion=get_param_completion(autocompletion),
-        )
-        self._parameters = parameters
-
-    def add_to_parser(self, parser: Parser, ctx: Context) -> None:
-        """Register the option with a parser, which then parses each value as that of a flag."""
-        super().add_to_parser(parser, ctx)
-
-        def process(text: str, state: Any) -> None:  # noqa: ANN401
-            key, equals, value = text.partition("=")
-            parameter = self._parameters.get(key.strip())
-            if parameter is None or not equals:
-                if ctx.resilient_parsing:
-                    return
-                raise UsageError(
-                    f"{_describe_problem(text, self._parameters, ctx)} (see {ctx.command_path} --help-settings)"
-                )
-            flags = parameter.opts
-            if parameter.is_flag and not parameter.type.convert(value, parameter, ctx):
-                flags = parameter.secondary_opts
-            parser._long_opt[flags[0]].process(value, state)
-
-        parser._long_opt[SET].process = process
+def build_set_option(autocompletion: Any) -> TyperOption:  # noqa: ANN401
+    """Return the option `--set`, for help and completion: `expand_settings` replaces it before options are parsed."""
+    return TyperOption(
+        param_decls=[SET, "set_"],
+        multiple=True,
+        expose_value=False,
+        metavar="KEY=VALUE",
+        help="Any setting, by key (see --help-settings). Repeatable.",
+        autocompletion=get_param_completion(autocompletion),
+    )
 
 
-def _describe_problem(text: str, parameters: Mapping[str, Parameter], context: Context) -> str:
-    """Return what is wrong with a value of `--set`, and what is meant."""
-    key, equals, _ = text.partition("=")
-    key = key.strip()
-    if key in parameters:
-        return f"{SET} {key} needs a value, as in {SET} {key}=VALUE"
+def expand_settings(words: Sequence[str], parameters: Mapping[str, Parameter], context: Context) -> Iterator[str]:
+    """Yield a command line in which each `--set KEY=VALUE` is the flag of that setting.
+
+    Args:
+        parameters: by key.
+
+    Raises:
+        UsageError: there is no such key, or no value.
+    """
+    rest = iter(words)
+    for word in rest:
+        option, equals, text = word.partition("=")
+        if word == "--":
+            yield from (word, *rest)
+        elif option == SET and (equals or (text := next(rest, ""))):
+            yield _flag(text, parameters, context)
+        else:
+            yield word
+
+
+def _flag(text: str, parameters: Mapping[str, Parameter], context: Context) -> str:
+    """Return `KEY=VALUE` as the flag of a setting."""
+    key, equals, value = text.partition("=")
+    parameter = parameters.get(key.strip())
+    see = f"(see {context.command_path} --help-settings)"
     if not equals:
-        return f"{SET} takes KEY=VALUE, not {text!r}"
-    near = nearest_key(key, parameters)
-    if near is None:
-        flag = "--" + key.rpartition(".")[2].replace("_", "-")
-        near = flag if any(flag in parameter.opts for parameter in context.command.params) else None
-    return f"no setting {key!r}" + (f" (did you mean {near!r}?)" if near else "")
-
-
-def nearest_key(key: str, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return the key that is meant: of the same field or flag in any table, or the nearest."""
-    name = key.rpartition(".")[2].lstrip("-")
-    for known, parameter in parameters.items():
-        if name == known.rpartition(".")[2] or f"--{name.replace('_', '-')}" in parameter.opts:
-            return known
-    names = {known.rpartition(".")[2]: known for known in reversed([*parameters])}
-    return find_nearest(key, parameters) or names.get(find_nearest(name, names) or "")
+        raise UsageError(f"{SET} takes KEY=VALUE, not {text!r} {see}")
+    if parameter is None:
+        raise UsageError(f"no setting {key!r}{did_you_mean(key, parameters)} {see}")
+    if not parameter.is_flag:
+        return f"{parameter.opts[0]}={value}"
+    return str(parameter.opts[0] if parameter.type.convert(value, parameter, context) else parameter.secondary_opts[0])

@@ -90,7 +90,6 @@ _CompareDtypes = Annotated[
     },
     leave_out=("validation", "supervised", *PAIR_TRAINING_FIELDS),
     common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
-    groups=(_OUTPUT, "Perplexity", "Data", "Hardware", _TRANSLATIONS),
 )
 def perplexity(
     run: RunPath,

@@ -145,10 +145,9 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time,
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _COMMON = (
-    "--out", "--budget", "--steps", "--epochs", "--preset", "--depth", "--config", "--set", "--from", "--lora",
-    "--supervised", "--objective", "--sample", "--resume", "--dry-run", "--json",
+    "--out", "--budget", "--steps", "--epochs", "--preset", "--depth", "--source", "--target", "--validation",
+    "--learning-rate", "--seed", "--portable", "--from", "--lora", "--resume", "--set", "--dry-run",
 )  # fmt: skip
-_GROUPS = ("Model", "Training", "Evaluation", "Data", "Tokenizer", "LoRA", "Hardware", _TRANSLATION, _SYNTAX)
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -170,7 +169,7 @@ def _shown_defaults() -> RunConfig:
     return dataclasses.replace(config, training=config.training.replace(**dict.fromkeys(LENGTHS)))
 
 
-@with_options(SECTIONS, defaults=_shown_defaults(), common=_COMMON, groups=_GROUPS)
+@with_options(SECTIONS, defaults=_shown_defaults(), common=_COMMON)
 def train(
     corpus: _Corpus = None,
     *,

@@ -78,10 +78,10 @@ def test_help_imports_nothing_heavy():
         "    if heavy: sys.exit(f'{command}: {heavy}')"
     )
     names = [f"{name.removeprefix('lm')} --help" for name, _ in helps()]
-    names += [f"train {page}" for page in ("-h", "--help-group model", "--help-settings")]
+    names += [f"train {page}" for page in ("-h", "--help-settings")]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: lm") == len(names) - 2  # a group and the settings have none
+    assert done.stdout.count("Usage: lm") == len(names) - 1  # the settings have none
 
 
 def test_a_command_imports_no_other():

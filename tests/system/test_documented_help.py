@@ -18,8 +18,8 @@ def test_the_page_of_the_server_has_its_fields():
 
 
 def test_the_page_is_what_a_person_sees():
-    """On a terminal as wide as the page, in a process of its own and whatever the environment says."""
-    environment = {**os.environ, "COLUMNS": str(documented_help.WIDTH + 2), "LM_STEPS": "3", "LM_OUT": "elsewhere"}
+    """As wide as the page, in a process of its own and whatever the environment says."""
+    environment = {**os.environ, "COLUMNS": str(documented_help.WIDTH), "LM_STEPS": "3", "LM_OUT": "elsewhere"}
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", "demo", "--help"],
         capture_output=True,
@@ -27,7 +27,8 @@ def test_the_page_is_what_a_person_sees():
         env=environment,
         timeout=900,
     )
-    assert done.stdout.strip() == dict(documented_help.helps())["lm demo"]
+    shown = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    assert shown == dict(documented_help.helps())["lm demo"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -74,12 +74,12 @@ def test_a_flag_replaces_a_variable_that_says_the_same_otherwise(train, flags, v
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("LM_STEPS", "many", "LM_STEPS must be an integer, not 'many'"),
+        ("LM_STEPS", "many", "LM_STEPS: 'many' is not a valid int"),
         ("LM_STEPS", "0", "steps must be at least 1, not 0 (LM_STEPS)"),
         ("LM_SCHEDULE", "cosin", "did you mean 'cosine'"),
         ("LM_SCHEDULE", "cosin", "(LM_SCHEDULE)"),
         ("LM_PRESET", "tyni", "(LM_PRESET)"),
-        ("LM_COMPILE", "perhaps", "LM_COMPILE must be yes or no, true or false, 1 or 0, not 'perhaps'"),
+        ("LM_COMPILE", "perhaps", "LM_COMPILE: 'perhaps' is not a valid boolean"),
     ],
 )
 def test_a_bad_value_names_the_variable(name, value, message, text, monkeypatch, capsys):
