@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import sys
 import time
@@ -16,12 +15,7 @@ from typer.core import TyperGroup
 
 from cli.console import streams
 from cli.console.escapes import format_label
-from cli.flags.environment import (
-    find_misspelled_variables,
-    replace_options_by_variables,
-    select_option_variables,
-    variables_of_command_line,
-)
+from cli.flags.environment import replace_options_by_variables, variables_of_command_line
 from cli.flags.message_flags import with_flags
 from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
 from cli.flags.usage import Command, Context, Formatter, format_usage_error
@@ -215,16 +209,7 @@ def main() -> None:
     """Entry point of the `lm` command."""
     streams.prepare_standard_streams()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    _warn_of_unknown_variables()
     sys.exit(run(sys.argv[1:], is_process=True))
-
-
-def _warn_of_unknown_variables() -> None:
-    """Warn of misspelled variables, unless the shell asks for completions."""
-    set_here = select_option_variables(os.environ)
-    if set_here and "_LM_COMPLETE" not in os.environ:
-        for line in find_misspelled_variables(set_here, typer.main.get_command(build_app())):
-            print(f"lm: note: {format_label(line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,28 +10,18 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm.benchmark.dtypes import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
-from lm.config.decoding import ClassificationConfig
+from lm.config.decoding import ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, ExportDtype, ExportFormat
 from lm.config.hardware import Device, DType, HardwareConfig, read_threads_variable
-from lm.config.keywords import (
-    FileOptions,
-    PathLike,
-    RunOptions,
-    SamplingOptions,
-    TranslationOptions,
-    build_files_config,
-    build_sampling_config,
-    build_translation_config,
-    run_spec,
-)
+from lm.config.keywords import PathLike, Value, build_decoding_config, build_files_config, run_spec
 from lm.config.model import ModelConfig
 from lm.data.labels import read_completions
 from lm.decoding.batching import Finish, Token
@@ -120,7 +110,7 @@ class Model:
         """Return the `torch.nn.Module`, in eval mode."""
         return self.loaded.model
 
-    def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> str:
+    def generate(self, prompt: str = "", **options: Value) -> str:
         """Return a completion of a prompt, without the prompt.
 
             model.generate("Once", max_tokens=50, temperature=0.8)
@@ -132,7 +122,7 @@ class Model:
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
 
-    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[SamplingOptions]) -> str:
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Value) -> str:
         """Return the reply to a message, or to a conversation that ends with a message of the user.
 
             model.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}])
@@ -150,9 +140,7 @@ class Model:
         chat = Chat(self._generator(options), messages=parsed[:-1])
         return "".join(event.text for event in chat.reply(parsed[-1].content)).strip()
 
-    def stream(
-        self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Unpack[SamplingOptions]
-    ) -> Iterator[Token | Finish]:
+    def stream(self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Value) -> Iterator[Token | Finish]:
         """Sample `n` completions of a prompt, or of IDs, token by token; errors as of `generate`.
 
         Yields:
@@ -162,10 +150,13 @@ class Model:
             prompt = normalize_like_training(prompt, self.loaded.config.data)
         return self._generator(options).generate(prompt, n=n)
 
-    def _generator(self, options: SamplingOptions) -> Generator:
+    def _generator(self, options: Mapping[str, Any]) -> Generator:
         follows_examples = self.loaded.config.data.supervised
         return Generator(
-            self._decoder, self.tokenizer, build_sampling_config(options), follows_examples=follows_examples
+            self._decoder,
+            self.tokenizer,
+            build_decoding_config(SamplingConfig, options),
+            follows_examples=follows_examples,
         )
 
     @torch.inference_mode()
@@ -189,7 +180,7 @@ class Model:
         *,
         to: str | None = None,
         heads: Sequence[int] | None = None,
-        **options: Unpack[TranslationOptions],
+        **options: Value,
     ) -> str:
         """Return the best translation of a line; see `translations`, where `heads` are those of each line."""
         (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
@@ -201,7 +192,7 @@ class Model:
         *,
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
-        **options: Unpack[TranslationOptions],
+        **options: Value,
     ) -> Iterator[TranslatedLine]:
         """Translate lines in batches, in order; yields the best translations of each with their scores.
 
@@ -211,7 +202,7 @@ class Model:
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
-        config = build_translation_config(options)
+        config = build_decoding_config(TranslationConfig, options)
         return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(
             lines, dependency_heads=heads
         )
@@ -271,7 +262,7 @@ class Model:
         stride: int | None = None,
         batch_size: int = 16,
         score_every: int = 1,
-        **options: Unpack[FileOptions],
+        **options: Value,
     ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
@@ -359,9 +350,7 @@ class Model:
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 
-def train(
-    *corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]
-) -> Model:
+def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Value) -> Model:
     """Train a model on text or sentence pairs to its end, as `lm train`; returns the best checkpoint, loaded.
 
         lm.train("my.txt", budget="10m")
@@ -377,7 +366,7 @@ def train(
         corpus: text files, globs, folders, or a folder of prepared tokens.
         on_event: called with each event of preparation and training; with several processes, with those of training
             alone, in a thread.
-        options: the flags of `lm train`, with underscores; see `lm.config.keywords.RunOptions`.
+        options: the flags of `lm train`, with underscores.
 
     Raises:
         InputError: a file is missing or not text, or the folder is not empty.

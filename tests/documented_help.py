@@ -46,7 +46,7 @@ ignored. Settings without an option have a variable too, such as `LM_EXPERTS` fo
 Precedence, from highest to lowest: options, environment, `--config`, `--preset`. A setting of a feature that is off is
 an error, such as `lora.alpha` without `lora.rank`. So are options that contradict each other, such as `--vocab-size`
 beside `--tokenizer`. Any other option that has no effect is ignored. `--resume` keeps the plan of the run. A variable
-that no command reads is ignored; if it resembles the name of one, a warning is printed.
+that no command reads is ignored.
 
 ## Completion
 

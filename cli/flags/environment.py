@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -14,7 +13,6 @@ from cli.flags.usage import SET, Command, Parameter, parameter_name
 PREFIX = "LM_"
 _RESERVED_VARIABLES = frozenset({"LM_CACHE", "LM_SERVE_TOKEN"})
 """Variables read elsewhere; so `--cache` has none."""
-_SIMILARITY = 0.85
 
 
 def environment_variable(parameter: Parameter) -> str | None:
@@ -68,26 +66,3 @@ def variables_of_command_line(command: Command, arguments: Sequence[str]) -> dic
         if variable and os.environ.get(variable) and not typed & names:
             variables[parameter_name(option)] = variable
     return variables
-
-
-def select_option_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the `LM_` variables that are not reserved."""
-    return {
-        name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _RESERVED_VARIABLES
-    }
-
-
-def find_misspelled_variables(environment: Mapping[str, str], command: Command) -> Iterator[str]:
-    """Yield a warning for each variable that closely resembles an option's."""
-    known = {name.removeprefix(PREFIX) for name in _RESERVED_VARIABLES | set(_list_variables(command))}
-    for name in sorted(environment):
-        word = name.removeprefix(PREFIX)
-        if name.startswith(PREFIX) and word not in known:
-            for near in difflib.get_close_matches(word, known, n=1, cutoff=_SIMILARITY):
-                yield f"{name} is set, but no command reads it (did you mean {PREFIX}{near}?)"
-
-
-def _list_variables(command: Command) -> Iterator[str]:
-    for subcommand in getattr(command, "commands", {}).values():
-        yield from _list_variables(subcommand)
-    yield from filter(None, map(environment_variable, command.params))

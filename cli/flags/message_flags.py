@@ -8,23 +8,10 @@ from functools import cache
 from typing import Any
 
 from cli.flags.usage import SET, Command, parameter_name, spell_no
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
-from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
-from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
-from lm.config.lora import LoraConfig
-from lm.config.model import ModelConfig
 from lm.config.options import Option, list_options
 from lm.config.run_config import SECTIONS
-from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import TrainingConfig
 from lm.errors import Advice, LMError
 
-_CONFIGS = (
-    ModelConfig, TrainingConfig, FilesConfig, DataConfig, ParallelTextConfig, TokenizerConfig, LoraConfig,
-    DistributionConfig,
-    SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
-)  # fmt: skip
 _PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
 """Commands to name if several have a flag."""
 
@@ -57,17 +44,13 @@ def _format_setting(setting: str, command: Command, all_commands: Callable[[], C
 
 @cache
 def _declared_flags() -> dict[str, str]:
-    """Return what to type for each config field, by name and by setting, and for renamed Python keywords."""
-    by_name = {option.name: option.flag for config in reversed(_CONFIGS) for option in list_options(config)}
-    advanced = {
-        name: f"{SET} {section}.{option.name}"
-        for section, config in SECTIONS.items()
-        for option in list_options(config)
-        if option.is_advanced
-        for name in (option.setting, option.name)
-        if by_name.get(name, option.flag) == option.flag
-    }
-    return {**by_name, **advanced, "from_run": "--from"}
+    """Return what to type for each setting of a run, by field and by Python keyword."""
+    flags = {"from_run": "--from"}
+    for section, config in SECTIONS.items():
+        for option in list_options(config):
+            for name in (option.name, option.setting):
+                flags.setdefault(name, f"{SET} {section}.{option.name}" if option.is_advanced else option.flag)
+    return flags
 
 
 def _command_flags(command: Command) -> set[str]:

@@ -1,16 +1,13 @@
 """Options from the environment: as good as flags, but flags win, and they contradict nothing."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import typer
 
-from cli.flags.environment import environment_variable, find_misspelled_variables
-from cli.main import build_app, run
+from cli.flags.environment import environment_variable
+from cli.main import run
 from lm.config.training import LENGTHS
 from tests.documented_help import commands
 from tests.system.conftest import SMALL
@@ -163,28 +160,6 @@ def test_every_option_but_cache_and_set_has_a_variable_and_they_are_distinct_wit
         assert without <= {"--cache", "--set"}, path
         named = [name for name in map(environment_variable, options) if name]
         assert len(named) == len(set(named)), path
-
-
-def test_only_what_is_nearly_an_option_is_remarked_on():
-    command = typer.main.get_command(build_app())
-    strange = {"LM_LICENSE_FILE": "x", "LM_CACHE": "x", "LM_TEMPERATURE": "1", "LMX": "1", "LM_": "1", "PATH": "x"}
-    assert list(find_misspelled_variables(strange, command)) == []
-    (line,) = find_misspelled_variables({**strange, "LM_TEMPERATUR": "1"}, command)
-    assert "LM_TEMPERATUR is set" in line
-    assert "LM_TEMPERATURE?" in line
-
-
-def test_a_misspelling_is_said_on_stderr_alone(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "runs", str(tmp_path), "--json"],
-        capture_output=True,
-        text=True,
-        env={"PATH": "", "LM_TEMPERATUR": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0
-    assert done.stderr.startswith("lm: note: LM_TEMPERATUR is set")
-    assert json.loads(done.stdout) == []
 
 
 def test_lengths_are_options():
