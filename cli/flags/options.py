@@ -161,7 +161,7 @@ class OptionGroupsCommand(TyperCommand):
         self.settings: Sequence[Setting] = getattr(callback, "settings", ())
         self.common: Sequence[str] = getattr(callback, "common", ())
         of_settings = [*map(_build_parameter, self.settings)]
-        self._by_key = {key: parameter for parameter in of_settings for key in parameter.setting.keys}
+        self._by_key = {parameter.setting.key: parameter for parameter in of_settings}
         parameters = [*params, *of_settings]
         if self.has_advanced_settings:
             parameters.append(build_set_option(shell_completion.complete_settings(self.settings)))
