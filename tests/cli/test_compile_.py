@@ -104,7 +104,6 @@ def test_the_child_process_ends_with_its_context():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
 def test_a_killed_command_leaves_no_child():
     code = (
         "import time; from lm.engine.compiled import build\n"

@@ -98,6 +98,5 @@ def compiling_in_child() -> Iterator[subprocess.Popen[bytes]]:
 def run_child() -> None:
     """Compile at a low priority, until standard input closes."""
     end_with_parent()
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(_NICENESS)
+    os.nice(_NICENESS)
     compile_decode_step()

@@ -32,7 +32,7 @@ def ids(prepared: PreparedFolder[Manifest]) -> list[int]:
 
 
 def test_a_key_is_a_hash_of_all_inputs_and_the_version_of_their_list():
-    assert hash_inputs("a", [None, 2]) == hashlib.sha256(b'[2, "a", [null, 2]]').hexdigest()
+    assert hash_inputs("a", [None, 2]) == hashlib.sha256(b'[3, "a", [null, 2]]').hexdigest()
 
 
 def made_once(folder: Path, write: Callable[[Path], Manifest]) -> PreparedFolder[Manifest]:
