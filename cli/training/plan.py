@@ -16,8 +16,8 @@ from cli.console.numbers import (
     format_threads,
 )
 from cli.flags.message_flags import typed_arguments
-from lm.config.options import list_options
-from lm.config.run_config import SECTIONS, RunConfig
+from lm.config.options import has_effect, list_options
+from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.run_spec import RunSpec, is_user_given
 from lm.config.training import LENGTHS
 from lm.data.training_data import TrainingData
@@ -152,14 +152,14 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
     words += [word for flag, value in named.items() if value is not None for word in (flag, value)]
     is_own = spec.from_run is None or event.reasons.get("preset") != "default"
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
+    values = setting_values(config)
     by_plan = _BY_CORPUS if config.training.budget is None else _BY_CORPUS | _BY_BUDGET
     for section, kind in SECTIONS.items():
-        if section == "tokenizer" and (spec.tokenizer or spec.from_run):
-            continue
         for option in list_options(kind):
-            by = event.reasons.get(f"{section}.{option.name}", "default")
-            if by not in _NOT_REPEATED and (section, option.name) not in by_plan:
-                words += typed_arguments(section, option, getattr(getattr(config, section), option.name))
+            key = f"{section}.{option.name}"
+            is_chosen = event.reasons.get(key, "default") not in _NOT_REPEATED
+            if is_chosen and (section, option.name) not in by_plan and has_effect(option, values):
+                words += typed_arguments(section, option, values[key])
     if config.training.budget is not None:
         words += ["--steps", str(plan.steps), "--schedule", "wsd"]
     return shlex.join(words)

@@ -189,7 +189,7 @@ def check_requirements(
         kind: Any = config
         for option in list_options(kind):
             is_asked = given.get(section, {}).get(option.name, option.default) != option.default
-            if is_asked and option.requires and not any(_is_on(one, values) for one in option.requires.split(" or ")):
+            if is_asked and not has_effect(option, values):
                 features = (one.partition("=")[0].rpartition(".")[2] for one in option.requires.split(" or "))
                 raise UsageError(
                     f"{section}.{option.name} has no effect without {option.requires}",
@@ -197,10 +197,14 @@ def check_requirements(
                 )
 
 
-def _is_on(feature: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a setting, such as `lora.rank` or `training.schedule=wsd|cosine`, is on or missing."""
-    name, _, choices = feature.partition("=")
-    return name not in values or (values[name] in choices.split("|") if choices else bool(values[name]))
+def has_effect(option: Option, values: Mapping[str, Any]) -> bool:
+    """Return whether the feature that an option requires is on, or its setting missing in `values`."""
+
+    def is_on(feature: str) -> bool:
+        name, _, choices = feature.partition("=")
+        return name not in values or (values[name] in choices.split("|") if choices else bool(values[name]))
+
+    return not option.requires or any(map(is_on, option.requires.split(" or ")))
 
 
 class CheckedConfig:

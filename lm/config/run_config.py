@@ -207,3 +207,12 @@ CHANGEABLE_ON_RESUME = {
     "distribution": ("shard", "offload"),
 }
 """Settings that may change on resume, by section: they change how a run is computed, not what."""
+
+
+def setting_values(config: RunConfig) -> dict[str, Any]:
+    """Return the values of all settings, by names such as "lora.rank"."""
+    return {
+        f"{section}.{option.name}": getattr(getattr(config, section), option.name)
+        for section, kind in SECTIONS.items()
+        for option in options.list_options(kind)
+    }

@@ -148,7 +148,10 @@ def test_n_gram_baselines_choose_between_words_and_characters(plan, tmp_path, ca
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("flags", [["--budget", "1s"], ["--preset", "tiny", *SMALL, "--steps", "7"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--budget", "1s"], ["--budget", "1s", "--kind", "byte"], ["--preset", "tiny", *SMALL, "--steps", "7"]],
+)
 def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tmp_path, capsys, monkeypatch, flags):
     monkeypatch.chdir(tmp_path)
     assert run(["train", str(place / "text.txt"), *flags, "--seed", "3", "--dry-run"]) == 0

@@ -37,7 +37,7 @@ from lm.config.presets import (
     portable_name,
     preset_depth,
 )
-from lm.config.run_config import SECTIONS, RunConfig, RunPlan
+from lm.config.run_config import SECTIONS, RunConfig, RunPlan, setting_values
 from lm.config.run_spec import RunSpec, Settings
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS, TrainingConfig, parse_duration
@@ -90,11 +90,7 @@ class Resolution:
 
     def known_values(self, *, is_open: bool) -> dict[str, Any]:
         """Return the values of settings, such as "lora.rank"; `is_open`: without those that a time still chooses."""
-        values = {
-            f"{section}.{option.name}": getattr(getattr(self.config, section), option.name)
-            for section, kind in SECTIONS.items()
-            for option in list_options(kind)
-        }
+        values = setting_values(self.config)
         for section, name in _CHOSEN_BY_TIME if is_open or self.is_regularised else ():
             if name not in self.fixed[section]:
                 del values[f"{section}.{name}"]
@@ -111,12 +107,8 @@ class Resolution:
 
     def replace_config(self, reason: str, config: RunConfig) -> Resolution:
         """Return the resolution with another config; `reason` is recorded for all differences."""
-        differing = {
-            f"{section}.{option.name}"
-            for section, kind in SECTIONS.items()
-            for option in list_options(kind)
-            if getattr(getattr(config, section), option.name) != getattr(getattr(self.config, section), option.name)
-        }
+        before = setting_values(self.config)
+        differing = {name for name, value in setting_values(config).items() if value != before[name]}
         return dataclasses.replace(self, config=config, reasons={**self.reasons, **dict.fromkeys(differing, reason)})
 
 
