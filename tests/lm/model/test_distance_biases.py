@@ -117,8 +117,6 @@ def test_keys_may_have_any_positions(positions):
 
 
 def test_flags_that_mean_nothing_together_are_refused():
-    with pytest.raises(UsageError, match=r"rotary positions have no max_distance"):
-        ModelConfig(max_distance=8)
     with pytest.raises(UsageError, match=r"t5 positions need a max_distance over 16, not 16"):
         ModelConfig(positions="t5", max_distance=16)
     assert [ModelConfig(positions=name).max_distance for name in ("relative", "t5")] == [16, 128]

@@ -151,9 +151,6 @@ def test_all_weights_get_a_gradient(kind):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"attention_window": 9}, r"full attention has no attention_window"),
-        ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks"),
-        ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
         ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: "),
         ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
         ({"attention": "window", "n_encoder_layers": 1, "syntax": "both"}, r"distances in trees need full attention"),
