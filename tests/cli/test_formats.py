@@ -51,7 +51,6 @@ def test_a_folder_says_what_it_leaves_out(place, capsys):
     assert run(["prepare", "src", "--include", "*.py", "--exclude", "a.*", "-o", "tokens", "--kind", "byte"]) == 0
     assert "text of src/b.py" in prepared("tokens")
     assert "a.py" not in prepared("tokens")
-    assert run(["prepare", "unix.txt", "--include", "*.py", "-o", "other"]) == 2
 
 
 def test_tables_are_rows_of_text(place, capsys):

@@ -171,18 +171,6 @@ def test_plots(place, capsys, tmp_path):
     assert "did you mean 'loss'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "warned"),
-    [(["--steps", "3"], True), (["--steps", "3", "--patience", "3"], False), (["--steps", "2"], False)],
-)
-def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, flags, warned):
-    """A step is 220 x 16 tokens of about 450, so that the third is beyond 20 epochs; the model has more parameters."""
-    (place / "few.txt").write_text((place / "text.txt").read_text()[:500])
-    command = ["train", str(place / "few.txt"), "-o", str(tmp_path / "run"), *SMALL, "--batch-size", "220", *flags]
-    assert run(command) == 0
-    assert ("times the same small text" in capsys.readouterr().err) is warned
-
-
 @pytest.mark.parametrize("closed", [{"stdout": None, "stderr": PIPE}, dict.fromkeys(("stdin", "stdout", "stderr"))])
 def test_closed_streams_are_no_reason_to_fail(place, tmp_path, closed):
     page = tmp_path / "page.html"

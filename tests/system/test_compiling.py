@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from cli.training.report import compiling_warnings
 from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -52,8 +51,3 @@ def test_a_compiled_run_learns_the_same_and_continues_uncompiled(place):
         lm("train", "--resume", str(folder), "--steps", "6", "--no-compile")
     assert losses(compiled) == approx(losses(plain), terms=64, depth=60)
     assert json.loads((compiled / "config.json").read_text())["training"]["compile"] is False
-
-
-@pytest.mark.parametrize(("seconds", "warned"), [(1.0, True), (1e6, False)])
-def test_a_short_run_is_warned_that_compiling_takes_longer(seconds, warned):
-    assert any("--compile takes a minute or more" in warning for warning in compiling_warnings(seconds)) is warned

@@ -79,7 +79,6 @@ REFUSED = [
     ("train text.txt --architecture lstm --n-heads 2 --steps 1", 2, "n_heads is for transformer blocks, not for lstm layers (--n-heads, --set model.architecture)"),
     ("train text.txt --architecture gru --positions learned --steps 1", 2, "positions is for transformer blocks"),
     ("train text.txt --recurrent-attention dot --steps 1", 2, "--set model.recurrent_attention"),
-    ("train text.txt --architecture gru --compile --steps 1", 2, "only transformer blocks are compiled"),
     ("train text.txt --architecture ltsm --steps 1", 2, "did you mean 'lstm'"),
     ("train --source test.en --target test.de --decoder-only --n-encoder-layers 2 --steps 1", 2, "a decoder-only model has no encoder"),
     ("train --source test.en --target test.de --decoder-only --architecture lstm --steps 1", 2, "decoder_only is for transformer blocks"),
