@@ -192,6 +192,9 @@ def resume_run(
         before = config = run_folder.load_config(last)
         _refuse_edited(folder, last, config)
         plan, state = _require_plan(config, last), _drop_missing_best(folder, run_folder.load_state(last))
+        if state.best_step is not None and last == run_folder.find_checkpoint(folder, which="last"):
+            # killed between writing the checkpoint and pointing to it
+            checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
         started_on = Path(plan.data)
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))

@@ -138,7 +138,7 @@ def test_labels(tmp_path):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("pairs", [False, True])
-def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
+def test_a_budget(tmp_path, monkeypatch, pairs):
     files = {"source": "train.en", "target": "train.de"} if pairs else {}
     text = [] if pairs else ["text.txt"]
     spec = lm.run_spec(*text, budget="2s", out=tmp_path / "ours", **files)
@@ -150,7 +150,6 @@ def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
     command(*text, budget="2s", out=tmp_path / "theirs", **files)
     assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
     assert steps[-1] == load_config(tmp_path / "ours").plan.steps
-    assert "enough for" in capsys.readouterr().err
     decided = [json.loads(line) for line in (tmp_path / "ours" / "decisions.jsonl").read_text().splitlines()]
     by = {entry["by"]: entry["chosen"] for entry in decided}
     assert by["python"] == {"training.budget": "2s"}
