@@ -317,9 +317,8 @@ class Generator:
     ) -> StopStringStream:
         """Return the decoder of a continuation, whose first token begins with some bytes of the prompt."""
         text = text_after_prompt(self.tokenizer, first, prompt_bytes) if first is not None and prompt_bytes else None
-        is_own_text = (
-            self.follows_examples and self.tokenizer.chat_template is None
-        )  # a reply is part of a conversation
+        # a completion of an example is, a reply is part of a conversation
+        is_own_text = self.follows_examples and self.tokenizer.chat_template is None
         stream = self.tokenizer.decode_stream(() if is_own_text else prompt)
         return StopStringStream(stream, stops, first_text=text)
 

@@ -117,7 +117,7 @@ class SinusoidalPositions(nn.Module):
         return self.table.rows(start, length, device)
 
 
-@dataclass
+@dataclass  # not frozen: torch.compile of 2.11 finds no fields in a frozen one
 class Rotation:
     """Rotates pairs of features (i, i + rotary_dim/2) by an angle proportional to the position.
 
