@@ -1,7 +1,6 @@
 """Whole commands, as a person types them."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -41,15 +40,6 @@ def test_from_a_text_to_a_measured_model(place, capsys):
     assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 30 * 4 * 16)
 
 
-def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
-    flags = ["--steps", "4", "--checkpoint-every", "2", *SMALL]
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *flags]) == 0
-    assert run(["average", str(tmp_path / "run"), "-o", str(tmp_path / "mean"), "--last", "2"]) == 0
-    capsys.readouterr()
-    assert run(["info", str(tmp_path / "mean")]) == 0
-    assert re.search(r"^trained +step 4: ", capsys.readouterr().out, re.MULTILINE)
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(place, number):
@@ -65,11 +55,6 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
     stopped = load_state(find_checkpoint(folder, which="last")).step
     assert run(["train", "--resume", str(folder), "--steps", str(stopped + 3)]) == 0
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
-
-
-def tells_the_whole_story(out: str) -> bool:
-    commands = ("$ lm train", "$ lm perplexity", "$ lm generate", "$ lm info", "$ lm evaluate", "$ lm attention")
-    return all(command in out for command in commands) and "perplexity" in out
 
 
 @pytest.mark.medium
@@ -89,15 +74,10 @@ def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     command = ["demo", "-o", str(tmp_path / "demo"), "--steps", "3"]
     assert run(command) == 0
-    assert tells_the_whole_story(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    for name in ("train", "perplexity", "generate", "info", "evaluate", "attention"):
+        assert f"$ lm {name} " in out
     assert run(command) == 1
-
-
-@pytest.mark.slow
-def test_it_tells_it_of_all_of_them(tmp_path):
-    done = lm("demo", "-o", str(tmp_path / "demo"), "--steps", "3")
-    assert done.returncode == 0, done.stderr
-    assert tells_the_whole_story(done.stdout)
 
 
 def test_a_file_of_settings_and_flags_that_win(place, capsys):
@@ -114,7 +94,7 @@ def test_a_file_of_settings_and_flags_that_win(place, capsys):
     assert '"one two" continues "' in capsys.readouterr().err
 
 
-def test_training_continues_from_the_weights_of_another_run(place, capsys):
+def test_training_continues_from_the_weights_of_another_run(place):
     """The first loss is that of the other run's last steps, not that of a fresh model."""
     lengths = ["--steps", "1", "--warmup-steps", "0", "--batch-size", "16"]
     text, source = str(place / "text.txt"), str(place / "run")
@@ -123,13 +103,6 @@ def test_training_continues_from_the_weights_of_another_run(place, capsys):
     logs = [(place / name / "metrics.jsonl").read_text().splitlines() for name in ("tuned", "fresh")]
     losses = [next(entry["loss"] for entry in map(json.loads, log) if "loss" in entry) for log in logs]
     assert losses[0] < losses[1] - 0.5
-    capsys.readouterr()
-    assert run(["train", text, "--from", source, "--d-model", "64", "--dropout", "0.1",
-                "-o", str(place / "wide")]) == 2  # fmt: skip
-    said = capsys.readouterr().err
-    assert "don't fit this model: d_model is 64 here and 32 in" in said
-    assert "corpus " not in said
-    assert not (place / "wide").exists()
 
 
 def test_runs_are_listed(place, capsys):
@@ -153,22 +126,14 @@ def test_plots(place, capsys, tmp_path):
     for name in ("a.png", "a.svg"):
         assert run(["plot", str(place / "run"), "--what", "learning_rate", "-o", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size > 1000
-    assert run(["plot", str(place / "run"), "-o", str(tmp_path / "new" / "a.png")]) == 0
     capsys.readouterr()
     with full_disk(after=100):
         assert run(["plot", str(place / "run"), "-o", str(tmp_path / "b.png")]) == 1
-    assert capsys.readouterr().err == f"lm: {(tmp_path / 'b.png').resolve()}: File too large\n"
     assert not (tmp_path / "b.png").exists()
-    assert run(["runs", str(place / "run")]) == 0
-    assert "is a run, not a folder of runs" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run(["plot", str(tmp_path / "empty"), str(place / "run")]) == 0
-    drawn = capsys.readouterr()
-    assert drawn.err.startswith(f"left out: {tmp_path / 'empty'}")
-    assert str(place / "run") in drawn.out
+    assert str(place / "run") in capsys.readouterr().out
     assert run(["plot", str(tmp_path / "empty")]) == 1
-    assert run(["plot", str(place / "run"), "--what", "los"]) == 2
-    assert "did you mean 'loss'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("closed", [{"stdout": None, "stderr": PIPE}, dict.fromkeys(("stdin", "stdout", "stderr"))])
@@ -184,7 +149,6 @@ def test_experts_train_resume_generate_and_are_told_of(place, capsys, tmp_path):
     flags = ["--experts", "4", "--experts-per-token", "2", *SMALL]
     command = ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "4", "--evaluate-every", "2"]
     assert run([*command, *flags]) == 0
-    assert re.search(r"validation loss .*  experts \d+% to \d+%", capsys.readouterr().err)
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "6"]) == 0
     assert run(["generate", str(tmp_path / "run"), "one", "--max-tokens", "8", "--json"]) == 0
     capsys.readouterr()

@@ -1,13 +1,10 @@
 """Training on conversations as whole commands: what is learned, starts from other runs, resumed, scored, refused."""
 
+import io
 import json
-import math
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -71,16 +68,6 @@ def expected_rows(tokenizer, messages: list[dict[str, str]]) -> list[tuple[int, 
     return list(zip(tokens[:-1], targets, strict=True))
 
 
-def test_training_conversations_are_recognised(place, tmp_path, capsys):
-    lines = [json.loads(line) for line in (place / "chats.jsonl").read_text().splitlines()]
-    new = [{"messages": [{**turn, "content": turn["content"][::-1]} for turn in line["messages"]]} for line in lines]
-    (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
-    assert run(["perplexity", str(place / "run"), str(place / "chats.jsonl"), str(tmp_path / "new.jsonl")]) == 0
-    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "was training text" in line]
-    part = re.search(r"chats.jsonl: (\d+)% of it was training text", warning)
-    assert int(part[1]) >= 80
-
-
 def test_the_loss_falls_on_the_tokens_of_the_assistant_alone(place):
     data, tokenizer = open_run(place / "run")
     messages = [json.loads(line)["messages"] for line in (place / "chats.jsonl").read_text().splitlines()]
@@ -98,14 +85,6 @@ def test_the_loss_falls_on_the_tokens_of_the_assistant_alone(place):
     assert held_out + data.samples == len(messages)
 
 
-def test_what_the_user_says_has_no_gradient(place):
-    """Another target at a token of the user changes no loss; at a token of the assistant it does."""
-    data, _ = open_run(place / "run")
-    batch = data.batch(0)
-    assert batch.n_targets == sum(int((row != IGNORE_INDEX).sum()) for row in batch.targets)
-    assert 0.2 < batch.n_targets / np.count_nonzero(batch.inputs) < 0.7
-
-
 def test_resuming_equals_never_having_stopped(place, tmp_path):
     assert_resumes_exactly(place / "run", tmp_path / "part", step=4)
 
@@ -116,15 +95,6 @@ def test_the_template_is_kept_with_each_checkpoint(place):
         assert tokenizer.chat_template.is_default
 
 
-@pytest.fixture
-def no_stdin(monkeypatch):
-    """Stdin is empty, so that the held-out split is scored."""
-    with Path(os.devnull).open() as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
-        yield
-
-
-@pytest.mark.usefixtures("no_stdin")
 def test_perplexity_counts_replies_alone(place, capsys):
     assert run(["perplexity", str(place / "run"), str(place / "chats.jsonl"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -134,12 +104,11 @@ def test_perplexity_counts_replies_alone(place, capsys):
     assert report["total"]["tokens"] == sum(len(tokenizer.encode(reply)) + 1 for reply in replies)
     assert report["total"]["bytes"] == sum(len(reply.encode()) for reply in replies)
     assert report["unit"] == "assistant token"
-    assert run(["perplexity", str(place / "run")]) == 0
-    assert "token of the assistant" in "".join(capsys.readouterr())
 
 
-@pytest.mark.usefixtures("no_stdin")
-def test_held_out_loss_of_training_and_of_perplexity_agree(place, capsys):
+def test_held_out_loss_of_training_and_of_perplexity_agree(place, capsys, monkeypatch):
+    """Without a file, the held-out split is scored."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     assert run(["perplexity", str(place / "run"), "--json", "--dtype", "float32"]) == 0
     measured = json.loads(capsys.readouterr().out)["total"]
     logged = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -160,10 +129,9 @@ def test_rows_of_an_array_are_the_same_conversations(place, tmp_path):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_text_model_gets_role_tokens(place, tmp_path, capsys):
+def test_a_text_model_gets_role_tokens(place, tmp_path):
     command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
     assert run([*command, "--steps", "1", "--learning-rate", "1e-9", "--evaluate-every", "0"]) == 0
-    assert "the tokens" not in capsys.readouterr().out
     old, new = load_weights(place / "base"), load_weights(tmp_path / "run")
     runs = tmp_path / "run", place / "base"
     tokenizer, before = (load_tokenizers(find_checkpoint(each))[0] for each in runs)
@@ -176,48 +144,23 @@ def test_a_text_model_gets_role_tokens(place, tmp_path, capsys):
         torch.testing.assert_close(new[name][before.vocab_size :], mean, rtol=0, atol=1e-5)
 
 
-def test_adapters_cannot_learn_role_tokens(place, tmp_path, capsys):
-    command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
-    assert run([*command, "--lora", "2", "--steps", "1"]) == 2
-    assert "has no tokens for the chat template" in capsys.readouterr().err
-    again = ["train", str(place / "chats.jsonl"), "--from", str(place / "run"), "-o", str(tmp_path / "second")]
-    assert run([*again, "--lora", "2", "--steps", "1"]) == 0
-
-
 def test_conversations_without_a_reply_in_the_context_are_left_out(place, tmp_path, capsys):
-    command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "8", *LENGTH]
-    assert run(command) == 1
-    assert "no conversation has a reply within the context of 8 tokens" in capsys.readouterr().err
     lines = (place / "chats.jsonl").read_text().splitlines(keepends=True)
     long = [{"role": "user", "content": "owl " * 300}, {"role": "assistant", "content": "No."}]
     (tmp_path / "few.jsonl").write_text("".join(lines))
     (tmp_path / "more.jsonl").write_text("".join([*lines, f"{json.dumps({'messages': long})}\n"]))
     tokenizer = ["--tokenizer", str(place / "run"), "--validation", "0"]
     for name in ("few", "more"):
-        assert (
-            run(["train", str(tmp_path / f"{name}.jsonl"), *tokenizer, "-o", str(tmp_path / name), *SHAPE, *LENGTH])
-            == 0
-        )
-    assert (
-        f"1 of {len(lines) + 1} conversations have no reply within the context: they are left out"
-        in capsys.readouterr().err
-    )
+        command = ["train", str(tmp_path / f"{name}.jsonl"), *tokenizer, "-o", str(tmp_path / name)]
+        assert run([*command, *SHAPE, *LENGTH]) == 0
     few, more = (load_weights(tmp_path / name) for name in ("few", "more"))
     assert all(torch.equal(few[name], more[name]) for name in few)
-    assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / "few.jsonl")]) == 0
-    scores = capsys.readouterr().out.splitlines()[1].split()[1:]
-    assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / "more.jsonl")]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[1:] == scores
-
-
-def test_a_long_conversation_loses_its_last_turns(place, tmp_path, capsys):
-    command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "40", *LENGTH]
-    assert run(command) == 0
-    assert "are longer than the context: their last turns are left out" in capsys.readouterr().err
-    data, _ = open_run(tmp_path / "run")
-    total = sum(int((data.batch(start).targets != IGNORE_INDEX).sum()) for start in range(0, data.samples, 4))
-    assert data.samples % 4 or total == data.tokens
-    assert math.isfinite(data.tokens)
+    scores = []
+    for name in ("few", "more"):
+        capsys.readouterr()
+        assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / f"{name}.jsonl")]) == 0
+        scores.append(capsys.readouterr().out.splitlines()[1].split()[1:])
+    assert scores[0] == scores[1]
 
 
 def test_prepared_conversations_train_the_same_model(place, tmp_path):

@@ -77,17 +77,6 @@ def test_sentences_of_a_page_are_short(page):
     assert prose.mean_words(text) <= prose.MAX_MEAN.get(name(page), prose.MAX_MEAN_OF_OTHERS)
 
 
-def test_sentences_are_found_in_paragraphs_and_lists_but_not_in_code_or_tables():
-    page = (
-        "# Not counted\n\nOne two. Three `four five` six?\nSeven et al. 2020 eight\n- nine [ten](page.md)\n\n"
-        "    code is not. Counted\n\n| a | table |\n```\nfenced. Code\n```\nEleven."
-    )
-    assert prose.sentences(page) == [
-        "One two.", "Three `four five` six?", "Seven et al 2020 eight", "nine ten", "Eleven.",
-    ]  # fmt: skip
-    assert [len(prose.words(sentence)) for sentence in prose.sentences(page)] == [2, 3, 5, 2, 1]
-
-
 def is_cheap(words: list[str], folder: Path) -> bool:
     """Whether a documented command reads only files that are there, trains nothing and waits for nobody."""
     outputs = {words[i + 1] for i, word in enumerate(words[:-1]) if word in {"-o", "--html"}}

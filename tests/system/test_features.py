@@ -1,6 +1,6 @@
-"""What a model can do gives the same by the command line, by the Python API and by the library.
+"""What a model can do gives the same by the command line and by the Python API.
 
-Each row of `FEATURES` is one thing that is done with a run, in these three ways.
+Each row of `FEATURES` is one thing that is done with a run, in both ways.
 """
 
 import json
@@ -13,23 +13,7 @@ import numpy as np
 import pytest
 
 import lm
-from lm.checkpoint import LoadedModel, load_model
-from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.evaluation import PerplexityConfig
-from lm.config.export import ExportConfig
-from lm.config.hardware import HardwareConfig
-from lm.decoding.classifier import build_classifier
-from lm.decoding.generator import Generator
-from lm.decoding.mask_filling import MaskFiller
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.classification import evaluate_classifier
-from lm.evaluation.perplexity import FileScore, PerplexityResult
-from lm.evaluation.text_attention import compute_attention
-from lm.evaluation.window_scorers import TextScorer
-from lm.hardware import select_inference_hardware
-from lm.interop.exporting import export_run
-from lm.text.text_files import find_text_files
+from lm.evaluation.perplexity import PerplexityResult
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run
 
@@ -57,33 +41,23 @@ class Files:
 
 @dataclass(frozen=True)
 class Feature:
-    """One thing that is done with a run in three ways, whose results are comparable.
+    """One thing that is done with a run in two ways, whose results are comparable.
 
     Attributes:
         run: name of the run.
         command: arguments of the command, given the run and the files.
         printed: the result, given what the command printed.
         python: the result, given `lm.load(run)`.
-        library: the result, given the loaded checkpoint.
     """
 
     run: str
     command: Callable[[Path, Files], list[object]]
     printed: Callable[[str, Files], Any]
     python: Callable[[lm.Model, Files], Any]
-    library: Callable[[LoadedModel, Files], Any]
 
 
 def summary(result: PerplexityResult) -> tuple[float | None, ...]:
     return result.tokens, result.nats, result.bits_per_byte
-
-
-def measured(loaded: LoadedModel, files: Files) -> PerplexityResult:
-    scorer = TextScorer.from_config(
-        loaded.model, loaded.tokenizer, PerplexityConfig(stride=8), separator="<|endoftext|>"
-    )
-    scores = scorer.measure(find_text_files([str(files.text)]))
-    return PerplexityResult.total(event.result for event in scores if isinstance(event, FileScore))
 
 
 def exported(files: Files, way: str) -> Path:
@@ -96,25 +70,18 @@ FEATURES = {
         lambda run, _: ["generate", run, "The owl", "--max-tokens", 12, "--seed", 3, "--top-k", 5, "--json"],
         lambda out, _: json.loads(out)["text"],
         lambda model, _: model.generate("The owl", max_tokens=12, seed=3, top_k=5),
-        lambda loaded, _: (
-            Generator(loaded.model, loaded.tokenizer, SamplingConfig(max_tokens=12, seed=3, top_k=5))
-            .samples("The owl")[0]
-            .text
-        ),
     ),
     "perplexity": Feature(
         "gpt",
         lambda run, files: ["perplexity", run, files.text, "--stride", 8, "--json"],
         lambda out, _: tuple(json.loads(out)["total"][name] for name in ("tokens", "nats", "bits_per_byte")),
         lambda model, files: summary(model.perplexity(files.text, stride=8)),
-        lambda loaded, files: summary(measured(loaded, files)),
     ),
     "attention": Feature(
         "gpt",
         lambda run, _: ["attention", run, "The owl saw", "--json"],
         lambda out, _: json.loads(out)["weights"],
         lambda model, _: model.attention("The owl saw").weights,
-        lambda loaded, _: compute_attention(loaded, "The owl saw").map.weights,
     ),
     "export": Feature(
         "gpt",
@@ -124,48 +91,30 @@ FEATURES = {
             lm.export(model.loaded.folder, exported(files, "python"), to="gguf", number_type="float16"),
             exported(files, "python").read_bytes(),
         )[1],
-        lambda loaded, files: (
-            export_run(loaded.folder, exported(files, "library"), ExportConfig("gguf", "float16")),
-            exported(files, "library").read_bytes(),
-        )[1],
     ),
     "translate": Feature(
         "translation",
         lambda run, files: ["translate", run, files.lines],
         lambda out, _: out.split("\n")[:-1],
         lambda model, _: [model.translate(line) for line in LINES],
-        lambda loaded, _: [
-            line.translations[0].text
-            for line in Translator([TranslationModel.from_loaded(loaded)], TranslationConfig()).translate(LINES)
-        ],
     ),
     "fill": Feature(
         "masked",
         lambda run, _: ["fill", run, "The [MASK] saw the [MASK]", "--json"],
         lambda out, _: json.loads(out)["filled"],
         lambda model, _: model.fill("The [MASK] saw the [MASK]").filled,
-        lambda loaded, _: next(MaskFiller(loaded.model, loaded.tokenizer).fill(["The [MASK] saw the [MASK]"])).filled,
     ),
     "classify": Feature(
         "labels",
         lambda run, files: ["classify", run, files.rows],
         lambda out, _: [line.split("\t")[0] for line in out.splitlines()],
         lambda model, _: [each.label for each in model.classify(["the owl", "the fox"])],
-        lambda loaded, _: [each.label for each in build_classifier(loaded, ()).classify(["the owl", "the fox"])],
     ),
     "evaluate": Feature(
         "labels",
         lambda run, files: ["evaluate", run, files.rows, "--json"],
         lambda out, _: json.loads(out)["confusion"]["matrix"],
         lambda model, files: model.evaluate(files.rows).confusion.tolist(),
-        lambda loaded, files: evaluate_classifier(
-            build_classifier(loaded, ()),
-            (
-                example
-                for file in find_text_files([str(files.rows)], loaded.config.data.for_other_files(supervised=True))
-                for example in file.examples()
-            ),
-        ).confusion.tolist(),
     ),
 }
 
@@ -191,16 +140,14 @@ def files(tmp_path) -> Iterator[Files]:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_the_command_the_api_and_the_library_give_the_same(name, runs, files, succeed):
+def test_the_command_and_the_api_give_the_same(name, runs, files, succeed):
     feature = FEATURES[name]
     if name == "export":
         pytest.importorskip("gguf")
     run = runs / feature.run
     printed = feature.printed(succeed(*feature.command(run, files)), files)
-    loaded = load_model(run, select_inference_hardware(HardwareConfig()))
-    by_api, by_library = feature.python(lm.load(run), files), feature.library(loaded, files)
+    by_api = feature.python(lm.load(run), files)
     if name == "attention":
         np.testing.assert_allclose(by_api, printed, atol=LAST_PLACE, rtol=0)
-        np.testing.assert_array_equal(by_api, by_library)
     else:
-        assert printed == by_api == by_library
+        assert printed == by_api

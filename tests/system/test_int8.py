@@ -35,14 +35,6 @@ def test_it_writes_and_is_looked_at(model, succeed):
     assert succeed("attention", model, "The owl", "--dtype", "int8")
 
 
-def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(code_cache, "is_installed", lambda: False)
-    assert run(["compile"]) == 1
-    error = capsys.readouterr().err
-    assert "pip install numba" in error
-    assert error.count("\n") == 1
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Without numba, and without the time that precise measurements take."""

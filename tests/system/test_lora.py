@@ -1,4 +1,4 @@
-"""Adapters to a run are trained, used by every command, merged, taken to other systems, and refused in a line."""
+"""Adapters to a run are trained, used by every command with or without its base, merged, and taken to other systems."""
 
 import json
 import shutil
@@ -52,12 +52,6 @@ def told(home, monkeypatch, capsys):
     return succeed
 
 
-def test_what_is_trained_is_said_before_the_first_step(told):
-    _, err = told("train", "text.txt", "--from", "runs/base", "-o", "runs/said", *LORA, "--lora-on", "attention")
-    assert "lora    rank 2 on attention: " in err
-    assert "trainable parameters" in err
-
-
 def test_the_checkpoint_is_small_and_names_its_base(home):
     assert (home / "runs" / "tuned" / "base").read_text().startswith("../base/checkpoints/step-")
     ours, theirs = (find_checkpoint(home / "runs" / name) / "model.safetensors" for name in ("tuned", "base"))
@@ -86,7 +80,6 @@ def test_it_computes_what_the_merged_run_does(told):
 
 def test_the_base_the_rank_and_the_share_are_listed(told):
     out, _ = told("info", "runs/tuned")
-    assert "adapters" in out
     assert "rank 2 on attention and feed-forward: " in out
     assert "base        runs/base/checkpoints/step-6" in out
     described = json.loads(told("info", "runs/tuned", "--json")[0])
@@ -98,7 +91,6 @@ def test_the_base_the_rank_and_the_share_are_listed(told):
     assert tuned["parameters"] == parts["total"] == base["parameters"] + parts["adapters"]
     assert (tuned["base"], tuned["lora_rank"]) == ("runs/base/checkpoints/step-6", 2)
     assert (base["base"], base["lora_rank"]) == (None, None)
-    assert "runs/tuned: adapters of rank 2 to runs/base/checkpoints/step-6: " in told("runs")[1]
 
 
 def test_it_is_resumed_averaged_and_trained_on(told):
@@ -108,21 +100,9 @@ def test_it_is_resumed_averaged_and_trained_on(told):
     assert "token embeddings" in told("info", "runs/whole")[0]
 
 
-@pytest.mark.medium
-def test_it_learns_examples_for_a_time_with_an_average(told, home):
-    lines = [json.dumps({"prompt": f"owl {n}", "completion": f" fox {n}"}) for n in range(60)]
-    (home / "task.jsonl").write_text("\n".join(lines))
-    told("train", "task.jsonl", "--supervised", "--from", "runs/base", "-o", "runs/task", "--lora", "1", "--budget",
-         "3s", "--ema", "0.9", "--micro-batch-size", "2", "--batch-size", "4", "--lora-dropout", "0.1",
-         "--context", "32")  # fmt: skip
-    assert told("generate", "runs/task", "owl 3", "--greedy", "--max-tokens", "4")[0]
-
-
 def test_it_goes_to_other_systems(told, home):
-    _, err = told("export", "runs/tuned", "--to", "peft", "-o", "adapters")
-    assert "lora    for a LlamaForCausalLM, as which runs/base/checkpoints/step-6 is exported" in err
-    _, err = told("import", "adapters", "--from", "runs/base", "-o", "runs/back")
-    assert "rank 2 on attention and feed-forward, " in err
+    told("export", "runs/tuned", "--to", "peft", "-o", "adapters")
+    told("import", "adapters", "--from", "runs/base", "-o", "runs/back")
     told("export", "runs/tuned", "-o", "whole")
     tokens = torch.arange(12)[None]
     hardware = Hardware("cpu", "float32", 1)
@@ -143,32 +123,6 @@ def test_translation_has_adapters_too(told, home):
     assert any("cross_attention" in name for name in saved)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "problem"),
-    [(["train", "text.txt", "--lora", "2", "--steps", "1"], 2, "name it, or leave them out (--from, --lora)"),
-     (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "merge them into a plain run first"),
-     (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
-     (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),
-     (["train", "text.txt", "--from", "runs/base", "--lora-alpha", "3"], 2, "has no effect without lora.rank"),
-     (["train", "--resume", "runs/tuned", "--lora", "3"], 2, "a resumed run keeps its lora.rank"),
-     (["merge", "runs/base", "-o", "runs/x"], 2, "has no adapters, so there is nothing to merge (lm train --lora)"),
-     (["merge", "runs/tuned", "-o", "runs/base"], 1, "holds a run already"),
-     (["export", "runs/base", "--to", "peft", "-o", "x"], 2, "has no adapters"),
-     (["import", "nowhere", "--from", "runs/base", "-o", "runs/x"], 1, "nowhere: no such folder")],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused_in_a_line(arguments, code, problem, home, monkeypatch, capsys):
-    monkeypatch.chdir(home)
-    Path("plain").mkdir(exist_ok=True)
-    Path("plain", "config.json").write_text("{}")
-    capsys.readouterr()
-    assert run(arguments) == code
-    output = capsys.readouterr()
-    assert problem in output.err
-    assert output.err.startswith("lm: ")
-    assert output.err.count("\n") == 1
-    assert not output.out
-
-
 def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
     shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
     monkeypatch.chdir(tmp_path)
@@ -180,17 +134,6 @@ def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
     assert run(["runs", ".", "--json"]) == 0
     listed = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
     assert listed["tuned"]["parameters"] == listed["x"]["parameters"] + listed["tuned"]["trained_parameters"]
-
-
-def test_a_missing_base_is_an_error_of_a_line(home, tmp_path, monkeypatch, capsys):
-    shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
-    (tmp_path / "tuned" / "base.safetensors").unlink()
-    monkeypatch.chdir(tmp_path)
-    for arguments in (["generate", "tuned", "x"], ["merge", "tuned", "-o", "x"], ["export", "tuned", "-o", "y"]):
-        assert run(arguments) == 1
-        told = capsys.readouterr().err
-        assert told.startswith("lm: tuned/base.safetensors: missing; ")
-        assert told.count("\n") == 1
 
 
 @pytest.mark.slow

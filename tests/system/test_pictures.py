@@ -3,10 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from tests.pictures import screen
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,18 +25,3 @@ def test_the_first_picture_is_short_and_ends_with_a_sample():
     lines = set(re.findall(r"training-line-(\d+)\)", drawn))
     assert len(lines) <= 14
     assert "lm&#160;generate" in drawn
-
-
-@pytest.mark.parametrize(
-    ("written", "lines"),
-    [
-        ("one\r\ntwo\r\n", ["one", "two"]),
-        ("10%\r\x1b[2K20%", ["20%"]),
-        ("bar\r\n\x1b[1A\x1b[2Knote\r\nbar", ["note", "bar"]),
-        ("a\r\nb\r\nc\x1b[2A\r\x1b[2Kd", ["d", "b", "c"]),
-        ("\x1b[?25lhidden cursor\x1b[?25h", ["hidden cursor"]),
-        ("\x1b[1mbold\x1b[0m\r\n", ["\x1b[1mbold\x1b[0m"]),
-    ],
-)
-def test_cursors_and_erased_lines_are_followed(written, lines):
-    assert screen(written) == lines

@@ -48,14 +48,6 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
-def test_a_device_that_is_not_there_is_refused_before_the_text_is_read(place, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    assert run(["train", str(place / "text.txt"), "--device", "cuda", "-o", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err == "lm: no cuda device on this machine (--device cuda)\n"
-    assert not (tmp_path / "cache").exists()
-
-
 def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -153,10 +145,3 @@ def test_torchrun_starts_a_killed_run_again_from_its_last_checkpoint(place, tmp_
     assert len(losses(folder)) == 40
     assert ended(started(*arguments, "-o", str(tmp_path / "unbroken"), "--processes", "2"))[0] == 0
     assert losses(folder) == losses(tmp_path / "unbroken")
-
-
-@pytest.mark.slow
-def test_an_error_of_the_first_process_is_one_line(tmp_path):
-    code, _, err = ended(started(str(tmp_path / "nothing.txt"), "--processes", "2", *SETTINGS))
-    assert code == 1
-    assert err.splitlines() == [f"lm: {tmp_path / 'nothing.txt'}: no such file or folder"]

@@ -31,7 +31,6 @@ def here(tmp_path, monkeypatch):
     pairs = zip(sources, targets, strict=True)
     Path("pairs.jsonl").write_text("".join(json.dumps({"source": one, "target": other}) + "\n" for one, other in pairs))
     examples = [json.dumps({"prompt": one, "completion": "x"}) + "\n" for one in sources]
-    Path("many.jsonl").write_text("".join(examples))
     Path("few.jsonl").write_text("".join(examples[:40]))
 
 
@@ -55,8 +54,6 @@ def readings(monkeypatch) -> Counter[str]:
         ("text.txt", ["--vocab-size", "300"], 3, 1),
         ("text.jsonl", ["--kind", "char"], 3, 1),
         ("text.txt", ["--kind", "byte"], 2, 1),
-        ("text.txt", ["--vocab-size", "300", "--validation", "0"], 3, 1),
-        ("many.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
         ("few.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
     ],
 )
@@ -68,13 +65,6 @@ def test_preparing_reads_a_file_three_times_at_most(name, flags, first, again, r
     readings.clear()
     assert run(["prepare", name, *flags, "-o", "out"]) == 0  # with a tokenizer that is trained already
     assert readings == {name: 2}
-
-
-def test_a_tokenizer_that_is_given_is_not_trained(readings):
-    assert run(["tokenizer", "train", "text.txt", "-o", "t.json", "--kind", "byte"]) == 0
-    readings.clear()
-    assert run(["prepare", "text.txt", "--tokenizer", "t.json"]) == 0
-    assert readings == {"text.txt": 2}
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,6 @@ def test_attention_is_that_to_the_source(folder, capsys):
     command = ["attention", str(folder / "mt"), "one two three", "--json"]
     assert run([*command, "--target", "drei zwei eins"]) == 0
     assert json.loads(capsys.readouterr().out)
-    assert run(command) == 2
-    assert "give a translation (--target)" in capsys.readouterr().err
-    assert run(["attention", str(folder / "lm"), "drei zwei"]) == 2
-    assert "recurrent layers and no attention" in capsys.readouterr().err
 
 
 def test_generate_perplexity_and_info(folder, capsys):

@@ -80,13 +80,6 @@ def test_translations(runs, files, same):
     same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
 
 
-def test_an_error_in_a_worker_is_a_line(runs, files, tmp_path, capsys):
-    assert run(["perplexity", str(tmp_path / "none"), files["text"], "--processes", "2"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert run(["generate", str(tmp_path / "none"), "--prompts", files["text"], "--processes", "2"]) == 1
-    assert capsys.readouterr().err == f"lm: {tmp_path / 'none'}: no such run\n"
-
-
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all(runs, files, sent, code):
     command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]

@@ -98,14 +98,6 @@ def test_prepared_examples_are_a_corpus(task, capsys):
     assert config["data"]["supervised"] is True
 
 
-def test_long_examples_are_told_of(task, capsys):
-    long = [{"prompt": "x" * 100, "completion": "y"}, {"prompt": "x", "completion": "y"}]
-    (task / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in long))
-    command = ["train", str(task / "long.jsonl"), "--supervised", "--validation", "0", "-o", str(task / "long")]
-    assert run([*command, *SHAPE, "--steps", "2", "--batch-size", "2"]) == 0
-    assert "1 of 2 examples are longer than the context" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def held_out(task) -> Path:
     """Examples of both forms, one of them longer than the context, that the run `measured` was evaluated on."""
@@ -144,17 +136,3 @@ def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):
     assert (report["correct"], report["examples"]) == (right, 60)
     (*_, last) = (line["validation_accuracy"] for line in metrics(task / "run") if "validation_accuracy" in line)
     assert last > 0.9
-
-
-def test_training_begins_with_the_number_of_examples_of_each_label(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    rows = [{"text": f"number {n}", "label": "odd" if n % 5 else "<b>five</b>"} for n in range(100)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["train", str(tmp_path / "rows.jsonl"), "--supervised", *SHAPE, "--steps", "1"]
-    assert run([*command, "--validation", "0", "-o", str(tmp_path / "run")]) == 0
-    err = capsys.readouterr().err
-    assert "labels  2: odd 80 (80.0%), <b>five</b> 20 (20.0%)\n" in err
-    assert "always 'odd' would be right for 80.0% of the examples to train on\n" in err
-    assert "lm evaluate " in err
-    assert run([*command, "--validation", "0.2", "-o", str(tmp_path / "other")]) == 0
-    assert "accuracy " in capsys.readouterr().err

@@ -9,7 +9,6 @@ import pytest
 
 import lm
 from cli.main import run
-from lm.errors import InputError, UsageError
 from tests.lm.text.random_trees import random_heads
 from tests.system.conftest import assert_resumes_exactly, hashes
 
@@ -127,10 +126,6 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):
     assert translated == written.splitlines()
     assert model.translate(lines[0], heads=heads[0]) == translated[0]
     assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
-    with pytest.raises(InputError, match="line 1 has 3 heads, and its sentence 4 words"):
-        model.translate(lines[0], heads=heads[0][:3])
-    with pytest.raises(InputError, match="fewer lines of heads"):
-        list(model.translations(lines, heads=heads[:-1]))
 
 
 def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
@@ -153,69 +148,6 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
 def test_events_in_python_are_those_of_trees(folder, tmp_path):
     names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
     shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
-    settings = {"source": names[0], "target": names[1], "preset": "translation-tiny", "steps": 2, **shape}
-    spec = lm.run_spec(**settings, heads=names[2], out=tmp_path / "run", device="cpu", threads=1)
+    sides = {"source": names[0], "target": names[1], "heads": names[2], "preset": "translation-tiny", "steps": 2}
+    spec = lm.run_spec(**sides, **shape, out=tmp_path / "run", device="cpu", threads=1)
     assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
-    with pytest.raises(UsageError, match="give files of heads"):
-        lm.train(**settings, out=tmp_path / "other")
-
-
-REFUSED = {
-    "a tree too few": (["--heads", "{0}/train.heads"], 2, "heads are for a model whose syntax is"),
-    "no tree": (["--syntax", "both"], 2, "this model reads a dependency tree with each source"),
-    "two directions": (["--heads", "{0}/train.heads", "--syntax", "depth", "--bidirectional"], 2, "--bidirectional"),
-    "a sample": (["--heads", "{0}/train.heads", "--syntax", "depth", "--sample", "one"], 2, "--sample"),
-    "another text's": (["--heads", "{0}/test.heads", "--syntax", "depth"], 1, "test.heads: ends before line 41 of"),
-    "two files of heads": (
-        ["--heads", "{0}/train.heads", "--heads", "{0}/test.heads", "--syntax", "depth"], 2,
-        "1 files of sources and 2 of heads",
-    ),
-    "recurrent layers": (
-        ["--heads", "{0}/train.heads", "--syntax", "depth", "--architecture", "lstm"], 2, "is for transformer blocks"
-    ),
-    "held out with no trees": (
-        ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
-         "--validation-target", "{0}/test.de"], 2, "give dependency heads of the validation sources too",
-    ),
-    "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_training_refuses_in_a_line(folder, tmp_path, case, capsys):
-    lines = (folder / "train.heads").read_text().splitlines()
-    (folder / "circle.heads").write_text("\n".join([*lines[:2], "2 1 0 3", *lines[3:]]) + "\n")
-    flags, code, message = REFUSED[case]
-    command = ["train", *files(folder, "train"), "-o", str(tmp_path / "run"), *SHAPE]
-    assert run([*command, *(flag.format(folder) for flag in flags)]) == code
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("command", [["translate", "{0}/test.en"], ["evaluate"], ["perplexity"]])
-def test_heads_go_with_a_run_that_reads_them_and_with_no_other(folder, parsed, plain, command, capsys):
-    name, *rest = [part.format(folder) for part in command]
-    pairs = [] if rest else files(folder, "test")
-    for target, flags, message in (
-        (parsed, [], "give files of heads (--heads)"),
-        (plain, ["--heads", str(folder / "test.heads")], "leave them out (--heads)"),
-    ):
-        assert run([name, str(target), *rest, *pairs, *flags]) == 2
-        output = capsys.readouterr()
-        assert message in output.err.strip().splitlines()[-1]
-        assert not output.out
-
-
-def test_heads_without_what_they_belong_to_are_refused(folder, parsed, capsys):
-    heads, text = str(folder / "test.heads"), str(folder / "test.en")
-    for command, message in (
-        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "and 2 files of heads"),
-        (["translate", str(parsed), text, "--heads", str(folder / "none.heads")], "none.heads: no such file"),
-        (["evaluate", "--hypotheses", text, "--target", text, "--heads", heads], "give that too"),
-        (["perplexity", str(parsed), "--heads", heads], "give that too"),
-        (["attention", str(parsed), "one two", "--heads", "2 1"], "--heads has 0 roots"),
-        (["attention", str(parsed), "one two"], "give files of heads"),
-    ):
-        assert run(command) != 0
-        assert message in capsys.readouterr().err.strip().splitlines()[-1]
