@@ -8,6 +8,7 @@ import pytest
 from cli.main import run
 from tests.cli.terminal import Terminal
 from tests.cli.toy_translation import make_translation_run
+from tests.system.conftest import place  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="session")

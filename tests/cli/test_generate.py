@@ -1,0 +1,393 @@
+"""`lm generate`: one prompt, a file of them or a session, samples or beams, to people, pipes and programs."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import signal
+import sys
+from itertools import pairwise
+from subprocess import PIPE
+
+import pytest
+
+from cli.generation.interactive import INTRODUCTION
+from cli.generation.writers import JsonLinesWriter, TextWriter
+from cli.main import run
+from lm.config.decoding import SamplingConfig
+from lm.decoding.batching import Continuation, Finish, Token
+from lm.decoding.generator import Generator
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.pseudo_terminal import Terminal
+from tests.cli.small_runs import make_run, make_tokenizer
+from tests.forked import start
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of three kinds of model, by the kind of their tokenizer or shape."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "bpe": make_run(folder / "bpe"),
+        "char": make_run(folder / "char", kind="char"),
+        "small": make_run(folder / "small", d_model=16),
+    }
+
+
+@pytest.fixture(autouse=True)
+def stdin(monkeypatch):
+    """Replaces standard input; empty unless a test says otherwise."""
+
+    def replace(data: bytes = b"") -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    replace()
+    return replace
+
+
+@pytest.fixture
+def generate(capsys):
+    """Runs a command line that must succeed; returns its standard output."""
+
+    def succeed(*arguments) -> str:
+        code = run(["generate", *map(str, arguments)])
+        output = capsys.readouterr()
+        assert (code, output.err) == (0, "")
+        return output.out
+
+    return succeed
+
+
+def records(generate, *arguments) -> list[dict]:
+    return [json.loads(line) for line in generate(*arguments, "--json").splitlines()]
+
+
+def test_json_describes_each_sample(generate, runs):
+    (sample,) = records(generate, runs["bpe"], "The owl", "--max-tokens", 12, "--seed", 5)
+    assert list(sample) == ["prompt", "text", "tokens", "logprobs", "finish_reason", "seed"]
+    assert sample["prompt"] == "The owl"
+    assert sample["seed"] == 5
+    assert sample["finish_reason"] in ("length", "end_of_text")
+    tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
+    assert sample["text"] == tokenizer.decode(sample["tokens"])
+    assert len(sample["tokens"]) == len(sample["logprobs"]) == 12
+
+
+def test_text_is_the_prompt_and_its_continuation(generate, runs):
+    flags = ("--greedy", "--max-tokens", 10)
+    (sample,) = records(generate, runs["bpe"], "The owl", *flags)
+    assert generate(runs["bpe"], "The owl", *flags) == "The owl" + sample["text"].removesuffix("\n") + "\n"
+    assert generate(runs["bpe"], "The owl", *flags, "--no-echo") == sample["text"].removesuffix("\n") + "\n"
+
+
+def test_samples_are_parted_by_separator_lines_as_documents_of_a_corpus(generate, runs):
+    flags = (runs["bpe"], "The", "-n", 4, "--seed", 1, "--max-tokens", 8)
+    samples = records(generate, *flags)
+    texts = ["The" + sample["text"].removesuffix("\n") + "\n" for sample in samples]
+    assert generate(*flags) == "<|endoftext|>\n".join(texts)
+    assert len(set(texts)) == 4
+
+
+def test_a_fresh_seed_is_reported_and_repeats_the_sample(generate, runs):
+    flags = (runs["bpe"], "The owl", "--max-tokens", 20)
+    (sample,), (other,) = records(generate, *flags), records(generate, *flags)
+    assert sample["seed"] != other["seed"]
+    (again,) = records(generate, *flags, "--seed", sample["seed"])
+    assert again["tokens"] == sample["tokens"]
+
+
+def test_the_prompt_can_come_from_a_pipe_less_one_line_end(generate, runs, stdin):
+    for data, argument, prompt in (("Über\n\n".encode(), [], "Über\n"), (b"The fox\r\n", ["-"], "The fox")):
+        stdin(data)
+        (sample,) = records(generate, runs["bpe"], *argument, "--max-tokens", 1)
+        assert sample["prompt"] == prompt
+
+
+def test_without_a_prompt_a_new_document_starts(generate, runs, stdin):
+    stdin(b"")
+    (sample,) = records(generate, runs["bpe"], "--max-tokens", 3)
+    assert sample["prompt"] == ""
+
+
+def test_the_prompt_can_come_from_a_file_exactly(generate, runs, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("Über\n\n")
+    (sample,) = records(generate, runs["bpe"], "--prompt-file", file, "--max-tokens", 1)
+    assert sample["prompt"] == "Über\n\n"
+
+
+def test_a_beam_gives_the_best_texts_with_their_scores(generate, runs):
+    flags = (runs["bpe"], "The owl", "--max-tokens", 12)
+    best = records(generate, *flags, "--beam", 4, "-n", 3)
+    assert len(best) == 3
+    for sample in best:
+        assert list(sample) == ["prompt", "text", "tokens", "logprobs", "score", "finish_reason"]
+        assert sample["score"] == pytest.approx(sum(sample["logprobs"]) / len(sample["tokens"]))
+    assert [sample["score"] for sample in best] == sorted((sample["score"] for sample in best), reverse=True)
+    (summed,) = records(generate, *flags, "--beam", 4, "--length-penalty", 0)
+    assert summed["score"] == pytest.approx(sum(summed["logprobs"]))
+    greedy, one = records(generate, *flags, "--greedy"), records(generate, *flags, "--beam", 1)
+    assert greedy[0]["tokens"] == one[0]["tokens"]
+
+
+def test_ctrl_c_ends_with_what_there_is(runs):
+    endless = "generate", runs["bpe"], "The", "--max-tokens", 10**9, "--logit-bias", "0=-inf"
+    with start(*endless, stdout=PIPE, stderr=PIPE) as process:
+        begun = process.stdout.read(40)
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
+    assert begun.startswith("The")
+    assert output.endswith("\n")
+
+
+def test_on_a_terminal_nothing_waits_for_a_key(runs):
+    ours, theirs = pty.openpty()
+    with start("generate", runs["bpe"], "--max-tokens", 5, stdin=theirs, stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdout.read()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("draft", ["prompt", "small"])
+def test_a_draft_changes_no_greedy_text(runs, generate, draft):
+    command = (runs["bpe"], "The owl saw the owl saw", "--greedy", "--max-tokens", 20)
+    assert generate(*command, "--draft", runs.get(draft, draft)) == generate(*command)
+
+
+LINES = ["The owl", "", "The owl saw the fox by the mill.", "The fox", "Über den Bäumen"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+def test_results_come_in_the_order_of_the_lines(runs, prompts, generate):
+    flags = ("--max-tokens", 9, "--seed", 4)
+    found = records(generate, runs["bpe"], "--prompts", prompts, *flags, "--batch-size", 2)
+    assert [one["prompt"] for one in found] == LINES
+    assert all(len(one["tokens"]) <= 9 and one["seed"] == 4 for one in found)
+    (alone,) = records(generate, runs["bpe"], LINES[0], *flags)
+    assert found[0]["text"] == alone["text"]
+    assert set(found[0]) == set(alone)
+
+
+@pytest.mark.parametrize(("n", "processes"), [(2, 1), pytest.param(2, 2, marks=pytest.mark.slow)])
+def test_samples_depend_neither_on_how_many_there_are_nor_on_the_order_of_the_lines(
+    runs, generate, tmp_path, n, processes
+):
+    flags = ("--max-tokens", 5, "--seed", 4, "--threads", 1)
+    alone = {line: records(generate, runs["bpe"], line, *flags, "-n", 4) for line in LINES}
+    path = tmp_path / "reversed.txt"
+    path.write_text("".join(f"{line}\n" for line in [*reversed(LINES), LINES[0]]), encoding="utf-8")
+    command = ("--prompts", path, "-n", n, "--batch-size", 4, "--processes", processes)
+    found = [sample["tokens"] for sample in records(generate, runs["bpe"], *flags, *command)]
+    assert found[:-n] == [sample["tokens"] for line in reversed(LINES) for sample in alone[line][:n]]
+    assert found[-n:] != found[-2 * n : -n], "a prompt that comes again has other samples"
+
+
+def test_texts_are_separated_as_documents_and_may_go_to_a_file(runs, prompts, generate, tmp_path):
+    flags = ("--prompts", prompts, "--max-tokens", 5, "--greedy")
+    written = generate(runs["bpe"], *flags)
+    assert written.count("<|endoftext|>\n") == len(LINES) - 1
+    assert written.startswith("The owl")
+    assert generate(runs["bpe"], *flags, "-o", tmp_path / "out.txt") == ""
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == written
+
+
+def test_several_samples_of_each_and_their_alternatives(runs, prompts, generate):
+    flags = ("--max-tokens", 4, "--seed", 1, "-n", 2, "--top-alternatives", 3)
+    found = records(generate, runs["bpe"], "--prompts", prompts, *flags)
+    assert [one["prompt"] for one in found] == [line for line in LINES for _ in range(2)]
+    assert all(len(one["alternatives"]) == len(one["tokens"]) for one in found)
+    assert found[0]["tokens"] != found[1]["tokens"]
+
+
+def test_objects_with_settings_of_their_own(runs, generate, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "The owl", "seed": 8, "max_tokens": 3}\n{"text": "The owl"}\n')
+    first, second = records(generate, runs["bpe"], "--prompts", path, "--max-tokens", 6, "--seed", 1)
+    (alone,) = records(generate, runs["bpe"], "The owl", "--max-tokens", 3, "--seed", 8)
+    assert (first["tokens"], first["seed"]) == (alone["tokens"], 8)
+    assert (len(second["tokens"]), second["seed"]) == (6, 1)
+
+
+def test_beam_search_returns_the_best_texts_of_each_prompt(runs, prompts, generate):
+    flags = ("--max-tokens", 5, "--beam", 3, "-n", 2)
+    found = records(generate, runs["bpe"], "--prompts", prompts, *flags)
+    assert len(found) == 2 * len(LINES)
+    assert found[0]["score"] >= found[1]["score"]
+    assert found[:2] == records(generate, runs["bpe"], LINES[0], *flags)
+
+
+def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys):
+    flags = ["--max-tokens", "3", "--seed", "5", "--stats", "--dtype", "bfloat16"]
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
+    assert capsys.readouterr().err.endswith(" tokens/s, bfloat16, seed 5\n")
+
+
+# Three samples generated in a batch: the second ends first.
+EVENTS = (
+    Token(0, 5, -0.5, "on"), Token(1, 6, -1.0, "two"), Token(2, 7, -1.5, "th"),
+    Token(0, 8, -2.0, "e"), Token(1, 9, -2.5, ""), Finish(1, "end_of_text", " and\n"), Token(2, 5, -3.0, "re"),
+    Finish(0, "length"), Token(2, 6, -3.5, "e"), Finish(2, "stop"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def generator():
+    """Without a model: nothing is drawn."""
+    return Generator(None, make_tokenizer("byte"), SamplingConfig(seed=7))
+
+
+def written_after_each(output, samples, capsys):
+    """What was written up to each event."""
+    seen, written = "", []
+    for event in EVENTS:
+        samples[event.row].append(event)
+        output.write_new()
+        seen += capsys.readouterr().out
+        written.append(seen)
+    return written
+
+
+def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
+    samples = [Continuation() for _ in range(3)]
+    written = written_after_each(TextWriter(samples, "Go "), samples, capsys)
+    assert written[0] == "Go on"
+    assert written[-4] == "Go one"
+    assert written[-3] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo thre"
+    assert written[-1] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo three\n"
+    assert all(after.startswith(before) for before, after in pairwise(written))
+
+
+def test_json_is_written_a_finished_sample_a_line(capsys, generator):
+    samples = [Continuation() for _ in range(3)]
+    written = written_after_each(JsonLinesWriter(samples, "Go ", generator, alternatives=False), samples, capsys)
+    assert written[-4] == ""
+    assert written[-3].count("\n") == 2
+    first, second, third = map(json.loads, written[-1].splitlines())
+    assert first == {
+        "prompt": "Go ", "text": "one", "tokens": [5, 8], "logprobs": [-0.5, -2.0], "finish_reason": "length", "seed": 7
+    }  # fmt: skip
+    assert (second["text"], third["text"]) == ("two and\n", "three")
+
+
+def test_interrupted_samples_are_written_as_far_as_generated(capsys, generator):
+    ids = generator.tokenizer.encode("ab")
+    samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
+    output = TextWriter(samples, "")
+    output.write_new()
+    output.interrupt(generator, [])
+    assert capsys.readouterr().out == "ab\n<|endoftext|>\na\n<|endoftext|>\n"
+    assert [sample.finish_reason for sample in samples] == ["interrupted", "interrupted", None]
+
+
+def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
+    screen = terminal(80)
+    TextWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()
+    assert screen.getvalue() == "\x1b[1ma␇\x1b[0mb␛\n"
+
+
+@pytest.fixture
+def talk(capsys, monkeypatch):
+    """Runs a session on lines of input, without a terminal; returns its output and notes."""
+
+    def talk(folder, *lines, flags=()) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        assert run(["generate", str(folder), "--interactive", *map(str, flags)]) == 0
+        output = capsys.readouterr()
+        return output.out, output.err
+
+    return talk
+
+
+@pytest.fixture
+def plain(generate):
+    """The continuation of a prompt that the command gives without a session."""
+    return lambda folder, prompt, *flags: generate(folder, prompt, "--no-echo", *flags)
+
+
+GREEDY = ("--greedy", "--max-tokens", 8)
+
+
+def test_each_line_is_continued_from_the_whole_text(talk, plain, runs):
+    output, notes = talk(runs["char"], "The owl", "the fox", "", flags=GREEDY)
+    first = plain(runs["char"], "The owl", *GREEDY)
+    text = "The owl" + first  # its line end is the one between the turns
+    second = plain(runs["char"], text + "the fox", *GREEDY)
+    third = plain(runs["char"], text + "the fox" + second.removesuffix("\n"), *GREEDY)  # not on a new line
+    assert output == first + second + third
+    assert notes == ""
+
+
+def test_settings_change_on_the_fly_and_are_listed(talk, plain, runs):
+    settings = "/set seed 4", "/set temperature 1.5", "/set max-tokens 5", '/set stop ["x", "\\n\\n"]', "/set"
+    output, notes = talk(runs["bpe"], *settings, "The owl")
+    flags = ("--seed", 4, "--temperature", 1.5, "--max-tokens", 5, "--stop", "x", "--stop", "\n\n")
+    assert output == plain(runs["bpe"], "The owl", *flags)
+    listed = dict(re.findall(r"^  (\S+) +(.*)$", notes, re.MULTILINE))
+    assert (listed["max-tokens"], listed["top-p"]) == ("5", "none")
+
+
+def test_a_mistake_is_reported_and_the_session_continues(talk, plain, runs):
+    output, notes = talk(runs["bpe"], "/set temperature hot", "/rest", "/undo", "The owl", flags=GREEDY)
+    assert notes.count("\n") == 3
+    assert output == plain(runs["bpe"], "The owl", *GREEDY)
+
+
+def test_undo_removes_a_line_and_its_continuation(talk, plain, runs):
+    output, notes = talk(
+        runs["char"], "The owl", "the fox", "/undo", "by the mill", "/undo", "/undo", "The", flags=GREEDY
+    )
+    first = plain(runs["char"], "The owl", *GREEDY)
+    fox, mill = (plain(runs["char"], f"The owl{first}{line}", *GREEDY) for line in ("the fox", "by the mill"))
+    assert output == first + fox + mill + plain(runs["char"], "The", *GREEDY)
+    assert notes.count("undone") == 3
+
+
+def test_retry_samples_the_last_continuation_again(talk, plain, runs):
+    flags = ("--seed", 5, "--max-tokens", 8)
+    output, _ = talk(runs["char"], "The owl", "/retry", flags=flags)
+    assert output != 2 * plain(runs["char"], "The owl", *flags)
+    greedy, _ = talk(runs["char"], "The owl", "/retry", "the fox", flags=GREEDY)
+    one = plain(runs["char"], "The owl", *GREEDY)
+    assert greedy == one + one + plain(runs["char"], f"The owl{one}the fox", *GREEDY)
+
+
+def test_on_a_terminal_ctrl_c_stops_the_text_and_ctrl_d_the_session(runs):
+    with contextlib.closing(
+        Terminal("generate", runs["bpe"], "--interactive", "--max-tokens", 10**9, "--logit-bias", "0=-inf")
+    ) as terminal:
+        terminal.wait_for(re.escape(INTRODUCTION))
+        terminal.wait_for("> ")
+        terminal.type("The owl\n")
+        terminal.wait_for("The owl\n")
+        terminal.wait_for("(?s).{40}")
+        terminal.interrupt()
+        terminal.wait_for("\n> ")
+        terminal.type("half a line")
+        terminal.wait_for("half a line")
+        terminal.interrupt_waiting()
+        terminal.wait_for("\n> ")
+        terminal.type("/set max-tokens 3\n")
+        terminal.wait_for("max-tokens = 3")
+        terminal.wait_for("> ")
+        terminal.type("one\\\ntwo\n")
+        terminal.wait_for(r"\. ")
+        terminal.wait_for("two\n")
+        terminal.wait_for("\n> ")
+        terminal.type("\x1b[A")  # up: the line before
+        terminal.wait_for("two")
+        terminal.type("\n")
+        terminal.wait_for("\n> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(timeout=900) == 0
