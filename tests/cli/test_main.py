@@ -1,7 +1,6 @@
 """The app itself."""
 
 import os
-import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,11 +10,9 @@ from subprocess import PIPE
 import pytest
 import torch
 
-from cli.console import streams
 from cli.main import run
 from lm.config.hardware import HardwareConfig
 from lm.hardware import select_inference_hardware
-from lm.processes import map_in_processes
 from tests.cli.small_runs import make_run
 from tests.documented_help import helps
 from tests.forked import Forked, run_main, start
@@ -37,16 +34,6 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, monkeypatch, arguments):
     with start(*arguments, stdin=None, stderr=PIPE) as process:
         assert "Traceback" not in process.stderr.read()
         assert process.wait() == (0 if arguments[0] == "tokenizer" else 1)
-
-
-def measure_in_processes(*words: str) -> None:
-    streams.prepare_standard_streams()
-    print(list(map_in_processes(len, words, processes=2)))
-
-
-def test_worker_processes_start_though_stderr_is_closed():
-    with Forked(measure_in_processes, "a", "bc", stdout=PIPE, stderr=None) as process:
-        assert process.stdout.read() == "[1, 2]\n"
 
 
 def test_pipes_are_utf_8_whatever_the_system_uses(tmp_path):
@@ -92,26 +79,6 @@ def test_a_command_imports_no_other():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
-
-
-MISSING = (
-    "nosuch.txt", "nosuch/*.txt", "--source nosuch.en --target nosuch.de", "--pairs nosuch.tsv",
-    "nosuch.txt --processes 2", "nosuch.txt --budget 1m",
-)  # fmt: skip
-
-
-def test_a_missing_corpus_is_told_before_torch_is_imported(tmp_path):
-    code = (
-        "import sys; from cli.main import run; codes = {run(['train', *each.split()]) for each in sys.argv[1:]};"
-        "heavy = {'torch', 'numpy', 'tokenizers'} & set(sys.modules); sys.exit(f'{heavy}' if heavy else str(codes))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    command = [sys.executable, "-c", code, *MISSING]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
-    *told, codes = done.stderr.splitlines()
-    assert (len(told), codes) == (len(MISSING), "{1}"), done.stderr
-    for line in told:
-        assert re.fullmatch(r"lm: nosuch\S*: no (such file or folder|file matches)", line)
 
 
 def test_ctrl_c_ends_without_a_word_while_modules_are_being_imported():

@@ -1,0 +1,300 @@
+"""Lines, tables, progress, curves and heat maps fit a terminal, command none, and are plain and whole in a pipe."""
+
+import math
+import re
+import unicodedata
+
+import pytest
+from rich.cells import cell_len
+
+from cli.console import progress
+from cli.console.colours import BANDS, BLACK, LINES, WHITE, is_colour_enabled
+from cli.console.curves import plot_curves, sparkline
+from cli.console.heat_map import (
+    ALL_COLOURS,
+    FEW_COLOURS,
+    NO_COLOURS,
+    HeatMap,
+    draw_heat_map,
+)
+from cli.console.messages import print_labelled, print_note, print_paragraph, wrap_hanging
+from cli.console.numbers import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_perplexity,
+    format_quantity,
+    format_value,
+)
+from cli.console.progress import show_counter, show_tokenization_progress
+from cli.console.tables import print_table
+from cli.perplexity.surprisal import LEVELS
+
+LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs, and so on and on"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width, terminal):
+    screen = terminal(width)
+    print_labelled("plan", LONG)
+    print_paragraph(LONG)
+    assert max(map(cell_len, screen.lines)) <= width
+    assert " ".join(screen.getvalue().split()) == f"plan {LONG} {LONG}"
+
+
+def test_a_pipe_gets_a_line_for_each(capsys):
+    print_labelled("plan", LONG)
+    print_note("wrote a\x1bb.txt")
+    print_paragraph(LONG)
+    output = capsys.readouterr()
+    assert output.err == f"plan    {LONG}\nwrote a␛b.txt\n"
+    assert output.out == LONG + "\n"
+
+
+def test_a_table_in_a_pipe_is_plain_and_aligned(capsys):
+    print_table(("name", "number", "note"), [("a", "5", "x"), ("bcd", "1,234", "yz")])
+    assert capsys.readouterr().out == "name  number  note\na          5  x\nbcd    1,234  yz\n"
+
+
+def test_wide_characters_take_two_places_in_a_table(capsys):
+    print_table(("이름", "number", "note"), [("한국어.txt", "5", "x"), ("a", "1,234", "고양이")])
+    assert capsys.readouterr().out == "이름        number  note\n한국어.txt       5  x\na            1,234  고양이\n"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_table_is_wider_than_the_terminal(width, terminal):
+    screen = terminal(width)
+    names = ("name", "size", "std error", "bits/byte", "what it is")
+    print_table(
+        names, [("이름", "1.5 MB", "0.1", "1.64", "forty thousand lines of plays " * 3), ("b", "–", "9", "2", "x")]
+    )
+    assert max(map(cell_len, screen.lines)) <= width
+    assert " ".join(screen.getvalue().split()).count("plays") == 3
+
+
+def test_a_pipe_sees_the_number_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.0)
+    for total in (None, 5678):
+        with show_counter("scoring", "pairs", total=total) as watch:
+            watch(1234)
+    assert capsys.readouterr().err == "scoring: 1,234 pairs\nscoring: 1,234 of 5,678 pairs\n"
+
+
+def test_a_pipe_sees_nothing_of_what_is_short(capsys):
+    with show_counter("scoring", "pairs") as watch:
+        watch(1234)
+    with show_tokenization_progress() as watch:
+        assert watch is None
+    output = capsys.readouterr()
+    assert output.out == output.err == ""
+
+
+LINE = "plan    80 steps of 8 x 128 tokens: 1.4 epochs, 고양이가 매트 위에 앉았다 고양이가, 491 GFLOPs"
+
+
+@pytest.mark.parametrize("width", [20, 30, 47, 80])
+@pytest.mark.parametrize("indent", [0, 8])
+def test_a_wrapped_line_loses_nothing_but_spaces(width, indent):
+    lines = wrap_hanging(LINE, width=width, indent=indent).split("\n")
+    assert max(map(cell_len, lines)) <= width
+    assert all(line.startswith(" " * indent) for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == " ".join(LINE.split())
+
+
+def area(drawing: str, height: int) -> list[str]:
+    return [line.split("▏", 1)[1] for line in drawing.splitlines()[1 : 1 + height]]
+
+
+def dots(rows: list[str]) -> set[tuple[int, int]]:
+    """Column and line of each dot, by Unicode's names of Braille patterns (dots 1, 2, 3, 7 on the left, from above)."""
+    place = {"1": (0, 0), "2": (0, 1), "3": (0, 2), "7": (0, 3), "4": (1, 0), "5": (1, 1), "6": (1, 2), "8": (1, 3)}
+    numbers = {
+        (column, line): unicodedata.name(character).partition("DOTS-")[2]
+        for line, row in enumerate(rows)
+        for column, character in enumerate(row)
+        if character != " "
+    }
+    return {
+        (2 * column + place[dot][0], 4 * line + place[dot][1])
+        for (column, line), shown in numbers.items()
+        for dot in shown
+    }
+
+
+HILL = [*range(8), *range(7, -1, -1)]
+
+
+def test_each_value_has_the_dot_at_its_place():
+    drawing = plot_curves({"a": (range(16), HILL)}, title="loss", width=11, height=2, colour=False)
+    assert dots(area(drawing, 2)) == {(x, 7 - y) for x, y in enumerate(HILL)}
+    title, *rows, axis, legend = drawing.splitlines()
+    assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤⠤ a"]
+
+
+@pytest.mark.parametrize(
+    "points", [([3], [2.0]), ([1, 2, 3], [4.0, 4.0, 4.0]), (range(1000), [i % 7 for i in range(1000)])]
+)
+def test_any_curve_fits(points):
+    drawing = plot_curves({"a": points, "b": ([2], [1.0])}, title="loss", width=50, height=5, colour=False)
+    assert max(len(line) for line in drawing.splitlines()) <= 50
+    assert len(drawing.splitlines()) == 1 + 5 + 1 + 2
+
+
+def test_a_sparkline_has_the_last_values_between_their_smallest_and_largest():
+    values = [0, 1, 2, 3, 3, 2]
+    for scale in (1, -0.5):
+        places = {(x, 3 - y if scale > 0 else y) for x, y in enumerate(values)}
+        assert dots([sparkline([99.0, *(scale * value for value in values)], 3)]) == places
+    assert len(sparkline(values[:5], 9)) == 3
+
+
+ROWS = ("The", "숲에서", "e\u0301te", "狐", "</s>")
+
+
+def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown():
+    heat_map = HeatMap("t", ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]])
+    assert list(draw_heat_map(heat_map, width=None, colours=NO_COLOURS)) == [
+        "t", "", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·",
+    ]  # fmt: skip
+    assert list(draw_heat_map(heat_map, width=11, colours=NO_COLOURS))[4:] == [
+        "a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·",
+    ]  # fmt: skip
+    assert list(draw_heat_map(HeatMap("t", [], [], []), width=80, colours=NO_COLOURS)) == ["t"]
+    assert list(draw_heat_map(HeatMap("t", [], ["x"], []), width=80, colours=NO_COLOURS)) == ["t", "", "   x"]
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost():
+    width = 30
+    columns = [f"w{number}" for number in range(40)]
+    heat_map = HeatMap("t", ROWS, columns, [[0.01 * (column % 90 + 10) for column in range(40)] for _ in ROWS])
+    lines = list(draw_heat_map(heat_map, width=width, colours=NO_COLOURS))
+    assert all(cell_len(line) <= width for line in lines)
+    numbers = [cell for line in lines if line.lstrip().startswith("The ") for cell in line.split()[1:]]
+    assert numbers == [str(column + 10) for column in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("colours", "cells"),
+    [
+        (FEW_COLOURS, ["38;5;231;48;5;54m  ·", "38;5;16;48;5;73m 25", "38;5;16;48;5;227m100"]),
+        (ALL_COLOURS, ["38;2;255;255;255;48;2;68;1;84m  ·", "38;2;0;0;0;48;2;33;145;140m 25",
+                       "38;2;0;0;0;48;2;253;231;37m100"]),
+    ],
+)  # fmt: skip
+def test_cells_have_the_colours_of_the_terminal(colours, cells):
+    *_, row = draw_heat_map(HeatMap("t", ["a"], ["b", "c", "d"], [[0, 0.25, 1]]), width=80, colours=colours)
+    assert row == "a " + "".join(f"\x1b[{cell}\x1b[0m" for cell in cells)
+
+
+Shade = tuple[int, int, int]
+
+BACKGROUNDS = ("#000000", "#1e1e1e", "#002b36", "#fdf6e3", "#ffffff")  # with VS Code's and both of Solarized
+
+OF_LINES, OF_TEXT = 3.0, 4.5  # what WCAG asks of graphics and large text, and of text
+
+
+def in_cube(number: int) -> Shade:
+    """Colours 16 to 231 of xterm."""
+    assert 16 <= number <= 231
+    steps = (0, 95, 135, 175, 215, 255)
+    red, rest = divmod(number - 16, 36)
+    return steps[red], steps[rest // 6], steps[rest % 6]
+
+
+def shade(code: str) -> Shade:
+    """Of a code like #fff or #ffffff."""
+    digits = code[1:] if len(code) == 7 else "".join(2 * digit for digit in code[1:])
+    red, green, blue = bytes.fromhex(digits)
+    return red, green, blue
+
+
+def luminance(colour: Shade) -> float:
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (c / 255 for c in colour)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: Shade, other: Shade) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+@pytest.mark.parametrize("line", LINES)
+def test_curves_and_bars_stand_out_on_any_background(line, background):
+    assert contrast(in_cube(line), shade(background)) >= OF_LINES
+
+
+@pytest.mark.parametrize("band", BANDS)
+def test_tokens_read_on_their_bands(band):
+    assert contrast(in_cube(BLACK), in_cube(band)) >= OF_TEXT
+
+
+def test_text_reads_on_each_level_of_surprisal():
+    painted = [re.fullmatch(r"38;5;(\d+);48;5;(\d+)", step.attributes) for step in LEVELS]
+    pairs = [(int(found[1]), int(found[2])) for found in painted if found]
+    assert len(pairs) == len(LEVELS) - 2
+    for text, background in pairs:
+        assert text in (BLACK, WHITE)
+        assert contrast(in_cube(text), in_cube(background)) >= OF_TEXT
+
+
+def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
+    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_colour_enabled()
+    monkeypatch.delenv("NO_COLOR")
+    assert is_colour_enabled()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_colour_enabled()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert is_colour_enabled()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_colour_enabled()
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0"), (812, "812"), (124_439_808, "124M"), (3.3e18, "3.3E"), (999_400, "999k"), (999_500, "1M"),
+        (-4096, "-4.1k"), (0.123456, "0.123"),
+    ],
+)  # fmt: skip
+def test_count(number, shown):
+    assert format_count(number) == shown
+
+
+def test_units():
+    assert format_bytes(812) == "812 B"
+    assert format_bytes(73_728) == "73.7 kB"
+    assert format_quantity(798e6, "FLOPs") == "798 MFLOPs"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (8.14, "8.1 s"),
+        (60, "1:00"),
+        (3599.6, "1:00:00"),
+        (36_000, "10:00:00"),
+    ],
+)
+def test_duration(seconds, shown):
+    assert format_duration(seconds) == shown
+
+
+def test_perplexity_of_a_hopeless_model_is_no_endless_number():
+    assert format_perplexity(1.0) == "2.72"
+    assert format_perplexity(19.99) == f"{math.exp(19.99):.2f}"
+    assert [format_perplexity(nats) for nats in (20.0, 1000.0)] == ["over 1e8"] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "shown"),
+    [(None, 2, "–"), (0.12345, 4, "0.1235"), (12_345.6, 1, "12,345.6"), (999_999.0, 0, "999,999"), (1e6, 3, "1e+06")],
+)
+def test_a_figure_stays_short(value, decimals, shown):
+    assert format_value(value, decimals) == shown
