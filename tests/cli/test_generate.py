@@ -8,20 +8,17 @@ import pty
 import re
 import signal
 import sys
-from itertools import pairwise
 from subprocess import PIPE
 
 import pytest
 
 from cli.generation.interactive import INTRODUCTION
-from cli.generation.writers import JsonLinesWriter, TextWriter
+from cli.generation.writers import TextWriter
 from cli.main import run
-from lm.config.decoding import SamplingConfig
 from lm.decoding.batching import Continuation, Finish, Token
-from lm.decoding.generator import Generator
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.pseudo_terminal import Terminal
-from tests.cli.small_runs import make_run, make_tokenizer
+from tests.cli.small_runs import make_run
 from tests.forked import start
 
 
@@ -242,53 +239,17 @@ EVENTS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def generator():
-    """Without a model: nothing is drawn."""
-    return Generator(None, make_tokenizer("byte"), SamplingConfig(seed=7))
-
-
-def written_after_each(output, samples, capsys):
-    """What was written up to each event."""
-    seen, written = "", []
+def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
+    samples, written = [Continuation() for _ in range(3)], [""]
+    writer = TextWriter(samples, "So ")
     for event in EVENTS:
         samples[event.row].append(event)
-        output.write_new()
-        seen += capsys.readouterr().out
-        written.append(seen)
-    return written
-
-
-def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
-    samples = [Continuation() for _ in range(3)]
-    written = written_after_each(TextWriter(samples, "Go "), samples, capsys)
-    assert written[0] == "Go on"
-    assert written[-4] == "Go one"
-    assert written[-3] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo thre"
-    assert written[-1] == "Go one\n<|endoftext|>\nGo two and\n<|endoftext|>\nGo three\n"
-    assert all(after.startswith(before) for before, after in pairwise(written))
-
-
-def test_json_is_written_a_finished_sample_a_line(capsys, generator):
-    samples = [Continuation() for _ in range(3)]
-    written = written_after_each(JsonLinesWriter(samples, "Go ", generator, alternatives=False), samples, capsys)
-    assert written[-4] == ""
-    assert written[-3].count("\n") == 2
-    first, second, third = map(json.loads, written[-1].splitlines())
-    assert first == {
-        "prompt": "Go ", "text": "one", "tokens": [5, 8], "logprobs": [-0.5, -2.0], "finish_reason": "length", "seed": 7
-    }  # fmt: skip
-    assert (second["text"], third["text"]) == ("two and\n", "three")
-
-
-def test_interrupted_samples_are_written_as_far_as_generated(capsys, generator):
-    ids = generator.tokenizer.encode("ab")
-    samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
-    output = TextWriter(samples, "")
-    output.write_new()
-    output.interrupt(generator, [])
-    assert capsys.readouterr().out == "ab\n<|endoftext|>\na\n<|endoftext|>\n"
-    assert [sample.finish_reason for sample in samples] == ["interrupted", "interrupted", None]
+        writer.write_new()
+        written.append(written[-1] + capsys.readouterr().out)
+    assert written[1] == "So on"
+    assert written[-4] == "So one"
+    assert written[-3] == "So one\n<|endoftext|>\nSo two and\n<|endoftext|>\nSo thre"
+    assert written[-1] == "So one\n<|endoftext|>\nSo two and\n<|endoftext|>\nSo three\n"
 
 
 def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):

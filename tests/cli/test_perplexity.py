@@ -25,14 +25,11 @@ from tests.lm.tokenizers_elsewhere import bert_like
 WIDE = "한국어 👩‍👩‍👧 e\u0301 <b>&amp;\t\x1b[31m\x07end\n🇰🇷🇩🇪.\n"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs that were never trained, with tokenizers and positions of several kinds."""
+    """Runs that were never trained, by the kind of their tokenizer."""
     folder = tmp_path_factory.mktemp("runs")
-    return {
-        "bpe": make_run(folder / "bpe"),
-        "char": make_run(folder / "char", kind="char"),
-    }
+    return {kind: make_run(folder / kind, kind=kind) for kind in ("bpe", "char")}
 
 
 @pytest.fixture
