@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from lm.locks import LockFile
 from lm.run_folder import find_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import run_summaries
@@ -24,14 +23,6 @@ def test_without_out_the_run_gets_a_name_of_its_own(place, monkeypatch, tmp_path
     for _ in range(2):
         assert run(["train", str(place / "text.txt"), "--steps", "2", *SMALL]) == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["text-tiny", "text-tiny-2"]
-
-
-def test_a_folder_in_which_another_process_trains_is_refused(place, tmp_path):
-    lock = LockFile(tmp_path / "run" / ".lock")
-    lock.acquire()
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 1
-    lock.release()
-    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "3", *SMALL]) == 0
 
 
 def test_weights_are_not_used_with_the_ids_of_another_tokenizer(tmp_path):

@@ -5,9 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from cli.main import run
 from tests.cli.small_runs import TEXT, make_tokenizer
@@ -52,19 +51,6 @@ def test_it_writes_as_it_would_in_transformers(place, capsys):
     drawn = theirs.generate(prompt, do_sample=False, max_new_tokens=9, pad_token_id=0)[0, prompt.shape[1] :].tolist()
     ended = drawn.index(tokenizer.end_of_text) if tokenizer.end_of_text in drawn else len(drawn)
     assert told["tokens"][:ended] == drawn[:ended]
-
-
-def test_it_writes_as_it_would_in_ctranslate2(place, capsys):
-    """As docs/how-to/exchange.md calls it, and as long as neither ends the text."""
-    ctranslate2 = pytest.importorskip("ctranslate2")
-    told = json.loads(read(place, capsys, "generate", "{0}/run", "The owl", "--greedy", "--max-tokens", "9", "--json"))
-    read(place, capsys, "export", "{0}/run", "--to", "ctranslate2", "-o", "{0}/ct2")
-    tokenizer = tokenizers.Tokenizer.from_file(str(place / "ct2" / "tokenizer.json"))
-    prompt = ["<|endoftext|>", *tokenizer.encode("The owl").tokens]
-    generator = ctranslate2.Generator(str(place / "ct2"), intra_threads=1)
-    result = generator.generate_batch([prompt], max_length=9, include_prompt_in_result=False)[0]
-    assert result.sequences_ids[0] == told["tokens"][: len(result.sequences_ids[0])]
-    assert len(result.sequences_ids[0]) in (9, len(told["tokens"]))
 
 
 @torch.inference_mode()
@@ -129,19 +115,3 @@ def test_a_portable_run_is_a_model_of_transformers(place, capsys):
     read(place, capsys, "train", "{0}/text.txt", "--portable", "-o", "{0}/portable", *SHORT)
     read(place, capsys, "export", "{0}/portable", "-o", "{0}/qwen3")
     assert isinstance(AutoModelForCausalLM.from_pretrained(place / "qwen3"), Qwen3ForCausalLM)
-
-
-def test_a_translation_run_is_a_marian_in_transformers(place, capsys):
-    """Trained here, it translates there as here."""
-    for side in ("en", "de"):
-        (place / f"lines.{side}").write_text("\n".join(f"owl {side} {n % 7} fox {n % 5}" for n in range(60)) + "\n")
-    shape = ["--preset", "translation-tiny", "--positions", "sinusoidal-half", "--norm-position", "post"]
-    sides = ["--source", "{0}/lines.en", "--target", "{0}/lines.de", "--steps", "3", "--vocab-size", "280"]
-    read(place, capsys, "train", *sides, *shape, "--d-model", "32", "--d-ff", "48", "-o", "{0}/pairs")
-    read(place, capsys, "export", "{0}/pairs", "-o", "{0}/marian")
-    theirs, tokenizer = (kind.from_pretrained(place / "marian") for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    (place / "one.txt").write_text("owl en 3 fox 4\n")
-    command = ["translate", "{0}/pairs", "{0}/one.txt", "--json", "--max-length-ratio", "0", "--max-length-extra", "12"]
-    told = json.loads(read(place, capsys, *command))
-    found = theirs.generate(**tokenizer("owl en 3 fox 4", return_tensors="pt"), max_new_tokens=12)[0, 1:].tolist()
-    assert found == told["translations"][0]["tokens"]
