@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import shell_completion
+from cli import completion
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint
 
@@ -16,7 +16,7 @@ Checkpoints = Annotated[
     typer.Argument(
         metavar="RUN…",
         help="A run, of which the latest are averaged, or checkpoints.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="Number of latest checkpoints.")]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import shell_completion
-from cli.flags.options import ParsedOptions, with_options
+from cli import completion
+from cli.options import Options, with_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
-from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run_config import RunConfig
+from lm.config.settings import did_you_mean
 from lm.errors import UsageError, missing_packages
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _Presets = Annotated[
     typer.Argument(
         metavar="[PRESET]...",
         help=f"Presets of decoders. [default: {' '.join(_DEFAULT_PRESETS)}]",
-        autocompletion=shell_completion.complete_presets,
+        autocompletion=completion.complete_presets,
     ),
 ]
 _Seconds = Annotated[
@@ -44,9 +44,9 @@ _Compare = Annotated[
 ]
 
 
-@with_options(
+@with_settings(
     {"hardware": HardwareConfig},
-    common=("--seconds", "--batch-size", "--compare", "--device", "--dtype", "--threads", "--json"),
+    "device dtype threads",
 )
 def bench(
     presets: _Presets = None,
@@ -55,7 +55,7 @@ def bench(
     batch_size: _BatchSize = None,
     compare: _Compare = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: machine, limits, measurements.")] = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Measure how fast this machine trains and generates.
 
@@ -81,7 +81,7 @@ def bench(
     """
     if not math.isfinite(seconds):
         raise UsageError(f"--seconds must be a finite number, not {seconds}")
-    inference_hardware = HardwareConfig(**options["hardware"])
+    inference_hardware = options.build(HardwareConfig)
     configs = [_preset_config(name, inference_hardware) for name in presets or _DEFAULT_PRESETS]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cli.console.messages import print_labelled, print_notes, quote
-from cli.flags.loading import Labels, RunPath, load_classifier
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import Labels, RunPath, load_classifier
+from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
@@ -45,13 +45,13 @@ class _LabelledText(NamedTuple):
     expected: str | None = None
 
 
-@with_options(
+@with_settings(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
-    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
-    common=("--top-k", "--text-column", "--label-column", "--header", "--labels", "--batch-size", "--json"),
+    "top_k batch_size text_column label_column header format include exclude encoding device dtype threads",
+    common="--top-k --text-column --label-column --header --labels --batch-size --json",
 )
 def classify(
-    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, options: ParsedOptions
+    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, options: Options
 ) -> None:
     """Classify texts.
 
@@ -67,7 +67,7 @@ def classify(
       lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
-    config = ClassificationConfig(**options["classification"])
+    config = options.build(ClassificationConfig)
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
     names = files or [STDIN]
@@ -77,13 +77,13 @@ def classify(
         raise InputError(f'{error}; to classify a text, pipe it: echo "…" | lm classify {quote(run)}') from None
     refuse_stdin_twice([*names, labels or ""])
     classifier, loaded = load_classifier(
-        run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
+        run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
     )
     from cli.classification_report import warn_of_training_examples, warn_of_unknown_labels
 
-    data = loaded.config.data.for_other_files(**options["data"])
-    corpus = find_text_files(names, data, FilesConfig(**options["files"]))
-    if options.from_flags["data"] and not any(file.holds_rows for file in corpus):
+    data = loaded.config.data.for_other_files(**options.values["data"])
+    corpus = find_text_files(names, data, options.build(FilesConfig))
+    if options.typed("data") and not any(file.holds_rows for file in corpus):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     print_notes(corpus.notes)
     readable = select_readable(corpus)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import shell_completion
+from cli import completion
 from cli.new_runs import compile_with_notes
 
 
@@ -17,7 +17,7 @@ def compile_(
         typer.Argument(
             metavar="[RUN]",
             help="Also measure the fastest dtype of this run.",
-            autocompletion=shell_completion.complete_runs,
+            autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from cli import completion
+from cli.arguments import AsJson
 from cli.console.escapes import escape_for_stream, format_json_line
-from cli.flags import shell_completion
-from cli.flags.arguments import AsJson
 
 app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
 
@@ -34,9 +34,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 def get(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="A name of lm corpus list.", autocompletion=shell_completion.complete_corpora
-        ),
+        typer.Argument(metavar="NAME", help="A name of lm corpus list.", autocompletion=completion.complete_corpora),
     ],
     *,
     out: Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cli.console.messages import quote
-from cli.flags.options import RunCommand
+from cli.options import RunCommand
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
 
@@ -74,7 +74,7 @@ def _write_stories(run_command: RunCommand, out: Path, steps: int | None) -> Non
         "seed makes the sample reproducible; a higher temperature makes it more diverse."
     )
     _run(run_command, "generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
-    _run(run_command, "generate", str(out), "The little", "--max-tokens", "100", "--greedy")
+    _run(run_command, "generate", str(out), "The little", "--max-tokens", "100", "--temperature", "0")
     _print_text("What was trained, and at what cost?")
     _run(run_command, "info", str(out))
 

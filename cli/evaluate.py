@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from cli import completion
+from cli.arguments import SentencePairs
 from cli.console.messages import print_notes, quote
-from cli.flags import shell_completion
-from cli.flags.arguments import SentencePairs
-from cli.flags.loading import Labels, load_classifier
-from cli.flags.options import ParsedOptions, with_options
-from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
+from cli.loading import Labels, load_classifier
+from cli.options import Options, with_settings
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -36,7 +36,7 @@ _Run = Annotated[
     typer.Argument(
         metavar="[RUN]",
         help="A classifier for FILE, or a run that translates --source.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Files = Annotated[
@@ -48,7 +48,9 @@ _Files = Annotated[
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
 ]
-_Heads = Annotated[Path | None, typer.Option("--heads", metavar="FILE", help="Dependency trees of --source.")]
+_Heads = Annotated[
+    Path | None, typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of --source.")
+]
 _Target = Annotated[
     list[str] | None, typer.Option("--target", metavar="FILE", help="Reference translations. Repeatable.")
 ]
@@ -61,7 +63,7 @@ _Versus = Annotated[
         "--versus",
         metavar="RUN2|FILE",
         help="Compare with another run or translations.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
@@ -71,7 +73,7 @@ _Language = Annotated[
 ]
 
 
-@with_options(
+@with_settings(
     {
         "scoring": ScoringConfig,
         "translation": TranslationConfig,
@@ -81,13 +83,10 @@ _Language = Annotated[
         "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
     },
-    leave_out=(
-        "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg",
-        *PAIR_TRAINING_FIELDS,
-    ),
-    common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--text-column", "--label-column",
-            "--out", "--json"),
-)  # fmt: skip
+    "tokenize lowercase resamples beam length_penalty coverage_penalty batch_size text_column label_column header "
+    "source_column target_column format include exclude encoding device dtype threads",
+    common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --out --json",
+)
 def evaluate(
     run: _Run = None,
     files: _Files = None,
@@ -102,7 +101,7 @@ def evaluate(
     language: _Language = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Evaluate a classifier, or translations (BLEU, chrF, TER).
 
@@ -167,7 +166,7 @@ def evaluate(
         texts = evaluation.read_texts(source, targets, heads)
     runs = [path for path in (run, versus) if path is not None]
     evaluation.check_runs(runs, has_dependency_heads=texts.heads is not None)
-    config = ScoringConfig(**options["scoring"])
+    config = options.build(ScoringConfig)
     translator = evaluation.RunTranslator(options, language, texts)
     lines = translator.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
     first = evaluation.SystemOutput(str(run or hypotheses), lines)
@@ -183,20 +182,20 @@ def evaluate(
 
 
 def _evaluate_classifier(
-    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: ParsedOptions
+    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options
 ) -> None:
     """Score a run on labelled examples; without files, on those that it held out."""
-    config = ClassificationConfig(**options["classification"])
+    config = options.build(ClassificationConfig)
     classifier, loaded = load_classifier(
-        run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
+        run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
     )
     from cli import classification_report
     from cli.console.progress import show_counter
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 
-    data = loaded.config.data.for_other_files(**{"supervised": True, **options["data"]})
-    reading = FilesConfig(**options["files"])
+    data = loaded.config.data.for_other_files(**{"supervised": True, **options.values["data"]})
+    reading = options.build(FilesConfig)
     corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
     print_notes(corpus.notes)
     readable = select_readable(corpus)

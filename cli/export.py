@@ -8,17 +8,20 @@ from typing import Annotated
 import typer
 
 from cli.console.messages import print_labelled
-from cli.flags.loading import RunPath
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import RunPath
+from cli.options import Options, with_settings
 from lm.config.export import ExportConfig
 
 
-@with_options({"export": ExportConfig})
+@with_settings(
+    {"export": ExportConfig},
+    "to type",
+)
 def export(
     run: RunPath,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="New or empty folder; for gguf a new file.")],
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Export to transformers, PEFT, llama.cpp or CTranslate2.
 
@@ -40,6 +43,6 @@ def export(
     """
     from lm.interop import exporting
 
-    for name, text in exporting.export_run(run, out, ExportConfig(**options["export"])).items():
+    for name, text in exporting.export_run(run, out, options.build(ExportConfig)).items():
         print_labelled(name, text)
     print_labelled("wrote", str(out))

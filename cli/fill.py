@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags.arguments import read_input_lines
-from cli.flags.loading import RunPath, load_masked, refuse_text_as_run
-from cli.flags.options import ParsedOptions, with_options
+from cli.arguments import read_input_lines
+from cli.loading import RunPath, load_masked, refuse_text_as_run
+from cli.options import Options, with_settings
 from lm.config.decoding import FillConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.options import check_text
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,10 +31,11 @@ _AsJson = Annotated[
 ]
 
 
-@with_options({"fill": FillConfig, "hardware": HardwareConfig})
-def fill(
-    run: RunPath, text: _Text = None, *, file: _Files = None, as_json: _AsJson = False, options: ParsedOptions
-) -> None:
+@with_settings(
+    {"fill": FillConfig, "hardware": HardwareConfig},
+    "top_k batch_size device dtype threads",
+)
+def fill(run: RunPath, text: _Text = None, *, file: _Files = None, as_json: _AsJson = False, options: Options) -> None:
     """Predict the masked tokens of a text.
 
     The run must be a masked model (lm train --objective masked). Each [MASK] stands for one token, which in most
@@ -48,11 +48,11 @@ def fill(
       lm fill runs/masked --file blanks.txt --json | jq .filled
     """
     refuse_text_as_run(run, text, command="lm fill")
-    config = FillConfig(**options["fill"])
+    config = options.build(FillConfig)
     texts = _read_texts(text, file)
     from lm.decoding.mask_filling import MaskFiller
 
-    model, loaded = load_masked(run, HardwareConfig(**options["hardware"]))
+    model, loaded = load_masked(run, options.build(HardwareConfig))
     filled = MaskFiller(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
     if as_json:
         _print_json(filled)
@@ -65,7 +65,6 @@ def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]
     if text not in (None, "-"):
         if files:
             raise UsageError("give either a text or --file")
-        check_text(str(text), name="the text")
         return [str(text)]
     if text is None and not files and sys.stdin.isatty():
         raise UsageError("there is no text: give one with [MASK] for each blank, or - to read texts from stdin")

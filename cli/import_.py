@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from cli import completion
 from cli.console.messages import print_labelled
 from cli.console.numbers import format_count
-from cli.flags import shell_completion
 from cli.new_runs import compile_and_record_dtype
 from lm.errors import InputError, UsageError
 
@@ -30,7 +30,7 @@ def import_(
             "--from",
             metavar="RUN",
             help="For PEFT adapters: the run of their base model.",
-            autocompletion=shell_completion.complete_runs,
+            autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.console.escapes import format_json_line, format_label
 from cli.console.numbers import (
     format_bytes,
@@ -18,12 +19,11 @@ from cli.console.numbers import (
     format_trainable,
 )
 from cli.console.tables import print_table
-from cli.flags import shell_completion
 from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
-from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run_config import RunConfig
+from lm.config.settings import did_you_mean
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label
@@ -36,7 +36,7 @@ def info(
         typer.Argument(
             metavar="RUN",
             help="A run, checkpoint or preset; without one, all presets.",
-            autocompletion=shell_completion.complete_runs_or_presets,
+            autocompletion=completion.complete_runs_or_presets,
         ),
     ] = None,
     *,
@@ -53,7 +53,7 @@ def info(
         int | None,
         typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: sequences per micro-batch."),
     ] = None,
-    checkpoint_activations: Annotated[
+    gradient_checkpointing: Annotated[
         bool, typer.Option("--checkpoint-activations", help="With --processes: recompute activations.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -74,7 +74,7 @@ def info(
     report = {"name": target, "preset": config.preset, **costs, "config": config.to_dict(), **progress}
     if processes is not None:
         training = {"batch_tokens": batch_tokens, "micro_batch_size": micro_batch_size,
-                    "checkpoint_activations": checkpoint_activations or None}  # fmt: skip
+                    "gradient_checkpointing": gradient_checkpointing or None}  # fmt: skip
         changed = {name: value for name, value in training.items() if value is not None}
         report["per_process"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:

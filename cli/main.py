@@ -15,10 +15,8 @@ from typer.core import TyperGroup
 
 from cli.console import streams
 from cli.console.escapes import format_label
-from cli.flags.environment import replace_options_by_variables, variables_of_command_line
-from cli.flags.message_flags import with_flags
-from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
-from cli.flags.usage import Command, Context, Formatter, format_usage_error
+from cli.options import CONTEXT_SETTINGS, CommandLine, set_help
+from cli.usage import format_usage_error
 from lm.distributed import launcher_env
 from lm.errors import LMError
 
@@ -99,7 +97,7 @@ def global_options(
 class CommandGroup(TyperGroup):
     """The commands, in groups, each with one line."""
 
-    def format_options(self, ctx: Context, formatter: Formatter) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, and the options in one line."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
@@ -138,7 +136,7 @@ def build_app(*names: str) -> typer.Typer:
 
 
 @cache
-def _build_parser(*names: str) -> Command:
+def _build_parser(*names: str) -> Any:
     """Build the parser once; Typer would build it for each call."""
     return typer.main.get_command(build_app(*names))
 
@@ -152,14 +150,13 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         command = _build_parser(*[name for name in words[:1] if name in COMMANDS])
         return command(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, start_time)) or 0
     except LMError as error:
-        return _fail(_format_message(error, words), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
         return _fail(format_usage_error(error), 2)
     except typer.Abort:
         return 130
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", 1)
+    except (OSError, UnicodeEncodeError) as error:
+        return _fail(_describe_os_error(error), 1)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -170,14 +167,10 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         )
 
 
-def _format_message(error: LMError, arguments: Sequence[str]) -> str:
-    """Return the message of an error, with the flags or variables of its settings."""
-    command = _build_parser(*[name for name in arguments[:1] if name in COMMANDS])
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word, command)
-    return replace_options_by_variables(
-        with_flags(error, command, _build_parser), variables_of_command_line(command, arguments)
-    )
+def _describe_os_error(error: OSError | UnicodeEncodeError) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"not valid UTF-8: {error.object!r}"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
 
 
 def _insert_default_command(arguments: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.console.messages import print_labelled
-from cli.flags.loading import RunPath
+from cli.loading import RunPath
 
 
 def merge(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_duration
-from cli.flags.loading import import_torch
+from cli.loading import import_torch
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.errors import InputError

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from cli import completion
+from cli.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
 from cli.console.escapes import format_json_line
-from cli.flags import shell_completion
-from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
-from cli.flags.loading import load_tokenizer
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import load_tokenizer
+from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_spec import refuse_settings
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.tokenizer import TokenizerConfig, TokenizerKind
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 _LARGE = "Large corpora"
 
 TokenizerFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--tokenizer",
-        metavar="FILE",
-        help="A tokenizer.json or run, instead of training one.",
-        autocompletion=shell_completion.complete_runs,
-        rich_help_panel="Tokenizer",
+        metavar="bpe|char|byte|FILE",
+        help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
+        autocompletion=completion.complete_runs,
     ),
 ]
 Out = Annotated[
@@ -45,21 +44,20 @@ Processes = Annotated[
         metavar="N",
         min=1,
         help="Tokenizing processes, 0.1 GB each. [default: one per core]",
-        rich_help_panel=_LARGE,
     ),
 ]
 PartOf = Annotated[
     str | None,
-    typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines.", rich_help_panel=_LARGE),
+    typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines."),
 ]
-Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.", rich_help_panel=_LARGE)]
+Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.")]
 
 
-@with_options(
+@with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    common=("--out", "--tokenizer", "--kind", "--vocab-size", "--validation", "--text-column", "--supervised",
-            "--processes", "--force", "--json"),
-)  # fmt: skip
+    "vocab_size validation text_column label_column supervised include exclude encoding format",
+    common="--out --tokenizer --vocab-size --validation --text-column --supervised --processes --force --json",
+)
 def prepare(
     corpus: CorpusFiles,
     *,
@@ -72,7 +70,7 @@ def prepare(
     part: PartOf = None,
     join: Join = False,
     as_json: AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Tokenize a corpus into shards (lm train does so automatically).
 
@@ -95,8 +93,10 @@ def prepare(
         partitions = [Path(partition) for partition in corpus]
         print_prepared(join_partitions(partitions, folder=out, force=force), as_json=as_json)
         return
+    if tokenizer in get_args(TokenizerKind):
+        options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
     if tokenizer is not None:
-        refuse_settings("tokenizer", options.from_flags["tokenizer"], beside="an existing tokenizer")
+        refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
     number = None if part is None else _parse_part(part, out)
     from cli.console.messages import print_notes
     from cli.console.progress import show_tokenization_progress
@@ -106,15 +106,15 @@ def prepare(
     from lm.corpus.tokenized_conversations import holds_conversations
     from lm.text.text_files import find_text_files
 
-    config = DataConfig(**options["data"])
-    files = find_text_files(corpus, config, FilesConfig(**options["files"]))
+    config = options.build(DataConfig)
+    files = find_text_files(corpus, config, options.build(FilesConfig))
     if files and files[0].holds_conversations:
         config = dataclasses.replace(config, supervised=True)
-        files = find_text_files(corpus, config, FilesConfig(**options["files"]))
-    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+        files = find_text_files(corpus, config, options.build(FilesConfig))
+    loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
     surveyed = scan_corpus(files, config, workers=processes)
     print_notes([*files.notes, *surveyed.notes, *describe_ignored_labels(surveyed)])
-    tokenizer_config = TokenizerConfig(**options["tokenizer"])
+    tokenizer_config = options.build(TokenizerConfig)
     unknown = unknown if tokenizer_config.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
     if holds_conversations(surveyed) and loaded.chat_template is None:

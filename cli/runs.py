@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import completion
 from cli.console.colours import is_colour_enabled
 from cli.console.curves import plot_curves
 from cli.console.escapes import format_json_line, format_label
@@ -16,8 +17,7 @@ from cli.console.messages import print_note, quote
 from cli.console.numbers import format_count, format_trainable, format_value
 from cli.console.pictures import load_pyplot, save_figure
 from cli.console.tables import print_table
-from cli.flags import shell_completion
-from lm.config.options import did_you_mean
+from lm.config.settings import did_you_mean
 from lm.errors import LMError, UsageError
 from lm.run_folder import RUNS, is_run
 from lm.training import run_summaries
@@ -31,7 +31,7 @@ _What = Annotated[
         "--what",
         metavar="NAME",
         help="Metric: nll, loss, validation_loss, learning_rate, …",
-        autocompletion=shell_completion.complete_metrics,
+        autocompletion=completion.complete_metrics,
     ),
 ]
 
@@ -101,7 +101,7 @@ def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
 def plot(
     run: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=shell_completion.complete_runs),
+        typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.complete_runs),
     ],
     metric: _What = _NLL,
     out: Annotated[

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from cli.flags import shell_completion
-from cli.flags.options import ParsedOptions, with_options
+from cli import completion
 from cli.new_runs import suggest_compiling
+from cli.options import Options, with_settings
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
 from lm.errors import missing_packages
 
-_TOKEN_VARIABLE = "LM_SERVE_TOKEN"
 _Runs = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
         help="Runs or checkpoints to serve, as RUN or NAME=RUN.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 
 
-@with_options(
+@with_settings(
     {"server": ServerConfig, "hardware": HardwareConfig},
-    common=("--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",
-            "--max-length", "--timeout"),
-)  # fmt: skip
-def serve(runs: _Runs, *, options: ParsedOptions) -> None:
+    "host port token cors runs batch_size max_requests max_samples max_length timeout drain device dtype threads",
+    common="--host --port --token --cors --runs --batch-size --max-requests --max-samples --max-length --timeout",
+)
+def serve(runs: _Runs, *, options: Options) -> None:
     """Serve models over HTTP: an OpenAI-compatible API and a web page.
 
     The requests for a model are decoded in one batch (continuous batching). With a seed, a completion is the same as
@@ -40,15 +38,15 @@ def serve(runs: _Runs, *, options: ParsedOptions) -> None:
     Examples:
       lm serve runs/novel
       lm serve runs/novel runs/en-de --runs runs --port 8080
-      LM_SERVE_TOKEN=secret lm serve novel=runs/novel --host 0.0.0.0
+      LM_TOKEN=secret lm serve novel=runs/novel --host 0.0.0.0
     """
-    config = ServerConfig(**{"token": os.environ.get(_TOKEN_VARIABLE) or None} | options["server"])
-    hardware = HardwareConfig(**options["hardware"])
+    config = options.build(ServerConfig)
+    hardware = options.build(HardwareConfig)
     from importlib.util import find_spec
 
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise missing_packages("lm serve", "starlette", "uvicorn")
-    from cli.flags.loading import import_torch
+    from cli.loading import import_torch
 
     import_torch()
     from cli.console.messages import print_note

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 
+from cli.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
 from cli.console.escapes import escape_for_stream, format_json_line
-from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
-from cli.flags.loading import load_tokenizer
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import load_tokenizer
+from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
-from lm.config.options import check_text
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import check_writable, is_file
@@ -25,10 +24,10 @@ _LONGEST = 12
 
 
 @app.command()
-@with_options(
+@with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    leave_out=("validation",),
-    common=("--out", "--force", "--kind", "--vocab-size", "--special", "--text-column", "--json"),
+    "kind vocab_size min_frequency merges text_column include exclude encoding format",
+    common="--out --force --kind --vocab-size --special --text-column --json",
 )
 def train(
     corpus: CorpusFiles,
@@ -38,7 +37,7 @@ def train(
     unknown: UnknownToken = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Train a tokenizer on text files.
 
@@ -55,11 +54,11 @@ def train(
     from lm.text.text_files import find_text_files
     from lm.tokenizer import training
 
-    config = TokenizerConfig(**options["tokenizer"])
+    config = options.build(TokenizerConfig)
     unknown = unknown if config.kind == "char" else None
     training.check_settings(config, special_tokens=special or (), unknown=unknown)
-    data = DataConfig(**options["data"], validation="0")
-    files = find_text_files(corpus, data, FilesConfig(**options["files"]))
+    data = options.build(DataConfig, validation="0")
+    files = find_text_files(corpus, data, options.build(FilesConfig))
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
     trained = training.train(
@@ -87,8 +86,6 @@ def encode(
     as_json: AsJson = False,
 ) -> None:
     """Print the ids of a text: one line, with spaces between them."""
-    if text is not None:
-        check_text(text, name="TEXT")
     ids = load_tokenizer(tokenizer).encode(_read_stdin() if text is None else text, parse_special=parse_special)
     print(format_json_line(ids) if as_json else " ".join(map(str, ids)))
 
@@ -117,7 +114,10 @@ def decode(
 
 
 @app.command()
-@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
+@with_settings(
+    {"files": FilesConfig, "data": DataConfig},
+    "text_column include exclude encoding format",
+)
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
@@ -128,7 +128,7 @@ def inspect(
         list[str] | None, typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable.")
     ] = None,
     as_json: AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
 
@@ -146,11 +146,9 @@ def inspect(
     if text is not None and is_file(text):
         file = [*(file or []), text]
         text = None
-    elif text is not None:
-        check_text(text, name="TEXT")
-    loaded, data = load_tokenizer(tokenizer), DataConfig(**options["data"])
+    loaded, data = load_tokenizer(tokenizer), options.build(DataConfig)
     ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
-    files = find_text_files(file or [], data, FilesConfig(**options["files"]))
+    files = find_text_files(file or [], data, options.build(FilesConfig))
     if files:
         print_notes(files.notes)
         files = select_readable(files)

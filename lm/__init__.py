@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lm.api import Model, export, import_model, load, merge, train
-    from lm.config.keywords import run_spec
-    from lm.config.run_spec import RunSpec
+    from lm.config.run_spec import RunSpec, run_spec
     from lm.decoding.batching import Finish, Token
     from lm.errors import LMError
     from lm.training.events import Evaluation, Sample, Saved, Step
@@ -22,8 +21,7 @@ _HOMES = {
     "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
     "lm.decoding.batching": ("Finish", "Token"),
     "lm.errors": ("LMError",),
-    "lm.config.keywords": ("run_spec",),
-    "lm.config.run_spec": ("RunSpec",),
+    "lm.config.run_spec": ("RunSpec", "run_spec"),
     "lm.training.events": ("Evaluation", "Sample", "Saved", "Step"),
     "lm.training.trainer": ("Trainer",),
 }
@@ -35,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever the name stands for)
+def __getattr__(name: str) -> Any:
     """Import a name of `__all__` on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

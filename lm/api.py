@@ -17,12 +17,14 @@ from torch import Tensor
 
 from lm.benchmark.dtypes import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
+from lm.config import settings
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, ExportDtype, ExportFormat
-from lm.config.hardware import Device, DType, HardwareConfig, read_threads_variable
-from lm.config.keywords import PathLike, Value, build_decoding_config, build_files_config, run_spec
+from lm.config.hardware import Device, DType, HardwareConfig
 from lm.config.model import ModelConfig
+from lm.config.run_spec import PathLike, run_spec
 from lm.data.labels import read_completions
 from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat
@@ -71,11 +73,13 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         InputError: the run is missing or damaged.
         UsageError: the device or dtype is not available.
     """
-    threads = read_threads_variable() if threads is None else threads
+    hardware = settings.build_from(
+        HardwareConfig, {"device": device, "dtype": dtype, "threads": threads}, environment=os.environ
+    )
     if is_hub_name(run):
-        measure = partial(measure_and_record_dtype, config=HardwareConfig(device, "auto", threads))
+        measure = partial(measure_and_record_dtype, config=hardware.replace(dtype="auto"))
         run = import_from_hub(parse_hub_name(str(run)), on_import=measure)
-    return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
+    return Model(load_for_decoding(Path(run), hardware))
 
 
 class Model:
@@ -110,7 +114,7 @@ class Model:
         """Return the `torch.nn.Module`, in eval mode."""
         return self.loaded.model
 
-    def generate(self, prompt: str = "", **options: Value) -> str:
+    def generate(self, prompt: str = "", **options: Any) -> str:
         """Return a completion of a prompt, without the prompt.
 
             model.generate("Once", max_tokens=50, temperature=0.8)
@@ -122,7 +126,7 @@ class Model:
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
 
-    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Value) -> str:
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> str:
         """Return the reply to a message, or to a conversation that ends with a message of the user.
 
             model.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}])
@@ -140,7 +144,7 @@ class Model:
         chat = Chat(self._generator(options), messages=parsed[:-1])
         return "".join(event.text for event in chat.reply(parsed[-1].content)).strip()
 
-    def stream(self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Value) -> Iterator[Token | Finish]:
+    def stream(self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Any) -> Iterator[Token | Finish]:
         """Sample `n` completions of a prompt, or of IDs, token by token; errors as of `generate`.
 
         Yields:
@@ -155,7 +159,7 @@ class Model:
         return Generator(
             self._decoder,
             self.tokenizer,
-            build_decoding_config(SamplingConfig, options),
+            settings.build_from(SamplingConfig, options),
             follows_examples=follows_examples,
         )
 
@@ -180,7 +184,7 @@ class Model:
         *,
         to: str | None = None,
         heads: Sequence[int] | None = None,
-        **options: Value,
+        **options: Any,
     ) -> str:
         """Return the best translation of a line; see `translations`, where `heads` are those of each line."""
         (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
@@ -192,7 +196,7 @@ class Model:
         *,
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
-        **options: Value,
+        **options: Any,
     ) -> Iterator[TranslatedLine]:
         """Translate lines in batches, in order; yields the best translations of each with their scores.
 
@@ -202,7 +206,7 @@ class Model:
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
-        config = build_decoding_config(TranslationConfig, options)
+        config = settings.build_from(TranslationConfig, options)
         return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(
             lines, dependency_heads=heads
         )
@@ -258,11 +262,7 @@ class Model:
     def perplexity(
         self,
         *files: PathLike,
-        context: int | None = None,
-        stride: int | None = None,
-        batch_size: int = 16,
-        score_every: int = 1,
-        **options: Value,
+        **options: Any,
     ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
@@ -272,18 +272,17 @@ class Model:
         Args:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
                 run: text, examples or sentence pairs].
-            context: window length in tokens [default: the model's context].
-            stride: tokens from one window to the next [default: half of the context].
-            batch_size: windows scored together; changes the speed, not the result.
-            score_every: for a masked model, score only every Nth token: an estimate in 1/N of the time.
-            options: which files to read and how, as the flags of `lm perplexity`, with underscores.
+            options: the flags and settings of `lm perplexity`, with underscores: context, stride, batch_size,
+                score_every, and which files to read and how.
 
         Raises:
             InputError: a file is missing or not text.
             UsageError: a setting is out of range.
         """
-        config = PerplexityConfig(context, stride, batch_size, score_every)
-        reading, rows = build_files_config(options)
+        sections = {"perplexity": PerplexityConfig, "files": FilesConfig, "data": DataConfig}
+        values, _ = settings.merge(sections, [settings.Layer("python", options)])
+        config, rows = PerplexityConfig(**values["perplexity"]), values["data"]
+        reading = FilesConfig(**values["files"])
         data = self.loaded.config.data
         if self.config.translates and not files:
             return self._score_held_out_pairs()
@@ -303,7 +302,7 @@ class Model:
             problems = contamination.warnings([text.name for text in texts])
         else:
             scored = RowScores()
-            score_rows(self.loaded, texts, kind, scored, context=scorer.context, batch_size=batch_size)
+            score_rows(self.loaded, texts, kind, scored, context=scorer.context, batch_size=config.batch_size)
             scores, problems = scored.files, scored.warnings
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
@@ -350,7 +349,7 @@ class Model:
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 
-def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Value) -> Model:
+def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Any) -> Model:
     """Train a model on text or sentence pairs to its end, as `lm train`; returns the best checkpoint, loaded.
 
         lm.train("my.txt", budget="10m")

@@ -25,7 +25,7 @@ def is_file(name: str | None) -> bool:
     return False
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+def read_json(path: Path) -> Any:
     """Read a JSON file; InputError if it is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

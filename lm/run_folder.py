@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Literal
 
 from lm import files, safetensors_header
-from lm.config import options
+from lm.config import settings as options
 from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError, list_some
 

@@ -63,7 +63,7 @@ def read_tensor_header(path: Path) -> dict[str, TensorEntry]:
     }
 
 
-def _parse_entry(path: Path, name: str, values: Any, *, begin: int, end: int) -> TensorEntry:  # noqa: ANN401 (whatever is there)
+def _parse_entry(path: Path, name: str, values: Any, *, begin: int, end: int) -> TensorEntry:
     known = isinstance(values, Mapping) and values.keys() >= {"dtype", "shape", "data_offsets"}
     if not known or values["dtype"] not in tuple(_DTYPE_BITS) or not _are_sizes(values["shape"]):  # a list has no hash
         raise _format_error(path, f"it does not say what {name!r} is")
@@ -74,7 +74,7 @@ def _parse_entry(path: Path, name: str, values: Any, *, begin: int, end: int) ->
     return TensorEntry(path, values["dtype"], shape, begin + offsets[0], size)
 
 
-def _are_sizes(values: Any) -> bool:  # noqa: ANN401
+def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 

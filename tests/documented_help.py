@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import typer
-
 from cli.flags.help import format_settings
 from cli.flags.usage import parameter_name
+
 from cli.main import build_app, run
 from lm.serving.fields import (
     CHAT_FIELDS,
@@ -37,11 +37,10 @@ The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the co
 
 ## Options from the environment
 
-Every option can be set by an environment variable: `LM_` and its name in capitals. `LM_DEVICE=cpu` is `--device cpu`,
-and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the option. Values are validated like those of
-options. A switch takes yes or no, true or false, 1 or 0. A repeatable option gets one value. An empty variable is
-ignored. Settings without an option have a variable too, such as `LM_EXPERTS` for `model.experts`; `--set` and
-`--cache` of `lm generate` have none. `LM_CACHE` is not an option, but the cache folder.
+Every setting can be given by an environment variable: `LM_` and its name in capitals. `LM_DEVICE=cpu` is
+`--device cpu`, and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the setting; `LM_EXPERTS=8` is
+`--set model.experts=8`. A switch takes true or false. A repeatable one gets one value. An empty variable is ignored.
+Options that are no settings, such as `--out`, have none. `LM_CACHE` is the cache folder.
 
 Precedence, from highest to lowest: options, environment, `--config`, `--preset`. A setting of a feature that is off is
 an error, such as `lora.alpha` without `lora.rank`. So are options that contradict each other, such as `--vocab-size`
@@ -80,17 +79,11 @@ is given once for each entry. A flag wins over the environment, that over a file
 
 ## All settings of a run
 
-What `lm train --help-settings` says, with the defaults of the preset `tiny`.
+What `lm train --help-settings` says. Presets replace the defaults, and so does `lm train` where it chooses for a time and a corpus.
 
 ```text
 {settings}
 ```
-
-## Flags that became settings
-
-These flags are not in the help any more. They still work in this version, as do their variables (`LM_EXPERTS`).
-
-{aliases}
 """
 
 
@@ -191,24 +184,7 @@ def _field_table(fields: Sequence[Field]) -> str:
 
 def settings_page() -> str:
     """The page of settings."""
-    context = next(context for path, context in _contexts("lm", typer.main.get_command(build_app()), None)
-                   if path == "lm train")  # fmt: skip
-    return _SETTINGS.format(settings=format_settings(context.command.settings), aliases=alias_table())
-
-
-def alias_table() -> str:
-    """The flags that still work but are not shown, each with what to type instead, as a table."""
-    rows = ["| flag | instead |", "|-|-|"]
-    for path, command in commands():
-        for parameter in command.params:
-            if parameter.hidden:
-                off = [f"`{parameter.secondary_opts[0]}`"] if parameter.secondary_opts else []
-                flags = ", ".join([*(f"`{flag}`" for flag in parameter.opts), *off])
-                unit = "" if parameter.is_flag else f"={parameter.metavar}".replace("|", "\\|")
-                instead = [f"`{path} {parameter_name(parameter)}{unit}`"]
-                instead += ["`=false`"] if off else []
-                rows.append(f"| {flags} | {', '.join(instead)} |")
-    return "\n".join(rows)
+    return _SETTINGS.format(settings=format_settings(list_all_settings(SECTIONS)))
 
 
 def page() -> str:

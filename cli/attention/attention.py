@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
+from cli.arguments import read_text_argument
 from cli.console.escapes import format_json_line
-from cli.flags.arguments import read_text_argument
-from cli.flags.loading import RunPath
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import RunPath
+from cli.options import Options, with_settings
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.options import check_text
 from lm.errors import UsageError
 
 _Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Text; - or none: stdin.")]
@@ -23,7 +22,8 @@ _Target = Annotated[
 ]
 _To = Annotated[str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Heads = Annotated[
-    str | None, typer.Option("--heads", metavar="HEADS", help='Dependency tree: the head of each word, as "2 0 2".')
+    str | None,
+    typer.Option("--dependency-heads", metavar="HEADS", help='Dependency tree: head of each word, as "2 0 2".'),
 ]
 _Out = Annotated[
     Path | None,
@@ -34,9 +34,9 @@ _Out = Annotated[
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: weights of all layers and heads.")]
 
 
-@with_options(
+@with_settings(
     {"attention": AttentionConfig, "hardware": HardwareConfig},
-    common=("--layer", "--head", "--unit", "--target", "--out", "--json"),
+    "layer head unit device dtype threads",
 )
 def attention(
     run: RunPath,
@@ -47,7 +47,7 @@ def attention(
     heads: _Heads = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Show attention weights as a heat map.
 
@@ -65,7 +65,7 @@ def attention(
       lm attention runs/novel "It was the best of times" -o attention.html
       lm attention runs/en-de "A dog runs." --target "Ein Hund rennt." -o alignments.pharaoh
     """
-    config = AttentionConfig(**options["attention"])
+    config = options.build(AttentionConfig)
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
     from cli.attention import output, rendering
@@ -77,13 +77,11 @@ def attention(
 
     if out is not None:
         output.check_output_path(out)
-    if target is not None:
-        check_text(target, name="target", settings=("target",))
     read = read_text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text: give one, or - to read it from stdin")
-    tree = None if heads is None else parse_heads(heads, read, where="--heads")
-    loaded = load_model(run, select_inference_hardware(HardwareConfig(**options["hardware"])))
+    tree = None if heads is None else parse_heads(heads, read, where="--dependency-heads")
+    loaded = load_model(run, select_inference_hardware(options.build(HardwareConfig)))
     maps = compute_attention(loaded, read, target, unit=config.unit, to=to, dependency_heads=tree)
     if out is not None:
         output.write_maps(out, [maps], config)

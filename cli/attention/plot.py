@@ -46,7 +46,7 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *(name for name in installed if name.startswith(_WIDE_FONTS))]
 
 
-def _draw(plot: Any, attention_map: AttentionMap, config: AttentionConfig) -> Any:  # noqa: ANN401
+def _draw(plot: Any, attention_map: AttentionMap, config: AttentionConfig) -> Any:
     rows, columns = len(attention_map.queries.labels), len(attention_map.keys.labels)
     width, height = 2.2 + 0.32 * columns, 2.2 + 0.28 * rows
     layers, heads = attention_map.weights.shape[:2]
@@ -69,7 +69,7 @@ def _draw(plot: Any, attention_map: AttentionMap, config: AttentionConfig) -> An
     return figure
 
 
-def _large(axes: Any, attention_map: AttentionMap, config: AttentionConfig) -> None:  # noqa: ANN401
+def _large(axes: Any, attention_map: AttentionMap, config: AttentionConfig) -> None:
     image = _image(axes, _blank_future(attention_map, attention_map.mean(layer=config.layer, head=config.head)))
     columns, rows = (list(_labels(axis.labels)) for axis in (attention_map.keys, attention_map.queries))
     axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=8)
@@ -86,7 +86,7 @@ def _blank_future(attention_map: AttentionMap, weights: Weights) -> Weights:
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
 
 
-def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401
+def _image(axes: Any, values: Weights) -> Any:
     from matplotlib.colors import PowerNorm
 
     return axes.imshow(values, cmap="viridis", norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")

@@ -72,6 +72,6 @@ def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
     return {"labels": axis.labels, "words": axis.words}
 
 
-def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
+def _rounded(weights: Weights) -> Any:
     """Round to six digits, the precision of float32."""
     return weights.astype(float).round(6).tolist()

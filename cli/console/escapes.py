@@ -41,7 +41,7 @@ def format_json_line(values: object) -> str:
 
     U+0085, U+2028, U+2029 and control characters are escaped; NaN and infinity become null.
     """
-    from lm.files import to_json  # noqa: PLC0415 (fast start)
+    from lm.files import to_json
 
     line = to_json(values)
     return _ESCAPED_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)

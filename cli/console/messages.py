@@ -38,10 +38,8 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def print_notes(notes: Iterable[Advice]) -> None:
     """Print notes about skipped and normalised files on stderr, with the flags of their settings."""
-    from cli.flags.message_flags import with_flags
-
     for note in notes:
-        print_labelled("note", with_flags(note))
+        print_labelled("note", note)
 
 
 def quote(path: Path | str) -> str:

@@ -10,7 +10,7 @@ from lm.errors import missing_packages
 from lm.files import atomic_write_bytes
 
 
-def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
+def load_pyplot() -> Any:
     """Import pyplot, set up for files; raises InputError if matplotlib is not installed."""
     try:
         import matplotlib as mpl
@@ -23,7 +23,7 @@ def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     return pyplot
 
 
-def save_figure(pyplot: Any, figure: Any, path: Path) -> None:  # noqa: ANN401
+def save_figure(pyplot: Any, figure: Any, path: Path) -> None:
     """Write a figure as a .png or .svg, and close it."""
     with atomic_write_bytes(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)

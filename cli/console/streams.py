@@ -27,7 +27,7 @@ def prepare_standard_streams() -> None:
 class _ErrorIgnoringFile(io.FileIO):
     """A file that ignores write errors, as of a closed pipe or terminal, so that training continues."""
 
-    def write(self, data: Any) -> int:  # noqa: ANN401 (any buffer)
+    def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
             return super().write(data)
         return len(data)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.loading import RunPath, import_torch, load_decoder
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import RunPath, import_torch, load_decoder
 from cli.new_runs import resolve_hub_name, suggest_compiling
+from cli.options import Options, with_settings
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 
@@ -16,13 +16,11 @@ _System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="S
 _Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and seed of each reply to stderr.")]
 
 
-@with_options(
+@with_settings(
     {"sampling": SamplingConfig, "hardware": HardwareConfig},
-    common=("--system", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--greedy",
-            "--repetition-penalty", "--stop", "--seed"),
-    leave_out=("token_healing",),
-)  # fmt: skip
-def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options: ParsedOptions) -> None:
+    "max_tokens temperature top_k top_p min_p repetition_penalty stop seed device dtype threads",
+)
+def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options: Options) -> None:
     r'''Chat with a model.
 
     RUN should be trained on conversations (lm train chats.jsonl), or imported with a chat template. Any other model
@@ -39,7 +37,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
       lm chat runs/chats --system "Be brief." --temperature 0.5
       lm chat runs/chats --greedy < questions.txt > answers.txt
     '''
-    config = SamplingConfig(**options["sampling"])
+    config = options.build(SamplingConfig)
     run = resolve_hub_name(run)
     import_torch()
     from cli.generation.chat_session import run_chat
@@ -47,7 +45,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     from lm.decoding.generator import Generator
     from lm.text.conversations import Message
 
-    model, loaded = load_decoder(run, HardwareConfig(**options["hardware"]), instead="use lm translate")
+    model, loaded = load_decoder(run, options.build(HardwareConfig), instead="use lm translate")
     generator = Generator(model, loaded.tokenizer, config)
     messages = [] if system is None else [Message("system", system)]
     suggest_compiling(model.config, next(model.parameters()).device.type)

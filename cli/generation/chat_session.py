@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cli.console.messages import print_labelled, print_note, quote
-from cli.flags.message_flags import with_flags
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm import files
-from lm.config.options import check_text, did_you_mean
+from lm.config.settings import did_you_mean
 from lm.decoding.batching import Continuation
 from lm.decoding.chat import Chat
 from lm.errors import LMError, UsageError
@@ -107,7 +106,7 @@ class _ChatSession:
         try:
             return bool(message.strip()) and self._execute(message)
         except LMError as error:
-            print_note(f"lm: {with_flags(error)}")
+            print_note(f"lm: {error}")
         except OSError as error:
             print_note(f"lm: {error.filename}: {error.strerror}")
         return False
@@ -128,7 +127,6 @@ class _ChatSession:
 
     def reply(self, content: str) -> None:
         """Write the reply to a message, until it ends or Ctrl-C."""
-        check_text(content, name="the message")
         self._unanswered = content
         sample, timer, dropped = Continuation(), GenerationTimer(), self.chat.dropped
         output = TextWriter([sample], prompt="")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import completion
+from cli.arguments import read_text_argument
 from cli.console.messages import print_labelled, quote
-from cli.flags import shell_completion
-from cli.flags.arguments import read_text_argument
-from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
-from cli.flags.options import ParsedOptions, with_options
+from cli.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
 from cli.new_runs import resolve_hub_name, suggest_compiling
+from cli.options import Options, with_settings
 from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.run_spec import refuse_settings
@@ -33,7 +33,6 @@ _Prompt = Annotated[
         metavar="PROMPT", help="Text to continue, or - for stdin. Without it: piped stdin, or else a new document."
     ),
 ]
-_PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Prompt file; its final newline is kept.")]
 _Prompts = Annotated[
     str | None, typer.Option(metavar="FILE", help="File of prompts: one per line, or .jsonl; - for stdin.")
 ]
@@ -55,50 +54,46 @@ _BatchSize = Annotated[
 _Echo = Annotated[
     bool, typer.Option(help="Print the prompt before each completion. [default: yes]", show_default=False)
 ]
-_UseCache = Annotated[
-    bool,
-    typer.Option(
-        "--cache/--no-cache",
-        help="Use a KV cache, instead of recomputing all tokens. [default: yes]",
-        show_default=False,
-    ),
-]
 _Stats = Annotated[bool | None, typer.Option(help="Print speed, engine and seed to stderr. [default: at a terminal]")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: prompt, text, tokens, logprobs, …")]
 _Draft = Annotated[
     str | None,
     typer.Option(
-        "--draft",
+        "--draft-model",
         metavar="RUN",
-        help="Draft model for speculative decoding, or prompt for prompt lookup.",
-        autocompletion=shell_completion.complete_runs,
+        help="Draft model for speculative decoding.",
+        autocompletion=completion.complete_runs,
     ),
 ]
-_TopAlternatives = Annotated[int, typer.Option(min=0, metavar="N", help="With --json: top N tokens at each position.")]
+_PromptLookup = Annotated[bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt.")]
+_TopLogprobs = Annotated[
+    int, typer.Option("--top-logprobs", min=0, metavar="N", help="With --json: top N tokens at each position.")
+]
 
 
-@with_options(
+@with_settings(
     {"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
-    common=("--samples", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--greedy", "--beam",
-            "--repetition-penalty", "--stop", "--seed", "--interactive", "--prompts", "--out", "--json"),
-)  # fmt: skip
+    "max_tokens min_tokens ignore_eos temperature top_k top_p min_p typical_p repetition_penalty presence_penalty "
+    "frequency_penalty no_repeat_ngram_size stop logit_bias seed beam length_penalty processes device dtype threads",
+    common="--samples --max-tokens --temperature --top-k --top-p --min-p --beam --repetition-penalty --stop --seed "
+    "--interactive --prompts --out --json",
+)
 def generate(
     run: RunPath,
     prompt: _Prompt = None,
     *,
-    prompt_file: _PromptFile = None,
     prompts: _Prompts = None,
     out: _Out = None,
     interactive: _Interactive = False,
     samples: _Samples = 1,
     batch_size: _BatchSize = None,
     echo: _Echo = True,
-    use_cache: _UseCache = True,
-    draft: _Draft = None,
+    draft_model: _Draft = None,
+    prompt_lookup: _PromptLookup = False,
     stats: _Stats = None,
     as_json: _AsJson = False,
-    top_alternatives: _TopAlternatives = 0,
-    options: ParsedOptions,
+    top_logprobs: _TopLogprobs = 0,
+    options: Options,
 ) -> None:
     """Continue a prompt, or generate a new text.
 
@@ -118,38 +113,37 @@ def generate(
     --prompts continues each line of a file with continuous batching. With a seed, sample i of a prompt does not depend
     on other prompts, their order or -n, except for the rounding of the logits. Repeated prompts get different samples.
 
-    --draft speeds up single samples of a large model if many draft tokens are accepted; --stats prints the counts.
+    --draft-model speeds up single samples of a large model if many draft tokens are accepted; --stats counts them.
     Greedy results are the same as without a draft. Samples differ, but a seed makes them reproducible.
 
     --interactive reads lines and, after each, continues the whole text so far; /help lists its commands.
 
     Examples:
       lm generate runs/novel "It was a dark"
-      lm generate runs/novel --greedy --max-tokens 50 < beginning.txt
+      lm generate runs/novel --temperature 0 --max-tokens 50 < beginning.txt
       lm generate runs/novel "Once" -n 5 --top-p 0.9 --seed 1 --json
       lm generate runs/novel "Once" --min-p 0.05 --repetition-penalty 1.1 --stop "The end" --logit-bias " the=-2"
       lm generate runs/novel "Once" --beam 5 -n 3 --json
-      lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
+      lm generate runs/novel "Once" --draft-model runs/novel-tiny --temperature 0 --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
     refuse_text_as_run(run, prompt, command="lm generate")
     run = resolve_hub_name(run)
-    config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
-    _refuse_contradictions(options, prompt=prompt, prompt_file=prompt_file, prompts=prompts, interactive=interactive,
+    config, beam = options.build(SamplingConfig), options.build(BeamConfig)
+    draft = draft_model or prompt_lookup
+    _refuse_contradictions(options, prompt=prompt, prompts=prompts, interactive=interactive,
                            draft=draft, as_json=as_json, samples=samples > 1, out=out, beam=beam.beam)  # fmt: skip
     has_stats = sys.stderr.isatty() if stats is None else stats
-    hardware, processes = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"]).processes
+    hardware, processes = options.build(HardwareConfig), options.build(WorkersConfig).processes
     if prompts is not None:
         import_torch()
         from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
         size = batch_size or _PROMPTS_BATCH_SIZE
-        request = GenerationRequest(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
+        request = GenerationRequest(run, config, beam, hardware, samples, size, top_logprobs)
         output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=has_stats)
         return generate_for_prompts(prompts, request, output_format, processes=processes)
-    if prompt is not None and "prompt_file" in options.environment:
-        prompt_file = None
-    text = _read_prompt(prompt, prompt_file, interactive=interactive)
+    text = (None if interactive and prompt is None else read_text_argument(prompt)) or ""
 
     import_torch()
     from cli.generation.writers import write_hypotheses
@@ -161,9 +155,9 @@ def generate(
     if not text and not interactive:
         _advise_prompt(loaded)
     size = batch_size or _BATCH_SIZE
-    draft_model = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)
+    drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
     generator = Generator(
-        model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=draft_model,
+        model, loaded.tokenizer, config, batch_size=size, draft=PROMPT_LOOKUP if prompt_lookup else drafting,
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
     echoed_prompt = text if echo or as_json else ""
@@ -176,7 +170,7 @@ def generate(
         hypotheses = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
         return write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
     has_text = _sample(
-        generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=has_stats
+        generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_logprobs, stats=has_stats
     )
     if not has_text and loaded.learned_conversations:
         print_labelled(
@@ -185,15 +179,15 @@ def generate(
     return None
 
 
-def _refuse_contradictions(options: ParsedOptions, **values: object) -> None:
+def _refuse_contradictions(options: Options, **values: object) -> None:
     """Raise UsageError for flags that the mode would ignore, so that the output would not be what was asked for."""
     if values["beam"]:
-        ignored = options.from_flags["sampling"].keys() - {*LENGTH_LIMITS, "token_healing"}
+        ignored = options.typed("sampling").keys() - {*LENGTH_LIMITS, "token_healing"}
         refuse_settings("sampling", ignored, beside="beam search")
-    typed = {name for name, value in values.items() if value and name not in options.environment}
+    typed = {name for name, value in values.items() if value}
     for mode, is_chosen, flags in (
-        ("--beam", values["beam"], {"interactive": "--interactive", "draft": "--draft"}),
-        ("--prompts", values["prompts"], {"prompt": "PROMPT", "prompt_file": "--prompt-file", "draft": "--draft",
+        ("--beam", values["beam"], {"interactive": "--interactive", "draft": "--draft-model"}),
+        ("--prompts", values["prompts"], {"prompt": "PROMPT", "draft": "--draft-model",
                                           "interactive": "--interactive"}),
         ("--interactive", values["interactive"], {"as_json": "--json", "samples": "--samples"}),
         ("a single prompt", not values["prompts"], {"out": "--out"}),
@@ -211,17 +205,6 @@ def _advise_prompt(loaded: LoadedModel) -> None:
         manifest = Manifest.read(find_prepared_folder(loaded.folder, loaded.config))
         if manifest.kind == "text" and manifest.splits["train"].documents == 1:
             print_labelled("note", "trained on one document, so a text without a prompt starts anywhere; give a prompt")
-
-
-def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
-    """Return the prompt: the argument, a file, or stdin; never wait for a terminal unless given `-`."""
-    if file is not None and argument is not None:
-        raise UsageError("give either a prompt or --prompt-file")
-    if file is not None:
-        from lm.text.encodings import decode
-
-        return decode(file.read_bytes(), name=str(file))
-    return (None if interactive and argument is None else read_text_argument(argument)) or ""
 
 
 def _sample(

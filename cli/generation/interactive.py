@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import sys
-from typing import Any
 
 from rich.console import Console
 
 from cli.console.messages import print_note, wrap_hanging
-from cli.flags.message_flags import with_flags
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
-from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
+from lm.config.settings import did_you_mean, list_settings
 from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator, encode_continuation
 from lm.decoding.sampling import parse_logit_biases
@@ -42,11 +38,6 @@ in this session, by you and by it, is its context, as far as that reaches.
   Ctrl-C              stop the current text
   Ctrl-D              end"""
 
-_COMMANDS = {name: f"/{name}" for name in ("set", "retry", "undo", "reset", "help")}
-_OTHER_WORDS = {"settings": "/set", "quit": "Ctrl-D", "exit": "Ctrl-D"}
-
-_SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
-
 
 def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
     """Continue `opening` unless it is empty; then read lines from stdin, and write the continuation of each."""
@@ -58,7 +49,7 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
         try:
             act(line)
         except LMError as error:
-            print_note(f"lm: {with_flags(error)}")
+            print_note(f"lm: {error}")
         except KeyboardInterrupt:  # before the first token
             print_note("")
         act, line = session.take, _read_line()
@@ -114,7 +105,7 @@ class _InteractiveSession:
         elif command == "help":
             print_note(HELP)
         else:
-            raise UsageError(f"no command /{command}{_suggest_command(command, rest.strip())}; /help lists them")
+            raise UsageError(f"no command /{command}; /help lists them")
 
     def _undo(self) -> _InteractiveTurn:
         """Undo the last turn; it still counts, so that a seed gives a different sample next time."""
@@ -149,7 +140,6 @@ class _InteractiveSession:
 
     def _join_text(self, text: str) -> str:
         """Put a text on a line of its own."""
-        check_text(text, name="the line")
         is_inside = bool(self.context) and self.context[-1] not in build_text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
@@ -165,55 +155,23 @@ class _InteractiveSession:
 
     def set(self, name: str = "", value: str | None = None) -> str:
         """Change a setting, or explain one or all of them; returns the text to print."""
-        settings = _settings()
+        settings = {each.flag[2:]: each for each in list_settings("sampling", SamplingConfig)}
         if not name:
-            return "\n".join(
-                f"  {key:<20}{_format_value(getattr(self.config, settings[key].name))}" for key in settings
-            )
+            return "\n".join(f"  {key:<24}{getattr(self.config, each.name)}" for key, each in settings.items())
         key = name.removeprefix("--").replace("_", "-")
         if key not in settings:
             raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
-        option = settings[key]
+        setting = settings[key]
         if value is not None:
-            changes: dict[str, Any] = {option.name: _read_value(option, value)}
-            config = dataclasses.replace(self.config, **changes)
+            text = value.strip('"').replace("\\n", "\n")
+            changed = setting.default if value == "none" else setting.convert(text, key)
+            config = self.config.replace(**{setting.name: changed})
             parse_logit_biases(config.logit_bias, self.generator.tokenizer)
             self.generator = dataclasses.replace(self.generator, config=config)
-        return f"{key} = {_format_value(getattr(self.config, option.name))}" + ("" if value else f"  {option.help}")
+        return f"{key} = {getattr(self.config, setting.name)}" + ("" if value else f"  {setting.help}")
 
 
 def _print_wrapped(text: str) -> None:
     """Print to stderr, wrapped to the width of a terminal."""
     width = Console(stderr=True).width
     print_note("\n".join(wrap_hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
-
-
-def _settings() -> dict[str, Option]:
-    return {option.flag[2:]: option for option in list_options(SamplingConfig)}
-
-
-def _suggest_command(command: str, rest: str) -> str:
-    settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
-    known = {**settings, **_OTHER_WORDS, **_COMMANDS}
-    match = find_nearest(command.replace("_", "-"), known)
-    return f" (did you mean {known[match]}?)" if match else ""
-
-
-def _read_value(option: Option, text: str) -> Any:  # noqa: ANN401
-    """Parse a setting's value: as JSON if possible (for line ends), else as text."""
-    value: Any = _SPELLED.get(text, text)
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
-    if option.kind is not tuple:
-        return value
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value if isinstance(value, str) else text,)
-
-
-def _format_value(value: Any) -> str:  # noqa: ANN401
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(json.dumps(item, ensure_ascii=False) for item in value) or "none"
-    return "none" if value is None else str(value)

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress
-from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.writers import hypothesis_to_dict, sample_to_dict, write_completion, write_json
+from cli.loading import load_decoder, load_tokenizer
 from cli.new_runs import suggest_compiling
 from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
@@ -50,7 +50,6 @@ class GenerationRequest:
     hardware: HardwareConfig
     samples: int
     """Continuations per prompt."""
-    use_cache: bool
     batch_size: int
     alternatives: int
     """How many of the most probable tokens to return with each token."""
@@ -59,7 +58,7 @@ class GenerationRequest:
         """Load the run; return a function that continues prompts with a common prefix."""
         model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
         generator = Generator(
-            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
+            model, loaded.tokenizer, self.sampling, batch_size=self.batch_size,
             follows_examples=loaded.config.data.supervised,
         )  # fmt: skip
         if self.beam.beam is not None:
@@ -155,7 +154,7 @@ def _with_progress(
             bar.update(task, completed=done, speed=speed)
             yield number, (prompt, continuations)
     if done and output_format.stats:
-        is_sampled = not request.sampling.greedy and request.beam.beam is None
+        is_sampled = request.sampling.temperature > 0 and request.beam.beam is None
         took = format_duration(time.perf_counter() - start)
         seed = f", seed {request.sampling.seed}" if is_sampled else ""
         dtype = decoding_dtype(request.run, request.hardware)

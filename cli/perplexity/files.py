@@ -17,10 +17,10 @@ from cli.console.messages import print_labelled, print_note, print_notes, print_
 from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
-from cli.flags.options import ParsedOptions
+from cli.options import Options
 from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.report_options import ReportFormat
-from cli.perplexity.scorer import LoadedScorer, with_hardware
+from cli.perplexity.scorer import LoadedScorer
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
@@ -52,19 +52,19 @@ _HELD_OUT_DIFFERENCE = (
 )
 
 
-def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options: ParsedOptions) -> None:
+def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options: Options) -> None:
     """Score files, or the held-out split of a run, and print or write the report."""
     if output.compare_dtypes:
-        options = with_hardware(options, dtype="float32")  # the baseline
+        options = options.with_values("hardware", dtype="float32")  # the baseline
     scorer = LoadedScorer.load(run, options)
     if files:
-        texts = find_text_files(files, scorer.data, FilesConfig(**options["files"]))
+        texts = find_text_files(files, scorer.data, options.build(FilesConfig))
         print_notes(texts.notes)
     else:
         texts = TextFiles([open_held_out_text(scorer.loaded)])
-    kind = find_scored_kind(scorer.loaded, texts, as_text="text_column" in options.from_flags["data"])
+    kind = find_scored_kind(scorer.loaded, texts, as_text="text_column" in options.typed("data"))
     if kind != "text":
-        output.refuse_reports_of_text("examples", {"stride"} & options.from_flags["perplexity"].keys())
+        output.refuse_reports_of_text("examples", {"stride"} & options.typed("perplexity").keys())
     texts = select_readable(texts)
     if not (files or kind != "text" or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
@@ -221,10 +221,10 @@ def measure_rows(scorer: LoadedScorer, files: Sequence[TextFile], kind: DataKind
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files in each dtype, and print what that costs."""
-    first, *others = inference_dtypes(select_device(HardwareConfig(**scorer.options["hardware"])))
+    first, *others = inference_dtypes(select_device(scorer.options.build(HardwareConfig)))
     by_dtype = {first: scorer.text}
     for dtype in others:
-        options = with_hardware(scorer.options, dtype=dtype)
+        options = scorer.options.with_values("hardware", dtype=dtype)
         by_dtype[dtype] = LoadedScorer.load(scorer.run, options, data=scorer.data).text
     costs: list[DtypeCost] = []
     with scoring_progress(files) as on_batch:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import shell_completion
-from cli.flags.arguments import SentencePairs
-from cli.flags.loading import RunPath, import_torch
-from cli.flags.options import ParsedOptions, with_options
+from cli import completion
+from cli.arguments import SentencePairs
+from cli.loading import RunPath, import_torch
 from cli.new_runs import resolve_hub_name
+from cli.options import Options, with_settings
 from cli.perplexity.report_options import PairFiles, ReportFormat
-from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelTextConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
@@ -28,58 +28,45 @@ _Files = Annotated[
 ]
 _Sources = Annotated[
     list[str] | None,
-    typer.Option(
-        "--source", metavar="FILE", help="Sources, for a translation model. Repeatable.", rich_help_panel=_TRANSLATIONS
-    ),
+    typer.Option("--source", metavar="FILE", help="Sources, for a translation model. Repeatable."),
 ]
 _Targets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target", metavar="FILE", help="Their translations, to score. Repeatable.", rich_help_panel=_TRANSLATIONS
-    ),
+    typer.Option("--target", metavar="FILE", help="Their translations, to score. Repeatable."),
 ]
 _Heads = Annotated[
     list[str] | None,
     typer.Option(
-        "--heads", metavar="FILE", help="Dependency trees of the sources. Repeatable.", rich_help_panel=_TRANSLATIONS
+        "--dependency-heads",
+        metavar="FILE",
+        help="Dependency trees of the sources. Repeatable.",
     ),
 ]
 _Language = Annotated[
     str | None,
-    typer.Option(
-        "--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]", rich_help_panel=_TRANSLATIONS
-    ),
+    typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]"),
 ]
-_AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON: files, total, macro, settings.", rich_help_panel=_OUTPUT)
-]
-_AsCsv = Annotated[
-    bool, typer.Option("--csv", help="Print CSV: a row per file, and the total.", rich_help_panel=_OUTPUT)
-]
-_PerToken = Annotated[
-    bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …", rich_help_panel=_OUTPUT)
-]
-_Show = Annotated[bool, typer.Option("--show", help="Print the text coloured by surprisal.", rich_help_panel=_OUTPUT)]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: files, total, macro, settings.")]
+_AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, and the total.")]
+_PerToken = Annotated[bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …")]
+_Show = Annotated[bool, typer.Option("--show", help="Print the text coloured by surprisal.")]
 _Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write the coloured text as a web page.", rich_help_panel=_OUTPUT),
+    typer.Option("--html", metavar="FILE", help="Write the coloured text as a web page."),
 ]
 _Versus = Annotated[
     Path | None,
     typer.Option(
         "--versus",
         metavar="RUN2",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
         help="Difference in bits/byte to another run.",
-        rich_help_panel=_OUTPUT,
     ),
 ]
-_CompareDtypes = Annotated[
-    bool, typer.Option("--compare-dtypes", help="Compare dtypes: bits/byte, memory, speed.", rich_help_panel=_OUTPUT)
-]
+_CompareDtypes = Annotated[bool, typer.Option("--compare-dtypes", help="Compare dtypes: bits/byte, memory, speed.")]
 
 
-@with_options(
+@with_settings(
     {
         "perplexity": PerplexityConfig,
         "files": FilesConfig,
@@ -88,8 +75,9 @@ _CompareDtypes = Annotated[
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("validation", "supervised", *PAIR_TRAINING_FIELDS),
-    common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
+    "context stride batch_size score_every text_column include exclude encoding format source_column target_column "
+    "processes device dtype threads",
+    common="--context --stride --versus --show --html --csv --per-token --json",
 )
 def perplexity(
     run: RunPath,
@@ -107,7 +95,7 @@ def perplexity(
     html: _Html = None,
     versus: _Versus = None,
     compare_dtypes: _CompareDtypes = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Measure perplexity on text, examples or translations.
 
@@ -149,8 +137,6 @@ def perplexity(
       lm perplexity runs/en-de --source test.en --target test.de
       lm perplexity runs/en-de --pairs test.tsv
     """
-    if "as_json" in options.environment and (as_csv or per_token or show):
-        as_json = False
     run, versus = resolve_hub_name(run), None if versus is None else resolve_hub_name(versus)
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or (), pairs or ())
@@ -159,17 +145,17 @@ def perplexity(
     if not pair_files and not files and has_piped_text():
         files = [STDIN]
     if pair_files or (not files and load_config(find_checkpoint(run)).model.translates):
-        output.refuse_reports_of_text("sentence pairs", options.from_flags["perplexity"])
+        output.refuse_reports_of_text("sentence pairs", options.typed("perplexity"))
         import_torch()
         from cli.perplexity.pairs import measure_pairs
 
-        hardware, workers = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"])
+        hardware, workers = options.build(HardwareConfig), options.build(WorkersConfig)
         measure_pairs(
             run,
             pair_files,
-            FilesConfig(**options["files"]),
+            options.build(FilesConfig),
             hardware,
-            columns=options["parallel"],
+            columns=options.values["parallel"],
             processes=workers.processes,
             as_json=as_json,
         )

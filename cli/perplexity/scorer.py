@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.flags.loading import load_scoring_model
-from cli.flags.options import ParsedOptions
+from cli.loading import load_scoring_model
+from cli.options import Options
 from cli.perplexity.report import scoring_conditions
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
@@ -31,7 +31,7 @@ class LoadedScorer:
     """A loaded run with the settings to score files."""
 
     run: Path
-    options: ParsedOptions
+    options: Options
     loaded: LoadedModel
     data: DataConfig
     """How files are split into documents."""
@@ -40,22 +40,20 @@ class LoadedScorer:
     """Scores batches of examples in other processes."""
 
     @classmethod
-    def load(cls, run: Path, options: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
+    def load(cls, run: Path, options: Options, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, else as in training."""
-        config = PerplexityConfig(**options["perplexity"])
-        model, loaded = load_scoring_model(run, HardwareConfig(**options["hardware"]), instead=_ON_PAIRS)
-        if "perplexity__score_every" in options.environment and not model.config.is_masked:
-            config = dataclasses.replace(config, score_every=1)
-        data = data or loaded.config.data.for_other_files(**options["data"])
+        config = options.build(PerplexityConfig)
+        model, loaded = load_scoring_model(run, options.build(HardwareConfig), instead=_ON_PAIRS)
+        data = data or loaded.config.data.for_other_files(**options.values["data"])
         text = TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
         return cls(run, options, loaded, data, text)
 
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
         """Start the configured worker processes; yields a scorer that uses them."""
-        processes = WorkersConfig(**self.options["workers"]).processes
-        hardware = divide_threads(HardwareConfig(**self.options["hardware"]), processes)
-        options = with_hardware(self.options, threads=hardware.threads)
+        processes = self.options.build(WorkersConfig).processes
+        hardware = divide_threads(self.options.build(HardwareConfig), processes)
+        options = self.options.with_values("hardware", threads=hardware.threads)
         prepare = partial(_build_worker, self.run, options, self.data, of_examples=of_examples)
         with open_process_map(prepare, processes) if processes > 1 else nullcontext() as parallel_map:
             if of_examples:
@@ -72,14 +70,7 @@ class LoadedScorer:
         )
 
 
-def with_hardware(options: ParsedOptions, **hardware: object) -> ParsedOptions:
-    """Return the settings with some hardware settings changed."""
-    return ParsedOptions({**options, "hardware": options["hardware"] | hardware}, options.environment)
-
-
-def _build_worker(
-    run: Path, options: ParsedOptions, data: DataConfig, *, of_examples: bool
-) -> Callable[[Any], list[Nats]]:
+def _build_worker(run: Path, options: Options, data: DataConfig, *, of_examples: bool) -> Callable[[Any], list[Nats]]:
     """Load the run in a worker; returns its scoring function."""
     text = LoadedScorer.load(run, options, data=data).text
     if of_examples:

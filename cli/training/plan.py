@@ -15,11 +15,9 @@ from cli.console.numbers import (
     format_quantity,
     format_threads,
 )
-from cli.flags.message_flags import typed_arguments
-from lm.config.options import has_effect, list_options
 from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.run_spec import RunSpec, is_user_given
-from lm.config.training import LENGTHS
+from lm.config.settings import LENGTHS, list_all_settings
 from lm.data.training_data import TrainingData
 from lm.model.cost import total_parameters
 from lm.training import step_timing
@@ -143,31 +141,29 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
     """Return the command line that trains the planned run; under a budget, with its number of steps."""
     config, plan, words = event.config, event.config.plan, ["lm", "train", *spec.data.text]
     assert plan is not None
-    for name in ("source", "target", "pairs", "heads"):
+    for name in ("source", "target", "pairs"):
         words += [word for file in getattr(spec.data, name) for word in (f"--{name}", file)]
-    for name in ("validation_source", "validation_target", "validation_heads"):
-        if value := getattr(spec.data, name):
-            words += [f"--{name.replace('_', '-')}", value]
-    named = {"--from": spec.from_run, "--tokenizer": spec.tokenizer, "-o": spec.out}
+    words += [word for file in spec.data.heads for word in ("--dependency-heads", file)]
+    named = {
+        "--validation-source": spec.data.validation_source, "--validation-target": spec.data.validation_target,
+        "--validation-dependency-heads": spec.data.validation_heads, "--from": spec.from_run,
+        "--tokenizer": spec.tokenizer, "-o": spec.out,
+    }  # fmt: skip
     words += [word for flag, value in named.items() if value is not None for word in (flag, value)]
     is_own = spec.from_run is None or event.reasons.get("preset") != "default"
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
     values = setting_values(config)
-    by_plan = _BY_CORPUS if config.training.budget is None else _BY_CORPUS | _BY_BUDGET
-    for section, kind in SECTIONS.items():
-        for option in list_options(kind):
-            key = f"{section}.{option.name}"
-            is_chosen = event.reasons.get(key, "default") not in _NOT_REPEATED
-            if is_chosen and (section, option.name) not in by_plan and has_effect(option, values):
-                words += typed_arguments(section, option, values[key])
+    for setting in list_all_settings(SECTIONS):
+        value, has_effect = values[setting.key], setting.requires is None or setting.requires.is_on(values)
+        is_chosen = event.reasons.get(setting.key, "default") not in _NOT_REPEATED and value is not None
+        follows = config.training.budget is not None and setting.name in (*LENGTHS, "schedule")
+        for text in (
+            (value if isinstance(value, tuple) else (value,)) if is_chosen and has_effect and not follows else ()
+        ):
+            words += ["--set", f"{setting.key}={str(text).lower() if isinstance(text, bool) else text}"]
     if config.training.budget is not None:
-        words += ["--steps", str(plan.steps), "--schedule", "wsd"]
+        words += ["--steps", str(plan.steps), "--set", "training.schedule=wsd"]
     return shlex.join(words)
-
-
-_BY_CORPUS = {("model", name) for name in ("vocab_size", "source_vocab_size", "labels")}
-_BY_BUDGET = {("training", name) for name in (*LENGTHS, "schedule")}
-"""Settings that follow from the corpus or a budget."""
 
 
 def _mean_step_flops(config: RunConfig, data: TrainingData) -> float:

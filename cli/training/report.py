@@ -5,13 +5,11 @@ from __future__ import annotations
 from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_number_of, format_trainable
 from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
-from cli.flags.message_flags import with_flags
 from cli.training.plan import show_plan
 from lm.config.presets import could_be_portable
-from lm.config.training import LENGTHS
+from lm.config.settings import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
-from lm.errors import Advice
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
@@ -91,7 +89,7 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
     reasons = {
         "with a blank side": train.blank + held_out.blank,
         "too long (--max-length)": train.too_long + held_out.too_long,
-        with_flags(Advice("of unequal lengths", settings=["max_ratio"])): train.ratio + held_out.ratio,
+        "of unequal lengths (parallel.max_ratio)": train.ratio + held_out.ratio,
     }
     if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
         print_labelled("", f"left out: {', '.join(left_out)}")
@@ -173,4 +171,4 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         print_labelled("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     print_note(f"run     {run.folder}")
     for warning in run.data.warnings():
-        print_labelled("warning", with_flags(warning))
+        print_labelled("warning", warning)

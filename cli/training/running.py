@@ -16,13 +16,11 @@ from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note, quote
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
 from cli.console.progress import show_activity, show_tokenization_progress
-from cli.flags.message_flags import with_flags
-from cli.flags.options import ParsedOptions
 from cli.new_runs import record_decoding_dtype
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run
 from cli.training.report import report
-from cli.training.tensorboard import check_installed, has_recordings, open_recorder
+from cli.training.tensorboard import check_installed, open_recorder
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import RunSpec
 from lm.data.labels import count_labels
@@ -45,24 +43,21 @@ _MIN_COMPILING_SECONDS = 120.0
 """Seconds of a budget from which a child process compiles the decode step."""
 
 
-def run_training(
-    spec: RunSpec, options: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool
-) -> None:
+def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bool) -> None:
     """Train the run of a specification until its end or a signal; or only plan it.
 
-    TensorBoard files are written if asked for or, with `tensorboard` None, if the run has some. After a signal,
-    typer.Exit is raised with 128 + its number.
+    After a signal, typer.Exit is raised with 128 + its number.
     """
-    if tensorboard:
+    if spec.settings["training"].get("tensorboard"):
         check_installed()
-    start_time = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
+    start_time = started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     speed_meter = SpeedEstimator() if dry_run else ShownSpeedMeter()
     with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, speed_meter=speed_meter) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer), spec)
             return
         run = _wait_for(Started, trainer).run
-        signal_number = _train(trainer, run, tensorboard=tensorboard)
+        signal_number = _train(trainer, run)
         is_main = trainer.world.is_main
     if as_json and is_main:
         print(format_json_line(_summarise(run)))
@@ -90,7 +85,7 @@ def _wait_for(kind: type[E], trainer: Trainer) -> E:
     """Return the first event of a kind; reports earlier ones."""
     for event in trainer:
         if isinstance(event, TrainingWarning):
-            print_labelled("warning", with_flags(event.message))
+            print_labelled("warning", event.message)
         elif trainer.world.is_main:
             report(event)
         if isinstance(event, kind):
@@ -98,13 +93,13 @@ def _wait_for(kind: type[E], trainer: Trainer) -> E:
     raise AssertionError("no such event")
 
 
-def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
+def _train(trainer: Trainer, run: Run) -> int:
     """Train and render; returns the number of the signal that stopped training, or 0."""
     is_single = trainer.world.size == 1
     with StopSignals(on_first=_announce_stop if is_single else lambda: None) as signals:
         trainer.stop = signals.received
         if trainer.world.is_main:
-            _render(run, trainer, tensorboard=tensorboard)
+            _render(run, trainer)
         else:
             deque(trainer, maxlen=0)
         number = trainer.world.all_reduce_max(signals.number)
@@ -122,9 +117,9 @@ def _announce_stop() -> None:
     print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
 
-def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> None:
+def _render(run: Run, events: Iterable[Event]) -> None:
     """Render events, and write them for TensorBoard if asked."""
-    recorded = has_recordings(run.folder) if tensorboard is None else tensorboard
+    recorded = run.config.training.tensorboard
     recording = open_recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
     flops_per_second = run.world.size * measure_matmul_flops(run.hardware)
     display = TrainingDisplay(

@@ -20,11 +20,6 @@ def check_installed() -> None:
     _writer_class()
 
 
-def has_recordings(run: Path) -> bool:
-    """Whether a run has TensorBoard files."""
-    return (run / TENSORBOARD).is_dir()
-
-
 @contextmanager
 def open_recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
     """Yield a function that writes events to TensorBoard files, with the names of the logs.
@@ -46,11 +41,11 @@ def open_recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], N
         writer.close()
 
 
-def _writer_class() -> Any:  # noqa: ANN401 (TensorBoard is not always there)
+def _writer_class() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise missing_packages("--tensorboard", "tensorboard") from None
+        raise missing_packages("training.tensorboard", "tensorboard") from None
     return SummaryWriter
 
 

@@ -13,7 +13,7 @@ from cli.console.messages import print_labelled, print_note, print_notes, print_
 from cli.console.numbers import format_number_of
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
-from cli.flags.options import ParsedOptions
+from cli.options import Options
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.config.decoding import TranslationConfig
@@ -74,7 +74,7 @@ class Texts:
 class RunTranslator:
     """Translates texts with runs, into the language that the user asks for, or that of the references."""
 
-    options: ParsedOptions
+    options: Options
     language: str | None
     texts: Texts
 
@@ -83,12 +83,12 @@ class RunTranslator:
         sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
-        loaded = load_for_decoding(run, HardwareConfig(**self.options["hardware"]))
+        loaded = load_for_decoding(run, self.options.build(HardwareConfig))
         self._warn_of_training_pairs(loaded, sources)
         model = TranslationModel.from_loaded(loaded)
         tag = model.tag_to(self.language, file_language=self.texts.language)
         language = None if tag is None else tag.language
-        translator = Translator([model], TranslationConfig(**self.options["translation"]), to=language)
+        translator = Translator([model], self.options.build(TranslationConfig), to=language)
         heads = None if model.model.config.syntax == "none" else self.texts.heads
         translations: list[str] = []
         with show_counter(f"translating with {format_label(run)}", "lines", total=len(sources)) as count:
@@ -130,10 +130,10 @@ def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
     return lines
 
 
-def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, options: ParsedOptions) -> Texts:
+def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, options: Options) -> Texts:
     """Return the texts in files of pairs; columns that aren't given are those that the run was trained on."""
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
-    columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
+    columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
     print_notes(describe_reading(texts))
     pairs = [pair for text in texts for pair in text.pairs()]

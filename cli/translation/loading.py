@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from cli.flags.options import ParsedOptions
+from cli.options import Options
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.decoding.sampling import Sampler, parse_logit_biases
@@ -21,7 +20,7 @@ from lm.processes import ParallelMap, open_process_map
 
 def load_translator(
     runs: Sequence[Path],
-    options: ParsedOptions,
+    options: Options,
     *,
     to: str | None,
     sample: bool,
@@ -32,36 +31,34 @@ def load_translator(
 
     With `line_by_line`, each line is translated as soon as it is read, unless the settings say how many to read ahead.
     """
-    config = TranslationConfig(**({"read_ahead": 1} if line_by_line else {}) | options["translation"])
-    sampling = SamplingConfig(**options["sampling"])
-    if sampling.greedy and not sample:
-        config = dataclasses.replace(config, beam=1)
-    hardware = HardwareConfig(**options["hardware"])
+    config = options.build(TranslationConfig, **({"read_ahead": 1} if line_by_line else {}))
+    sampling = options.build(SamplingConfig)
+    hardware = options.build(HardwareConfig)
     models = [TranslationModel.from_loaded(load_for_decoding(run, hardware)) for run in runs]
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
-    sampler = Sampler.from_config(dataclasses.replace(sampling, greedy=not sample), biases)
+    sampler = Sampler.from_config(sampling if sample else sampling.replace(temperature=0.0), biases)
     return Translator(models, config, sampler=sampler, to=to, parallel_map=parallel_map)
 
 
 @contextmanager
 def open_translator(
-    runs: Sequence[Path], options: ParsedOptions, *, to: str | None, sample: bool, line_by_line: bool
+    runs: Sequence[Path], options: Options, *, to: str | None, sample: bool, line_by_line: bool
 ) -> Iterator[Translator]:
     """Load a translator that uses as many processes as configured; see `load_translator`."""
-    processes, hardware = WorkersConfig(**options["workers"]).processes, HardwareConfig(**options["hardware"])
+    processes, hardware = options.build(WorkersConfig).processes, options.build(HardwareConfig)
     if processes == 1:
         yield load_translator(runs, options, to=to, sample=sample, line_by_line=line_by_line)
         return
-    options["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
+    options = options.with_values("hardware", threads=divide_threads(hardware, processes).threads)
     if sample:
-        options["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**options["sampling"])).seed
+        options = options.with_values("sampling", seed=Sampler.from_config(options.build(SamplingConfig)).seed)
     prepare = partial(_load_batch_translator, tuple(runs), options, to=to, sample=sample)
     with open_process_map(prepare, processes) as parallel_map:
         yield load_translator(runs, options, to=to, sample=sample, line_by_line=line_by_line, parallel_map=parallel_map)
 
 
 def _load_batch_translator(
-    runs: Sequence[Path], options: ParsedOptions, *, to: str | None, sample: bool
+    runs: Sequence[Path], options: Options, *, to: str | None, sample: bool
 ) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
     """Load the function with which a worker process translates batches."""
     return load_translator(runs, options, to=to, sample=sample, line_by_line=False).translate_batch

@@ -9,15 +9,14 @@ from typing import Annotated
 
 import typer
 
-from cli.flags import shell_completion
-from cli.flags.arguments import read_input_lines
-from cli.flags.loading import RunPath, import_torch
-from cli.flags.options import ParsedOptions, with_options
+from cli import completion
+from cli.arguments import read_input_lines
+from cli.loading import RunPath, import_torch
 from cli.new_runs import suggest_compiling
-from lm.config.decoding import LENGTH_LIMITS, PENALTIES, SamplingConfig, TranslationConfig
+from cli.options import Options, with_settings
+from lm.config.decoding import PENALTIES, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
-from lm.config.options import check_text
 from lm.config.run_spec import refuse_settings
 from lm.errors import UsageError
 from lm.files import atomic_write_text
@@ -32,14 +31,15 @@ _Ensemble = Annotated[
         "--ensemble",
         metavar="RUN",
         help="Further run, to average probabilities. Repeatable.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _To = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="Start of each translation.")]
 _PrefixFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Start of the translation of each line.")]
 _Heads = Annotated[
-    list[Path] | None, typer.Option("--heads", metavar="FILE", help="Dependency trees of the lines. Repeatable.")
+    list[Path] | None,
+    typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the lines. Repeatable."),
 ]
 _Sample = Annotated[bool, typer.Option("--sample", help="Sample, instead of beam search.")]
 _Attention = Annotated[
@@ -48,7 +48,7 @@ _Attention = Annotated[
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: source, translations (text, score, …).")]
 
 
-@with_options(
+@with_settings(
     {
         "translation": TranslationConfig,
         "sampling": SamplingConfig,
@@ -56,10 +56,10 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: source,
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("stop", *LENGTH_LIMITS, "token_healing"),
-    common=("--out", "--to", "--beam", "--n-best", "--length-penalty", "--sample", "--temperature", "--seed",
-            "--ensemble", "--attention", "--json"),
-)  # fmt: skip
+    "beam n_best length_penalty coverage_penalty max_length_ratio batch_tokens temperature top_k top_p seed "
+    "layer head unit processes device dtype threads",
+    common="--out --to --beam --n-best --length-penalty --sample --temperature --seed --ensemble --attention --json",
+)
 def translate(
     run: RunPath,
     files: _Files = None,
@@ -73,7 +73,7 @@ def translate(
     sample: _Sample = False,
     attention: _Attention = None,
     as_json: _AsJson = False,
-    options: ParsedOptions,
+    options: Options,
 ) -> None:
     """Translate text line by line.
 
@@ -93,12 +93,11 @@ def translate(
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de --sample --top-p 0.9 --seed 1 < news.en
     """
-    given = options.from_flags
     if sample:
-        searching = given["translation"].keys() & {"beam", "length_penalty", "coverage_penalty"}
+        searching = options.typed("translation").keys() & {"beam", "length_penalty", "coverage_penalty"}
         refuse_settings("translation", searching, beside="--sample")
     else:
-        refuse_settings("sampling", given["sampling"].keys() - {*PENALTIES, "greedy"}, beside="beam search")
+        refuse_settings("sampling", options.typed("sampling").keys() - set(PENALTIES), beside="beam search")
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.output import AttentionMapWriter
@@ -114,13 +113,9 @@ def translate(
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
 
-    maps = (
-        None
-        if attention is None
-        else AttentionMapWriter(attention, AttentionConfig(**options["attention"]), prefix or "")
-    )
+    maps = None if attention is None else AttentionMapWriter(attention, options.build(AttentionConfig), prefix or "")
     is_typed = not files and sys.stdin.isatty()
-    suggest_compiling(load_config(find_checkpoint(run)).model, select_device(HardwareConfig(**options["hardware"])))
+    suggest_compiling(load_config(find_checkpoint(run)).model, select_device(options.build(HardwareConfig)))
     with (
         open_translator([run, *(ensemble or ())], options, to=to, sample=sample, line_by_line=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
@@ -146,7 +141,5 @@ def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) ->
     """Raise UsageError unless prefixes are given in one way, which attention maps support."""
     if prefix is not None and file is not None:
         raise UsageError("give either --prefix or --prefix-file")
-    if prefix is not None:
-        check_text(prefix, name="prefix", settings=("prefix",))
     if file is not None and has_maps:
         raise UsageError("--attention goes with one --prefix for all lines, not with --prefix-file")

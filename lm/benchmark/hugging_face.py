@@ -23,7 +23,7 @@ def is_installed() -> bool:
     return find_spec("transformers") is not None
 
 
-def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no dependency)
+def gpt2(config: ModelConfig) -> Any:
     """Build a `GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model."""
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
@@ -67,12 +67,12 @@ def plain_training_timer(
     return scaled_step_timer(lambda: time_work(step, hardware), [optimizer], hardware, batch_scale=batch_scale)
 
 
-def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401
+def inference_model(config: ModelConfig, hardware: Hardware) -> Any:
     """Build `gpt2` in eval mode, on the device and in the dtype of `hardware`."""
     return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
 
 
-def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: ANN401
+def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:
     """Time the prefill of a prompt, including the logits of the next token."""
     prompt = prompt.to(hardware.torch_device)
 
@@ -83,7 +83,7 @@ def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # n
     return lambda: time_work(read, hardware)
 
 
-def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:  # noqa: ANN401
+def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
     """Time `generate` for `tokens` tokens per row, without the prefill."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
     seen = torch.ones_like(prompts)

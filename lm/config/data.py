@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import re
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from lm.config.options import CheckedConfig, did_you_mean, option
+from msgspec import Meta
+
+from lm.config.settings import Config, Count, Fraction, Requires
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 
@@ -15,116 +16,75 @@ LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A pattern of language codes."""
 IGNORE_INDEX = -100  # as a target: nothing is to be predicted here
 
-
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
+_Language = Annotated[str, Meta(pattern=f"^{LANGUAGE_PATTERN}$")]
 
 
 @dataclass(frozen=True)
-class FilesConfig(CheckedConfig):
+class FilesConfig(Config):
     """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
 
-    format: Format | None = option(None, "Format of all files.", default_text="from file name")
-    encoding: str = option("utf-8", "Encoding of files not in UTF-8.", unit="NAME")
-    include: tuple[str, ...] = option((), "Read only matching files, as '*.py'.", unit="GLOB")
-    exclude: tuple[str, ...] = option((), "Skip matching files and folders.", unit="GLOB")
-    skip_unreadable: bool = option(False, "Skip files that are damaged or not in --encoding.")
-    skip_malformed: bool = option(False, "Skip malformed rows, and report their numbers.")
-    header: bool | None = option(None, "CSV, TSV: the first row names the columns.", default_text="yes; TSV pairs: no")
+    format: Annotated[Format | None, "Format of all files; default from the file name."] = None
+    encoding: Annotated[str, "Encoding of files not in UTF-8."] = "utf-8"
+    include: Annotated[tuple[str, ...], "Read only files that match, as '*.py'. Repeatable."] = ()
+    exclude: Annotated[tuple[str, ...], "Skip files and folders that match. Repeatable."] = ()
+    skip_unreadable: Annotated[bool, "Skip files that are damaged or not in the encoding."] = False
+    skip_malformed: Annotated[bool, "Skip malformed rows, and report their numbers."] = False
+    header: Annotated[bool | None, "CSV, TSV: the first row names the columns; default yes, TSV pairs no."] = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         try:
             is_of_text = codecs.lookup(self.encoding)._is_text_encoding  # Python has no other way to tell
         except (LookupError, ValueError):
             is_of_text = False
         if not is_of_text:
-            raise UsageError(
-                f"unknown encoding {self.encoding!r}{did_you_mean(self.encoding.lower(), _ENCODINGS)}; Python's "
-                f"names count, such as {', '.join(_ENCODINGS[:5])}",
-                settings=["encoding"],
-            )
-
-
-_ENCODINGS = ("gb18030", "cp1252", "utf-16", "latin-1", "shift_jis", "euc-jp", "euc-kr", "big5", "cp1251", "koi8-r")
+            raise UsageError(f"encoding: Python knows no {self.encoding!r}")
 
 
 @dataclass(frozen=True)
-class DataConfig(CheckedConfig):
+class DataConfig(Config):
     """How a corpus becomes tokens."""
 
-    validation: str = option(
-        "0.1",
-        "Fraction to hold out, or held-out files.",
-        may_name_files=True,
-        unit="X|FILES",
-    )
-    separator: str = option(END_OF_TEXT, "Line that ends a document.", unit="LINE")
-    text_column: str | None = option(
-        None,
-        "Text column: name or number.",
-        unit="COLUMN",
-        default_text="text, or the run's",
-    )
-    label_column: str | None = option(
-        None,
-        "Label column.",
-        unit="COLUMN",
-        default_text="label, or the run's",
-        requires="data.supervised",
-    )
-    supervised: bool = option(False, "Rows of {prompt, completion}, {text, label} or {instruction, input, output}.")
-    keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")
-    strip_gutenberg: bool = option(False, "Remove Project Gutenberg's header and footer.")
+    validation: Annotated[str, "Fraction to hold out, or held-out files."] = "0.1"
+    separator: Annotated[str, "Line that ends a document."] = END_OF_TEXT
+    text_column: Annotated[str | None, "Text column: name or number; default text, or the run's."] = None
+    label_column: Annotated[str | None, "Label column: labels are learned; default the run's."] = None
+    supervised: Annotated[bool, "Rows of {prompt, completion}, {text, label} or {instruction, input, output}."] = False
+    keep_line_ends: Annotated[bool, "Keep carriage returns and byte order marks."] = False
+    strip_gutenberg: Annotated[bool, "Remove Project Gutenberg's header and footer."] = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.label_column is not None and self.label_column == self.text_column:
-            raise UsageError("text and label are two columns", settings=["text_column", "label_column"])
+            raise UsageError("text_column and label_column are the same")
 
-    def for_other_files(self, **values: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **values: Any) -> DataConfig:
         """Return settings for files that the run was not trained on, as text; numbered columns are guessed."""
         named = {name: None for name in ("text_column", "label_column") if str(getattr(self, name)).isdecimal()}
         return replace(self, **{"supervised": False, **named, **values})
 
 
 @dataclass(frozen=True)
-class ParallelTextConfig(CheckedConfig):
+class ParallelTextConfig(Config):
     """How pairs of sentences, a source and its translation, become tokens."""
 
-    bidirectional: bool = option(False, "Train both directions in one model.")
-    source_language: str | None = option(None, "Source language.", unit="CODE", default_text="suffix, as in train.en")
-    target_language: str | None = option(None, "Target language.", unit="CODE", default_text="suffix, as in train.de")
-    source_column: str = option("source", "Source column.", unit="COLUMN")
-    target_column: str = option("target", "Target column.", unit="COLUMN")
-    separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
-    max_length: int = option(256, "Drop longer sentence pairs.", minimum=1, unit="TOKENS")
-    max_ratio: float = option(
-        9.0, "Drop sentence pairs with a larger length ratio.", minimum=1, unit="RATIO", advanced=True
-    )
-    bpe_dropout: float = option(0.0, "BPE-dropout.", minimum=0, maximum=1, unit="RATE", advanced=True)
-    bpe_dropout_until: float = option(
-        1.0,
-        "Fraction of the run with BPE-dropout.",
-        minimum=0,
-        maximum=1,
-        unit="FRACTION",
-        advanced=True,
-        requires="parallel.bpe_dropout",
-    )
+    bidirectional: Annotated[bool, "Train both directions in one model."] = False
+    source_language: Annotated[_Language | None, "Source language; default the suffix, as in train.en."] = None
+    target_language: Annotated[_Language | None, "Target language; default the suffix, as in train.de."] = None
+    source_column: Annotated[str, "Source column."] = "source"
+    target_column: Annotated[str, "Target column."] = "target"
+    separate_vocabularies: Annotated[bool, "Train a tokenizer per language."] = False
+    max_length: Annotated[Count, "Drop longer sentence pairs, in tokens."] = 256
+    max_ratio: Annotated[float, Meta(ge=1, le=1e30), "Drop sentence pairs with a larger length ratio."] = 9.0
+    bpe_dropout: Annotated[Fraction, "BPE-dropout."] = 0.0
+    bpe_dropout_until: Annotated[
+        Fraction, "Fraction of the run with BPE-dropout.", Requires("parallel.bpe_dropout")
+    ] = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.bidirectional and self.separate_vocabularies:
-            raise UsageError(
-                "both directions share one vocabulary: leave one of the two out",
-                settings=("separate_vocabularies", "bidirectional"),
-            )
-        for name in ("source_language", "target_language"):
-            language = getattr(self, name)
-            if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
-                raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))
+            raise UsageError("bidirectional models have no separate_vocabularies")
 
-    def for_other_files(self, **values: Any) -> ParallelTextConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **values: Any) -> ParallelTextConfig:
         """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
         columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
         return ParallelTextConfig(**{**columns, **values})

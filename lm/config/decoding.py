@@ -3,102 +3,93 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from lm.config.options import CheckedConfig, option
+from msgspec import Meta
+
+from lm.config.settings import Config, Count, Fraction, Natural, Requires, Seed
 from lm.errors import UsageError
 
-MAX_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
-
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
 LENGTH_LIMITS = ("max_tokens", "min_tokens", "ignore_eos")
 """Fields of `SamplingConfig` that limit the length of a continuation."""
 
+_Penalty = Annotated[float, Meta(ge=-1000, le=1000)]
+_Scale = Annotated[float, Meta(ge=0, le=1000)]
+_Power = Annotated[float, Meta(ge=0, le=10)]
+_Beam = Annotated[int, Meta(ge=1, le=1024)]
+"""Each hypothesis is a row of every step; translations get worse long before the limit."""
+
 
 @dataclass(frozen=True)
-class SamplingConfig(CheckedConfig):
+class SamplingConfig(Config):
     """How tokens are drawn from the model's distribution, how many, and what ends a text."""
 
-    temperature: float = option(0.8, "Temperature; 0: greedy.", minimum=0, maximum=1000)
-    top_k: int | None = option(None, "Top-k: sample from the N most likely tokens.", minimum=1)
-    top_p: float | None = option(
-        None, "Top-p (nucleus) sampling: cumulative probability.", minimum=0, maximum=1, unit="P"
-    )
-    min_p: float | None = option(None, "Min-p: minimum ratio to the top probability.", minimum=0, maximum=1, unit="P")
-    typical: float | None = option(None, "Typical sampling: cumulative probability.", minimum=0, maximum=1, unit="P")
-    greedy: bool = option(False, "Greedy decoding; biases and penalties still apply.")
-    repetition_penalty: float = option(
-        1.0, "Penalty on tokens in prompt or output; 1: off.", minimum=0.01, maximum=1000
-    )
-    presence_penalty: float = option(
-        0.0, "Subtracted once from the logits of generated tokens.", minimum=-1000, maximum=1000
-    )
-    frequency_penalty: float = option(
-        0.0, "Subtracted per occurrence of a generated token.", minimum=-1000, maximum=1000
-    )
-    no_repeat_ngram: int | None = option(None, "Never repeat an n-gram of N tokens.", minimum=1)
-    logit_bias: tuple[str, ...] = option((), "Add to the logit of a token (ID or text); -inf bans it.", unit="TOKEN=X")
-    stop: tuple[str, ...] = option((), "Stop before this string.")
-    seed: int | None = option(None, "Sampling seed.", minimum=0, default_text="random")
-    max_tokens: int = option(200, "Maximum tokens to generate.", minimum=1)
-    min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0)
-    ignore_eos: bool = option(False, "Continue after end-of-text and end-of-turn tokens.")
-    token_healing: bool = option(True, "Token healing: resample the prompt's last word.")
+    temperature: Annotated[_Scale, "Temperature; 0: greedy."] = 0.8
+    top_k: Annotated[Count | None, "Top-k: sample from the N most likely tokens."] = None
+    top_p: Annotated[Fraction | None, "Top-p (nucleus) sampling: cumulative probability."] = None
+    min_p: Annotated[Fraction | None, "Min-p: minimum ratio to the top probability."] = None
+    typical_p: Annotated[Fraction | None, "Typical sampling: cumulative probability."] = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=1000), "Penalty on tokens in prompt or output; 1: off."] = 1.0
+    presence_penalty: Annotated[_Penalty, "Subtracted once from the logits of generated tokens."] = 0.0
+    frequency_penalty: Annotated[_Penalty, "Subtracted per occurrence of a generated token."] = 0.0
+    no_repeat_ngram_size: Annotated[Count | None, "Never repeat an n-gram of N tokens."] = None
+    logit_bias: Annotated[
+        tuple[str, ...], "TOKEN=X: add X to the logit of a token (ID or text); -inf bans it. Repeatable."
+    ] = ()
+    stop: Annotated[tuple[str, ...], r"Stop before this string; \n is a newline. Repeatable."] = ()
+    seed: Annotated[Seed | None, "Sampling seed; default random."] = None
+    max_tokens: Annotated[Count, "Maximum tokens to generate."] = 200
+    min_tokens: Annotated[Natural, "Ban the end-of-text token before N tokens."] = 0
+    ignore_eos: Annotated[bool, "Continue after end-of-text and end-of-turn tokens."] = False
+    token_healing: Annotated[bool, "Token healing: resample the prompt's last word."] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if "" in self.stop:
-            raise UsageError("stop cannot be empty", settings=("stop",))
+            raise UsageError("stop cannot be empty")
         if self.min_tokens > self.max_tokens:
-            raise UsageError(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
-                settings=("min_tokens", "max_tokens"),
-            )
+            raise UsageError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
 
 
 @dataclass(frozen=True)
-class BeamConfig(CheckedConfig):
+class BeamConfig(Config):
     """How the most likely texts are searched for."""
 
-    beam: int | None = option(None, "Beam search with N hypotheses, instead of sampling.", minimum=1, maximum=MAX_BEAM)
-    length_penalty: float = option(
-        1.0, "Beam score: log-probability / length^X.", minimum=0, maximum=10, requires="beam.beam"
-    )
+    beam: Annotated[_Beam | None, "Beam search with N hypotheses, instead of sampling."] = None
+    length_penalty: Annotated[_Power, "Beam score: log-probability / length^X.", Requires("beam.beam")] = 1.0
 
 
 @dataclass(frozen=True)
-class TranslationConfig(CheckedConfig):
+class TranslationConfig(Config):
     """How sentences are translated."""
 
-    beam: int = option(5, "Beam size; 1: greedy.", minimum=1, maximum=MAX_BEAM)
-    n_best: int = option(1, "Translations per line, best first.", minimum=1)
-    length_penalty: float = option(1.0, "Score: log-probability / length^X.", minimum=0, maximum=10)
-    coverage_penalty: float = option(0.0, "Penalty on unattended source words.", minimum=0, maximum=100)
-    max_length_ratio: float = option(2.0, "Maximum target tokens per source token.", minimum=0, maximum=1000)
-    max_length_extra: int = option(10, "Further target tokens.", minimum=0, unit="TOKENS")
-    batch_tokens: int = option(1024, "Source tokens per batch, with padding.", minimum=1, unit="TOKENS")
-    read_ahead: int | None = option(
-        None, "Lines read ahead, to batch by length.", minimum=1, unit="LINES", default_text="4096; terminal 1"
-    )
+    beam: Annotated[_Beam, "Beam size; 1: greedy."] = 5
+    n_best: Annotated[Count, "Translations per line, best first."] = 1
+    length_penalty: Annotated[_Power, "Score: log-probability / length^X."] = 1.0
+    coverage_penalty: Annotated[float, Meta(ge=0, le=100), "Penalty on unattended source words."] = 0.0
+    max_length_ratio: Annotated[_Scale, "Maximum target tokens per source token."] = 2.0
+    max_length_extra: Annotated[Natural, "Further target tokens."] = 10
+    batch_tokens: Annotated[Count, "Source tokens per batch, with padding."] = 1024
+    read_ahead: Annotated[Count | None, "Lines read ahead, to batch by length; default 4096, terminal 1."] = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.max_length_ratio + self.max_length_extra < 1:
-            raise UsageError("this leaves no room for a translation", settings=("max_length_ratio", "max_length_extra"))
+            raise UsageError("max_length_ratio and max_length_extra leave no room for a translation")
 
 
 @dataclass(frozen=True)
-class FillConfig(CheckedConfig):
+class FillConfig(Config):
     """How blanks are filled."""
 
-    top_k: int = option(5, "Candidates per blank.", minimum=1)
-    batch_size: int = option(16, "Texts per batch.", minimum=1)
+    top_k: Annotated[Count, "Candidates per blank."] = 5
+    batch_size: Annotated[Count, "Texts per batch."] = 16
 
 
 @dataclass(frozen=True)
-class ClassificationConfig(CheckedConfig):
+class ClassificationConfig(Config):
     """How texts are classified."""
 
-    top_k: int | None = option(None, "Labels per text, most likely first.", minimum=1, default_text="1; --json all")
-    batch_size: int = option(16, "Texts per batch (decoder: texts × labels).", minimum=1)
+    top_k: Annotated[Count | None, "Labels per text, most likely first; default 1, --json all."] = None
+    batch_size: Annotated[Count, "Texts per batch (decoder: texts × labels)."] = 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from lm.config.options import CheckedConfig, option
+from lm.config.settings import DERIVED, Config
 from lm.errors import UsageError
 
 ExportFormat = Literal["huggingface", "peft", "gguf", "ctranslate2"]
@@ -39,21 +39,15 @@ EXPORTERS: Mapping[ExportFormat, Exporter] = {
 
 
 @dataclass(frozen=True)
-class ExportConfig(CheckedConfig):
+class ExportConfig(Config):
     """The format that a run is exported to, and the dtype of its matrices."""
 
-    to: ExportFormat = option("huggingface", "Target system; peft: adapters alone.")
-    type: ExportDtype = option(
-        None, "Dtype of matrices, for gguf and ctranslate2.", default_text="float32; huggingface the run's"
-    )
+    to: Annotated[ExportFormat, "Target system; peft: adapters alone."] = "huggingface"
+    type: Annotated[ExportDtype, "Dtype of matrices, for gguf and ctranslate2; default float32."] = DERIVED
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         dtypes = EXPORTERS[self.to].dtypes
         if self.type is None:
             object.__setattr__(self, "type", dtypes[0] if dtypes else None)
-        if self.type is None or self.type in dtypes:
-            return
-        known = ", ".join(dtypes)
-        instead = f"choose from {known}" if known else "matrices keep the dtype of the run"
-        raise UsageError(f"{self.to} has no dtype {self.type!r}; {instead}", settings=("type",))
+        if self.type is not None and self.type not in dtypes:
+            raise UsageError(f"type: {self.to} has {', '.join(dtypes) or 'the dtype of the run'}, not {self.type}")

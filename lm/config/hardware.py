@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from lm.config.options import CheckedConfig, option
-from lm.errors import UsageError
+from msgspec import Meta
+
+from lm.config.settings import Config, Requires
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
 """Dtypes for inference only."""
+_Threads = Annotated[int, Meta(ge=1, le=1024)]
 
 
 @dataclass(frozen=True)
-class HardwareConfig(CheckedConfig):
+class HardwareConfig(Config):
     """The hardware to run on; `auto` is resolved by measuring the machine."""
 
-    device: Device = option("auto", "Device; auto: a GPU if there is one.")
-    dtype: DType = option("auto", "Dtype of matmuls; float16, int8: inference only.")
-    threads: int | None = option(None, "CPU threads.", minimum=1, maximum=1024, default_text="one per core")
-
-
-def read_threads_variable() -> int | None:
-    """Return LM_THREADS; None if not set. UsageError unless it is from 1 to 1,024."""
-    text = os.environ.get("LM_THREADS")
-    if not text:
-        return None
-    if not text.strip().isdecimal() or not 1 <= int(text) <= 1024:
-        raise UsageError(f"LM_THREADS must be an integer from 1 to 1024, not {text!r}")
-    return int(text)
+    device: Annotated[Device, "Device; auto: a GPU if there is one."] = "auto"
+    dtype: Annotated[DType, "Dtype of matmuls; float16, int8: inference only."] = "auto"
+    threads: Annotated[_Threads | None, "CPU threads; default one per core."] = None
 
 
 @dataclass(frozen=True)
-class DistributionConfig(CheckedConfig):
+class DistributionConfig(Config):
     """How several processes hold a model that they train together; a resumed run may change it."""
 
-    shard: bool = option(False, "FSDP: shard weights and optimizer state.")
-    offload: bool = option(False, "With --shard: keep the shards in CPU memory.", requires="distribution.shard")
+    shard: Annotated[bool, "FSDP: shard weights and optimizer state."] = False
+    offload: Annotated[bool, "Keep the shards in CPU memory.", Requires("distribution.shard")] = False
 
 
 @dataclass(frozen=True)
-class WorkersConfig(CheckedConfig):
+class WorkersConfig(Config):
     """How many worker processes score or generate."""
 
-    processes: int = option(1, "Worker processes for files, each with the model.", minimum=1, maximum=1024)
+    processes: Annotated[_Threads, "Worker processes for files, each with the model."] = 1

@@ -1,15 +1,42 @@
-"""The shape of a model: which settings go together, and what follows from them."""
+"""The shape of a model: its settings, which go together, and what follows from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from lm.config.model_fields import AttentionKind, ModelFields, RotaryScaling
-from lm.config.options import list_options
+from msgspec import Meta
+
+from lm.config.settings import (
+    DERIVED,
+    LARGEST,
+    Config,
+    Count,
+    Fraction,
+    Natural,
+    Positive,
+    Rate,
+    Requires,
+    list_settings,
+)
 from lm.errors import UsageError
+
+Architecture = Literal["transformer", "lstm", "gru"]
+RecurrentScores = Literal["none", "dot", "general", "additive"]
+RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
+AttentionBias = Literal["none", "inputs", "all"]
+Positions = Literal["learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"]
+AttentionKind = Literal["full", "window", "bigbird", "linformer", "compressed"]
+Syntax = Literal["none", "depth", "distance", "both"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPosition = Literal["pre", "post"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"]
+Objective = Literal["causal", "masked"]
+
+_Layers = Annotated[int, Meta(ge=0, le=10_000)]
+_Base = Annotated[float, Meta(ge=1, le=1e30)]
 
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
@@ -24,7 +51,6 @@ _OF_ALL = {
     "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
     "tie_embeddings", "scale_embeddings", "init_std", "softcap",
 }  # fmt: skip
-
 
 _OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
     "none": (),
@@ -43,47 +69,128 @@ _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
 }
 """The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
 
+_ROTARY, _EXPERTS = Requires("model.positions=rotary"), Requires("model.experts")
+_BIGBIRD, _LLAMA3 = Requires("model.attention=bigbird"), Requires("model.rope_scaling=llama3|yarn")
+
 
 @dataclass(frozen=True)
-class ModelConfig(ModelFields):
+class ModelConfig(Config):
     """A stack of layers. With `n_encoder_layers` it is an encoder-decoder, without a decoder-only or a masked model.
 
     A decoder-only model continues texts, or with `decoder_only` it translates (Transformer-D, Liu et al. 2018).
 
     Fields that follow from others are computed once, when the config is made: later code reads the field.
+
+    Attributes:
+        vocab_size: tokens that the model knows, and predicts.
+        source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
+        labels: of a masked model that was made a classifier, what it chooses from; its output layer has one row each.
     """
+
+    vocab_size: Count = 256
+    source_vocab_size: Count | None = None
+    labels: tuple[str, ...] = ()
+    context_length: Annotated[Count, "Context length (longest training sequence)."] = 256
+    architecture: Annotated[Architecture, "Transformer blocks, or recurrent layers."] = "transformer"
+    recurrent_attention: Annotated[
+        RecurrentScores, "Attention of a recurrent decoder; default additive.", Requires("model.architecture=lstm|gru")
+    ] = DERIVED
+    d_model: Annotated[Count, "Width of the residual stream."] = 256
+    n_layers: Annotated[int, Meta(ge=1, le=10_000), "Layers of the decoder."] = 4
+    n_encoder_layers: Annotated[_Layers, "Layers of the encoder; 0: decoder-only."] = 0
+    decoder_only: Annotated[bool, "Translate with a decoder-only model."] = False
+    n_heads: Annotated[Count, "Attention heads; must divide d_model."] = 4
+    n_kv_heads: Annotated[Count, "Key/value heads (GQA); default n_heads."] = DERIVED
+    d_ff: Annotated[Count, "Feed-forward width; default 4 d_model, swiglu 8/3 d_model."] = DERIVED
+    attention: Annotated[AttentionKind, "Self-attention pattern."] = "full"
+    attention_window: Annotated[
+        Count, "Window of attention, on each visible side; default 128.", Requires("model.attention=window")
+    ] = DERIVED
+    attention_block: Annotated[
+        Count,
+        "Block of bigbird (default 32), or local block of compressed attention (256).",
+        Requires("model.attention=bigbird|compressed"),
+    ] = DERIVED
+    global_blocks: Annotated[Natural, "Global blocks of bigbird; default 2.", _BIGBIRD] = DERIVED
+    random_blocks: Annotated[Natural, "Random blocks per block of bigbird; default 3.", _BIGBIRD] = DERIVED
+    attention_rank: Annotated[
+        Count, "Rank of linformer's projection; default 128.", Requires("model.attention=linformer")
+    ] = DERIVED
+    attention_stride: Annotated[
+        int,
+        Meta(ge=2, le=LARGEST),
+        "Stride of compressed attention; default 3.",
+        Requires("model.attention=compressed"),
+    ] = DERIVED
+    positions: Annotated[Positions, "Position encoding."] = "rotary"
+    max_distance: Annotated[
+        Count,
+        "Relative positions: clipping distance; default 16, t5 128.",
+        Requires("model.positions=relative|t5 or model.syntax=distance|both"),
+    ] = DERIVED
+    max_tree_distance: Annotated[
+        Count,
+        "Dependency trees: clipping distance; default max_distance.",
+        Requires("model.syntax=distance|both"),
+    ] = DERIVED
+    syntax: Annotated[Syntax, "Positions in dependency trees (--dependency-heads)."] = "none"
+    rope_base: Annotated[_Base, "RoPE: base (theta).", _ROTARY] = 10_000.0
+    d_head: Annotated[Count, "Width of a head; default d_model / n_heads."] = DERIVED
+    rotary_fraction: Annotated[Fraction, "RoPE: rotated fraction of a head.", _ROTARY] = 1.0
+    rope_scaling: Annotated[RotaryScaling, "RoPE scaling.", _ROTARY] = "none"
+    rope_factor: Annotated[
+        _Base, "RoPE scaling: factor; default 1.", Requires("model.rope_scaling=linear|llama3|yarn")
+    ] = DERIVED
+    rope_context: Annotated[Count, "RoPE scaling: original context; default context.", _LLAMA3] = DERIVED
+    rope_slow: Annotated[
+        float, Meta(ge=0.001, le=1e30), "RoPE scaling: low_freq_factor, beta_slow; default 1.", _LLAMA3
+    ] = DERIVED
+    rope_fast: Annotated[Positive, "RoPE scaling: high_freq_factor, beta_fast; default 4, yarn 32.", _LLAMA3] = DERIVED
+    rope_temperature: Annotated[
+        Positive,
+        "RoPE scaling: attention_factor; default 1 + 0.1 ln(factor).",
+        Requires("model.rope_scaling=yarn"),
+    ] = DERIVED
+    attention_bias: Annotated[AttentionBias, "Biases of attention; inputs: Q, K, V; default as bias."] = DERIVED
+    parallel_residual: Annotated[bool, "Parallel attention and feed-forward."] = False
+    norm: Annotated[Norm, "Normalisation layers."] = "rmsnorm"
+    norm_position: Annotated[NormPosition, "Pre-norm or post-norm."] = "pre"
+    norm_eps: Annotated[Positive, "Normalisation: epsilon."] = 1e-5
+    activation: Annotated[Activation, "Feed-forward activation."] = "swiglu"
+    qk_norm: Annotated[bool, "RMSNorm of queries and keys."] = False
+    bias: Annotated[bool, "Biases in linear layers and LayerNorms."] = False
+    dropout: Annotated[Rate, "Dropout of sublayers and embeddings."] = 0.0
+    attention_dropout: Annotated[Rate, "Dropout of attention weights; default dropout."] = DERIVED
+    tie_embeddings: Annotated[bool, "Tie input and output embeddings."] = True
+    scale_embeddings: Annotated[bool, "Scale embeddings by √d_model."] = False
+    init_std: Annotated[Positive, "Standard deviation of initial weights; default 0.02 √(768 / d_model)."] = DERIVED
+    zero_init: Annotated[bool, "Zero-initialise output projections."] = False
+    softcap: Annotated[float, Meta(ge=0, le=1000), "Soft-capping of the logits; 0: off."] = 0.0
+    value_residual: Annotated[bool, "Value residual: mix in values of layer 1."] = False
+    embedding_shortcut: Annotated[bool, "Mix embeddings into each block."] = False
+    experts: Annotated[Natural, "MoE: experts per feed-forward layer; 0: none."] = 0
+    experts_per_token: Annotated[Count, "MoE: top-k of the router.", _EXPERTS] = 1
+    expert_every: Annotated[Count, "MoE: experts in every Nth block.", _EXPERTS] = 1
+    expert_capacity: Annotated[Positive, "MoE: capacity factor in training; 0: unlimited.", _EXPERTS] = 0.0
+    gate_noise: Annotated[Positive, "MoE: router noise in training.", _EXPERTS] = 0.0
+    objective: Annotated[Objective, "Next token (GPT) or masked tokens (BERT)."] = "causal"
+    embedding_norm: Annotated[bool, "Normalise embeddings (BERT)."] = False
+    token_types: Annotated[Natural, "Token type embeddings (BERT); 0: none."] = 0
+    output_bias: Annotated[bool, "Bias of the output layer (Marian)."] = False
+    output_transform: Annotated[bool, "Linear, activation, norm before the output layer (BERT)."] = False
 
     _left_open: ClassVar[frozenset[str]] = frozenset()
     """The fields that follow from others in this config; no field itself, so that files and comparisons lack it."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "labels", tuple(self.labels))
-        if self.vocab_size < 1:
-            raise UsageError(f"vocab_size must be at least 1, not {self.vocab_size}")
-        if self.decoder_only and self.is_encoder_decoder:
-            raise UsageError(
-                "a decoder-only model has no encoder: leave one of the two out",
-                settings=("n_encoder_layers", "decoder_only"),
-            )
-        if self.decoder_only and self.source_vocab_size is not None:
-            raise UsageError(
-                "source and target share one vocabulary in a decoder-only model", settings=("decoder_only",)
-            )
-        if self.source_vocab_size is not None and not self.is_encoder_decoder:
-            raise UsageError("source_vocab_size needs an encoder", settings=("n_encoder_layers",))
-        self._check_objective()
-        if self.is_recurrent:
-            self._check_recurrent()
-        elif self.d_head is None and self.d_model % self.n_heads:
-            raise UsageError(
-                f"n_heads {self.n_heads} does not divide d_model {self.d_model}", settings=("n_heads", "d_model")
-            )
+        for problem in self._conflicts():
+            raise UsageError(problem)
         derived = {name: value for name, value in self._derived_defaults().items() if getattr(self, name) is None}
         for name, value in {**derived, "_left_open": frozenset(derived)}.items():
             object.__setattr__(self, name, value)
-        if not self.is_recurrent:
-            self._check_blocks()
+        for problem in () if self.is_recurrent else self._conflicts_in_blocks():
+            raise UsageError(problem)
 
     def _derived_defaults(self) -> dict[str, Any]:
         defaults = {
@@ -123,113 +230,60 @@ class ModelConfig(ModelFields):
             field.name: None if field.name in self._left_open else getattr(self, field.name) for field in fields(self)
         }
 
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
+    def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, and derived fields recomputed."""
         return type(self)(**{**self.settings(), **changes})
 
-    def _check_objective(self) -> None:
+    def _conflicts(self) -> Iterator[str]:
+        """Yield what contradicts in the given fields."""
+        if self.decoder_only and self.is_encoder_decoder:
+            yield "a decoder_only model has no n_encoder_layers"
+        if self.source_vocab_size is not None and not self.is_encoder_decoder:
+            yield "source_vocab_size needs n_encoder_layers: a decoder-only model has one vocabulary"
         if self.is_masked and self.translates:
-            translating = "decoder_only" if self.decoder_only else "n_encoder_layers"
-            raise UsageError(
-                "a masked model does not translate: leave one of the two out",
-                settings=(translating, "objective"),
-            )
-        if self.labels and not self.is_masked:
-            raise UsageError("labels are for a classifier, which is a masked model", settings=("objective=masked",))
-        if self.token_types and not self.is_masked:
-            raise UsageError("token_types are for masked models", settings=("token_types", "objective=masked"))
+            yield "a model with the objective masked does not translate"
+        if (self.labels or self.token_types) and not self.is_masked:
+            yield "labels and token_types are for models with the objective masked"
         if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
-            raise UsageError("labels must be different texts")
+            yield "labels must be different texts"
+        if self.is_recurrent:
+            for setting in list_settings("model", ModelConfig):
+                if setting.name in OF_BLOCKS and getattr(self, setting.name) not in {setting.default, "none"}:
+                    yield f"{setting.name} is for transformer blocks, not for the architecture {self.architecture}"
+            if self.is_encoder_decoder and self.d_model % 2:
+                yield f"two directions of an encoder need an even d_model, not {self.d_model}"
+        elif self.d_head is None and self.d_model % self.n_heads:
+            yield f"n_heads {self.n_heads} does not divide d_model {self.d_model}"
 
-    def _check_recurrent(self) -> None:
-        for option in list_options(ModelConfig):
-            value = getattr(self, option.name)
-            if option.name in OF_BLOCKS and value not in {option.default, "none"}:
-                raise UsageError(
-                    f"{option.name} is for transformer blocks, not for {self.architecture} layers",
-                    settings=(option.setting, "architecture"),
-                )
-        if self.is_encoder_decoder and self.d_model % 2:
-            raise UsageError(
-                f"two directions of an encoder need an even d_model, not {self.d_model}", settings=("d_model",)
-            )
-
-    def _check_blocks(self) -> None:
+    def _conflicts_in_blocks(self) -> Iterator[str]:
+        """Yield what contradicts in transformer blocks, derived fields among them."""
         if self.n_heads % self.n_kv_heads:
-            raise UsageError(
-                f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}", settings=("n_kv_heads",)
-            )
+            yield f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}"
         if self.positions == "t5" and self.max_distance <= _SINGLE:
-            raise UsageError(
-                f"t5 positions need a max_distance over {_SINGLE}, not {self.max_distance}", settings=("max_distance",)
-            )
-        if self.positions.startswith("sinusoidal") and self.d_model % 2:
-            raise UsageError(f"sinusoidal positions need an even d_model, not {self.d_model}", settings=("d_model",))
+            yield f"positions t5 need a max_distance over {_SINGLE}, not {self.max_distance}"
+        if (self.positions.startswith("sinusoidal") or self.has_tree_depths) and self.d_model % 2:
+            yield f"sinusoidal positions, also in trees, need an even d_model, not {self.d_model}"
         if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
-            raise UsageError(
-                "parallel_residual is for decoder-only models that normalise before", settings=("parallel_residual",)
-            )
-        self._check_rotation()
-        self._check_syntax()
-        self._check_attention()
-        self._check_experts()
-
-    def _check_rotation(self) -> None:
-        if self.positions == "rotary" and self.rotary_dim % 2 and self.d_head * self.n_heads == self.d_model:
-            raise UsageError(
-                f"rotary positions need an even head size, not {self.d_head}", settings=("d_model", "n_heads")
-            )
+            yield "parallel_residual is for decoder-only models with norm_position pre"
         if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
-            raise UsageError(
-                f"rotary positions need an even number of a head's dimensions, not {self.rotary_dim} of {self.d_head}",
-                settings=("rotary_fraction", "d_head"),
+            yield (
+                f"positions rotary need an even number of a head's dimensions, not {self.rotary_dim} of {self.d_head} "
+                "(d_model, n_heads, d_head, rotary_fraction)"
             )
         if self.rope_slow is not None and self.rope_fast is not None and self.rope_slow >= self.rope_fast:
-            raise UsageError(
-                f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast}",
-                settings=("rope_slow", "rope_fast"),
-            )
-
-    def _check_syntax(self) -> None:
+            yield f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast}"
         if self.syntax != "none" and not self.is_encoder_decoder:
-            raise UsageError(
-                "positions by syntax are for the encoder of a translation model", settings=("syntax", "source")
-            )
-        if self.has_tree_depths and self.d_model % 2:
-            raise UsageError(
-                f"depths in trees need an even d_model, not {self.d_model}", settings=("syntax", "d_model")
-            )
-
-    def _check_attention(self) -> None:
+            yield "syntax is for the encoder of a translation model"
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
-            raise UsageError(
-                "linformer attention is for encoders and masked models: it mixes what comes later into what comes "
-                "before",
-                settings=("attention",),
-            )
+            yield "attention linformer is for encoders and masked models: it mixes later positions into earlier ones"
         if self.attention != "full" and self.has_tree_distances:
-            raise UsageError(
-                f"distances in trees need full attention, not {self.attention}", settings=("syntax", "attention")
-            )
+            yield f"distances in trees (syntax) need attention full, not {self.attention}"
         if self.attention == "linformer" and self.positions in DISTANCES:
-            raise UsageError(
-                f"linformer attention has no distances for {self.positions} positions",
-                settings=("attention", "positions"),
-            )
-
-    def _check_experts(self) -> None:
-        if not self.experts:
-            return
-        if self.experts_per_token > self.experts:
-            raise UsageError(
-                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}",
-                settings=("experts_per_token", "experts"),
-            )
-        if self.expert_every > max(self.n_layers, self.n_encoder_layers):
-            raise UsageError(
-                f"expert_every {self.expert_every} is more than there are layers: none would have experts",
-                settings=("expert_every",),
-            )
+            yield f"attention linformer has no distances for positions {self.positions}"
+        if self.experts and self.experts_per_token > self.experts:
+            yield f"experts_per_token {self.experts_per_token} is more than experts {self.experts}"
+        if self.experts and self.expert_every > max(self.n_layers, self.n_encoder_layers):
+            yield f"expert_every {self.expert_every} is more than there are layers: none would have experts"
 
     @property
     def is_recurrent(self) -> bool:
@@ -295,18 +349,13 @@ class ModelConfig(ModelFields):
         return int(self.d_head * self.rotary_fraction)
 
 
-OF_BLOCKS = frozenset(option.name for option in list_options(ModelConfig)) - _OF_ALL
+OF_BLOCKS = frozenset(setting.name for setting in list_settings("model", ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
 
 
 def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
-    """Raise UsageError unless heads are given exactly if at least one of the models reads trees."""
+    """Raise UsageError unless dependency heads are given exactly if at least one of the models reads trees."""
     reads_trees = any(model.syntax != "none" for model in models)
-    if reads_trees and not are_given:
-        raise UsageError(
-            "this model reads a dependency tree with each source: give files of heads", settings=("heads",)
-        )
-    if are_given and not reads_trees:
-        raise UsageError(
-            "heads are for a model whose syntax is depth, distance or both: leave them out", settings=("heads",)
-        )
+    if reads_trees != are_given:
+        needs = "needs" if reads_trees else "takes no"
+        raise UsageError(f"a model with {'a' if reads_trees else 'no'} setting model.syntax {needs} dependency_heads")

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config.model import OF_BLOCKS, ModelConfig
-from lm.config.options import did_you_mean
 from lm.config.run_config import SECTIONS, RunConfig
-from lm.config.training import LENGTHS
+from lm.config.settings import did_you_mean, overlay
 from lm.errors import UsageError
 
 PresetValues = Mapping[str, Any]
@@ -334,9 +333,7 @@ def find_preset(name: str) -> Preset:
     if match := _OF_DEPTH.fullmatch(name):
         return (build_translation_depth_preset if match[1] else build_depth_preset)(int(match[2]))
     if name not in PRESETS:
-        raise UsageError(
-            f"no preset {name!r}{did_you_mean(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)
-        )
+        raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
     return PRESETS[name]
 
 
@@ -386,10 +383,7 @@ def _make_portable(name: str) -> Preset:
     """Replace the blocks of a recipe preset; UsageError if it has other blocks."""
     row = find_preset(name)
     if not _has_recipe_blocks(row.model):
-        raise UsageError(
-            f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form",
-            settings=("portable",),
-        )
+        raise UsageError(f"portable: the preset {name} has blocks of its own; tiny, small, base and depth-N have not")
     shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
     training = {**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)}
     return dataclasses.replace(
@@ -450,15 +444,3 @@ def _for_single_stack(values: PresetValues) -> PresetValues:
     """Give a single stack the layers of both stacks of a preset."""
     layers = values.get("n_layers", ModelConfig.n_layers) + values.get("n_encoder_layers", 0)
     return {**values, "n_layers": layers, "n_encoder_layers": 0}
-
-
-def overlay(values: PresetValues, overrides: PresetValues) -> dict[str, Any]:
-    """Replace values by given ones.
-
-    A given length (steps, epochs, tokens, budget) replaces any other kind of length, and a batch size likewise.
-    """
-    kept = dict(values)
-    for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
-        if any(overrides.get(name) is not None for name in rivals):
-            kept = {key: value for key, value in kept.items() if key not in rivals}
-    return {**kept, **overrides}

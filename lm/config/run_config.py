@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.config import options
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.config.settings import Config, build_config, list_all_settings
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Format version of `config.json` and the run folder; prepared data have their own."""
 
 
@@ -67,7 +67,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Config):
     """All settings of a run, as in its `config.json`.
 
     Attributes:
@@ -94,30 +94,24 @@ class RunConfig:
     plan: RunPlan | None = None
 
     def __post_init__(self) -> None:
-        if (dtype := self.hardware.dtype) in INFERENCE_ONLY_DTYPES:
-            raise UsageError(f"{dtype} is for inference, not for training: choose another dtype", settings=("dtype",))
-        if self.training.compile and self.model.experts:
-            raise UsageError(
-                "a model with experts is not compiled: its shapes depend on the tokens", settings=("compile",)
-            )
-        if self.model.is_recurrent and (self.distribution.shard or self.training.checkpoint_activations):
-            raise UsageError(
-                "sharding and activation checkpointing need transformer blocks: leave them out of a recurrent model",
-                settings=("shard", "checkpoint_activations"),
-            )
-        if self.parallel.separate_vocabularies and self.model.decoder_only:
-            raise UsageError(
-                "source and target share one vocabulary in a decoder-only model: leave one of the two out",
-                settings=("separate_vocabularies", "decoder_only"),
-            )
-        if self.model.syntax != "none":
-            self._check_trees()
-        if self.lora and self.distribution.shard:
-            raise UsageError("adapters are not sharded: leave one of the two out", settings=("shard", "lora"))
-        if self.lora and self.model.is_recurrent:
-            raise UsageError(
-                "adapters are for transformer blocks, not for recurrent layers: leave them out", settings=("lora",)
-            )
+        for problem in self._conflicts():
+            raise UsageError(problem)
+
+    def _conflicts(self) -> Iterator[str]:
+        """Yield what contradicts between sections."""
+        model, training, is_sharded = self.model, self.training, self.distribution.shard
+        if self.hardware.dtype in INFERENCE_ONLY_DTYPES:
+            yield f"the dtype {self.hardware.dtype} is for inference, not for training"
+        if training.compile and model.experts:
+            yield "a model with experts has no training.compile: its shapes depend on the tokens"
+        if model.is_recurrent and (is_sharded or training.gradient_checkpointing or self.lora):
+            yield "shard, gradient_checkpointing and lora need transformer blocks, not recurrent layers"
+        if self.parallel.separate_vocabularies and model.decoder_only:
+            yield "a decoder_only model has no separate_vocabularies"
+        if model.syntax != "none" and (self.parallel.bidirectional or training.sample):
+            yield "a model with syntax is not bidirectional and has no sample: one side and prompts have no trees"
+        if self.lora and is_sharded:
+            yield "lora and shard exclude each other"
 
     @property
     def is_classifier(self) -> bool:
@@ -142,51 +136,27 @@ class RunConfig:
         """
         return self.parallel.bidirectional or self.preset is None
 
-    def _check_trees(self) -> None:
-        if self.parallel.bidirectional:
-            raise UsageError(
-                "only one side has dependency trees: leave one of the two out", settings=("bidirectional", "syntax")
-            )
-        if self.training.sample:
-            raise UsageError(
-                "a sample prompt has no dependency tree: leave one of the two out", settings=("sample", "syntax")
-            )
-
     def to_dict(self) -> dict[str, Any]:
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
+        """Return its values for JSON, without those that are None or follow from others."""
+        values = {**dataclasses.asdict(self), "model": self.model.settings()}
+        given = {
+            name: {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
+        return {"format_version": FORMAT_VERSION, **given}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
+    def from_dict(cls, values: Any, *, where: str) -> RunConfig:
         """Build from the values of `to_dict`; `where` names the file in messages.
 
         Raises:
             UsageError: a value is missing or wrong, or the format version differs.
         """
-        if not isinstance(values, Mapping):
-            raise UsageError(f"{where}: must be an object of keys and values, not {options.format_value(values)}")
-        version = values.get("format_version")
+        version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
-            raise UsageError(f"{where}: format version {options.format_value(version)} is not {FORMAT_VERSION}")
-        parts: dict[str, Any] = {
-            name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
-            for name, kind in SECTIONS.items()
-        }
-        plan = values.get("plan")
-        for name in ("preset", "origin", "base_sha256"):
-            if not isinstance(values.get(name), str | None):
-                raise UsageError(f"{where}: {name} must be a string or null, not {options.format_value(values[name])}")
-        labels = values.get("label_completions", ())
-        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-            raise UsageError(
-                f"{where}: label_completions must be a list of strings, not {options.format_value(labels)}"
-            )
-        return cls(
-            **parts,
-            preset=values.get("preset"),
-            origin=values.get("origin"),
-            base_sha256=values.get("base_sha256"),
-            label_completions=tuple(labels),
-            plan=plan if plan is None else options.build_config(RunPlan, plan, where=f"{where}, plan"),
+            raise UsageError(f"{where}: format version {version!r} is not {FORMAT_VERSION}")
+        return build_config(
+            cls, {name: value for name, value in values.items() if name != "format_version"}, where=where
         )
 
 
@@ -203,8 +173,9 @@ SECTIONS: dict[str, type] = {
 }
 
 CHANGEABLE_ON_RESUME = {
-    "training": ("micro_batch_size", "compile", "checkpoint_activations"),
+    "training": ("micro_batch_size", "compile", "gradient_checkpointing", "tensorboard"),
     "distribution": ("shard", "offload"),
+    "hardware": ("threads",),
 }
 """Settings that may change on resume, by section: they change how a run is computed, not what."""
 
@@ -212,7 +183,5 @@ CHANGEABLE_ON_RESUME = {
 def setting_values(config: RunConfig) -> dict[str, Any]:
     """Return the values of all settings, by names such as "lora.rank"."""
     return {
-        f"{section}.{option.name}": getattr(getattr(config, section), option.name)
-        for section, kind in SECTIONS.items()
-        for option in options.list_options(kind)
+        setting.key: getattr(getattr(config, setting.section), setting.name) for setting in list_all_settings(SECTIONS)
     }

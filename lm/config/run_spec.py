@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-from lm.config.presets import overlay
+from lm.config.presets import depth_preset_name, find_preset
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
-from lm.config.training import LENGTHS
-from lm.errors import UsageError
+from lm.config.settings import LENGTHS, Layer, Values, from_environment, list_all_settings, merge
+from lm.config.tokenizer import TokenizerKind
+from lm.errors import InputError, UsageError
 
-Settings = dict[str, dict[str, Any]]
-"""{section: {field: value}}, the sections being those of a `RunConfig`."""
+PathLike = str | os.PathLike[str]
+"""A file or folder."""
+Settings = Values
 
 _EXPLICIT = ("flag", "python")
 """What gives values for this run alone: conflicts with a run or corpus are errors, others are overridden."""
@@ -52,30 +57,20 @@ class DataFiles:
     def __post_init__(self) -> None:
         for name in ("text", "source", "target", "pairs", "heads"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        validation = [name for name in (self.validation_source, self.validation_target, self.validation_heads) if name]
-        if [*self.source, *self.target, *self.pairs, *self.heads, *validation].count("-") > 1:
+        if "" in self.names:
+            raise UsageError("a file name is empty")
+        if self.names.count("-") > 1:
             raise UsageError("stdin (-) stands for one file only: name the others")
         if bool(self.source) != bool(self.target):
-            raise UsageError("source and target go together, or both in one file", settings=("pairs",))
+            raise UsageError("source and target go together; pairs names files of both")
         if (self.validation_source is None) != (self.validation_target is None):
-            held_out = ("validation_source", "validation_target")
-            raise UsageError("validation sources and targets go together", settings=held_out)
-        if self.validation_source is not None and not self.are_pairs:
-            raise UsageError("validation sources need sources: give these too", settings=("source", "pairs"))
-        if self.heads and not self.are_pairs:
-            raise UsageError("dependency heads need sources: give these too", settings=("source", "pairs"))
-        if self.heads and self.validation_source and not self.validation_heads:
-            raise UsageError("give dependency heads of the validation sources too", settings=("validation_heads",))
-        if self.validation_heads and not (self.heads and self.validation_source):
-            raise UsageError(
-                "dependency heads of validation sources need these sources, and heads of the training sources",
-                settings=("validation_source", "heads"),
-            )
+            raise UsageError("validation_source and validation_target go together")
+        if (self.validation_source or self.heads) and not self.are_pairs:
+            raise UsageError("validation_source and dependency_heads need source and target, or pairs")
+        if bool(self.validation_heads) != bool(self.heads and self.validation_source):
+            raise UsageError("validation_dependency_heads go with dependency_heads and validation_source")
         if self.text and self.are_pairs:
-            raise UsageError(
-                "a run learns from a text or from pairs: give either a corpus, or source and target",
-                settings=("source", "target"),
-            )
+            raise UsageError("a run learns from a text or from pairs: give either a corpus, or source and target")
 
     def __bool__(self) -> bool:
         return bool(self.text or self.are_pairs)
@@ -85,8 +80,11 @@ class DataFiles:
         return bool(self.source or self.pairs)
 
     @property
-    def first(self) -> str:
-        return [*self.text, *self.source, *self.pairs][0]
+    def names(self) -> list[str]:
+        """Return all names, with text and sources first."""
+        held_out = (self.validation_source, self.validation_target, self.validation_heads)
+        named = (*self.text, *self.source, *self.pairs, *self.target, *self.heads, *held_out)
+        return [name for name in named if name is not None]
 
 
 _CONVERSATIONS = "messages in the corpus"
@@ -125,20 +123,13 @@ class RunSpec:
     set_by: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        settings = {
-            section: {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-            for section, values in self.settings.items()
-        }
-        object.__setattr__(self, "settings", {section: settings.get(section, {}) for section in SECTIONS})
+        object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
         if self.resume is None and not self.data:
-            raise UsageError(
-                "name a corpus: text files, folders, globs, or - for stdin; or source and target",
-                settings=("source", "target"),
-            )
-        if self.resume is not None:
-            self._check_resumed()
-        else:
+            raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
+        if self.resume is None:
             self._check_contradictions()
+        else:
+            self._check_resumed()
 
     def typed(self, section: str) -> dict[str, Any]:
         """Return the values of a section given for this run alone, by flags or in Python."""
@@ -161,19 +152,19 @@ class RunSpec:
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        new = {name for name in ("out", "preset", "portable", "from_run", "tokenizer") if getattr(self, name)}
-        changeable = {f"{section}.{name}" for section, names in CHANGEABLE_ON_RESUME.items() for name in names}
-        changeable |= {f"training.{name}" for name in LENGTHS}
-        kept = new | {name for name in self.set_by if "." in name and name not in changeable}
-        if typed := sorted(name for name in kept if self.set_by.get(name) in _EXPLICIT):
-            raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
+        fixed = [name for name in ("out", "preset", "portable", "from_run", "tokenizer") if getattr(self, name)]
+        for section in SECTIONS:
+            changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))
+            fixed += [f"{section}.{name}" for name in self.typed(section) if name not in changeable]
+        if fixed:
+            raise UsageError(f"a resumed run keeps its {', '.join(fixed)}: leave it out, or start a new run")
 
     def _check_contradictions(self) -> None:
         """Raise UsageError if values are given for this run that something else decides."""
-        if self.portable and self.from_run is not None and self.set_by.get("portable") in _EXPLICIT:
-            raise UsageError("a run keeps its blocks: it is not made portable", settings=("portable", "from_run"))
+        if self.portable and self.from_run is not None:
+            raise UsageError("a run keeps its blocks: give one of portable and from_run")
         if {"batch_size", "batch_tokens"} <= self.typed("training").keys():
-            raise UsageError("give one of batch_size and batch_tokens", settings=("batch_size", "batch_tokens"))
+            raise UsageError("give one of batch_size and batch_tokens")
         data, tokenizer = self.data, self.tokenizer or self.from_run
         typed = {section: set(self.typed(section)) for section in SECTIONS}
         for beside, is_given, section, names in (
@@ -198,20 +189,102 @@ def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
     """Raise UsageError if settings are given beside what decides them."""
     if given := sorted(names):
         keys = ", ".join(f"{section}.{name}" for name in given)
-        raise UsageError(f"{keys} cannot be given beside {beside}", settings=given)
+        raise UsageError(f"{keys} cannot be given beside {beside}")
 
 
-def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:
-    """Merge settings, later sources replacing earlier ones; also returns the source of each value.
+_FILES = {"source": "source", "target": "target", "pairs": "pairs", "dependency_heads": "heads"}
+_VALIDATION_FILES = {
+    "validation_source": "validation_source", "validation_target": "validation_target",
+    "validation_dependency_heads": "validation_heads",
+}  # fmt: skip
+"""Options of files, with the fields of `DataFiles`."""
+_OF_RUNS = ("out", "preset", "from_run", "resume", "tokenizer")
+
+
+def build_spec(
+    corpus: Sequence[PathLike],
+    options: Mapping[str, Any],
+    *,
+    source: Literal["flag", "python"] = "python",
+    place: Any = str,
+    environment: Mapping[str, str] = os.environ,
+) -> RunSpec:
+    """Build the specification of a run: a TOML file < environment < options.
 
     Args:
-        layers: the name of a source, and its values by section.
+        corpus: text files, globs, folders, or a folder of prepared tokens.
+        options: the options and settings of `lm train` by keyword or key; None means not given.
+
+    Raises:
+        UsageError: a name is unknown, a value is wrong, or values contradict each other.
     """
-    settings: Settings = {name: {} for name in SECTIONS}
-    set_by: dict[str, str] = {}
-    for source, layer in layers:
-        for section, values in layer.items():
-            settings[section] = overlay(settings[section], values)
-            set_by |= {f"{section}.{name}": source for name in values}
-    kept = {f"{section}.{name}" for section, values in settings.items() for name in values}
-    return settings, {name: source for name, source in set_by.items() if name in kept}
+    values = {name: value for name, value in options.items() if value not in (None, (), [])}
+    files: dict[str, Any] = {field: _as_names(values.pop(name)) for name, field in _FILES.items() if name in values}
+    files |= {field: os.fspath(values.pop(name)) for name, field in _VALIDATION_FILES.items() if name in values}
+    data = DataFiles(text=_as_names(corpus), **files)
+    run = {name: os.fspath(values.pop(name)) for name in _OF_RUNS if name in values}
+    depth, portable, config, processes = (
+        values.pop(name, None) for name in ("depth", "portable", "config", "processes")
+    )
+    if depth is not None:
+        named = depth_preset_name(depth, pairs=data.are_pairs)
+        if beside := {"preset", "n_layers"} & {*run, *values}:
+            raise UsageError(f"depth {depth} is the preset {named}: leave out {' and '.join(sorted(beside))}")
+        run["preset"] = named
+    if run.get("tokenizer") in get_args(TokenizerKind):
+        values["tokenizer.kind"] = run.pop("tokenizer")
+    set_by: dict[str, str] = dict.fromkeys(run, source)
+    layers = [from_environment(list_all_settings(SECTIONS), environment), Layer(source, values, place)]
+    if config is not None and "resume" in run:
+        raise UsageError("a resumed run keeps its settings: leave out config, or start a new run")
+    if config is not None:
+        preset, in_file = read_toml(Path(config))
+        layers.insert(0, in_file)
+        if preset is not None and "preset" not in run:
+            run["preset"], set_by["preset"] = preset, "file"
+    settings, by_setting = merge(SECTIONS, layers)
+    if settings["data"].get("label_column") is not None:
+        settings["data"]["supervised"] = True
+    return RunSpec(
+        data=data,
+        portable=bool(portable),
+        processes=processes or 1,
+        settings=settings,
+        set_by={**set_by, **by_setting},
+        **run,
+    )
+
+
+def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
+    named = [value] if isinstance(value, str | os.PathLike) else value
+    return tuple(str(os.fspath(name)) for name in named)
+
+
+def read_toml(path: Path) -> tuple[str | None, Layer]:
+    """Read settings from TOML: the preset's name if given, and a table per section of RunConfig.
+
+    Raises:
+        InputError: the file is missing.
+        UsageError: it is not TOML, or has no such preset.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from None
+    preset = values.pop("preset", None)
+    if preset is not None:
+        find_preset(str(preset))
+    given: dict[str, Any] = {}
+    for table, fields in values.items():
+        if isinstance(fields, dict):
+            given |= {f"{table}.{name}": value for name, value in fields.items()}
+        else:
+            given[table] = fields
+    return preset, Layer("file", given, lambda name: f"{path}: {name}")
+
+
+def run_spec(*corpus: PathLike, **options: Any) -> RunSpec:
+    """Build the specification of a run from Python keywords; see `build_spec`."""
+    return build_spec(corpus, options)

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from lm.config.options import CheckedConfig, option
-from lm.errors import UsageError
+from msgspec import Meta
+
+from lm.config.settings import Config, Count
+
+_Token = Annotated[str, Meta(pattern="^[!-~]([ -~]*[!-~])?$")]
+_Batch = Annotated[int, Meta(ge=1, le=1024)]
 
 
 @dataclass(frozen=True)
-class ServerConfig(CheckedConfig):
+class ServerConfig(Config):
     """Where the server listens, and its limits."""
 
-    host: str = option("127.0.0.1", "Address to listen on; non-loopback needs --token.", unit="ADDRESS")
-    port: int = option(8000, "Port; 0: any free one.", minimum=0, maximum=65535)
-    token: str | None = option(
-        None, "Bearer token required from clients.", unit="TOKEN", default_text="LM_SERVE_TOKEN, or none"
-    )
-    cors: tuple[str, ...] = option((), "Allowed CORS origin; * for all.", unit="ORIGIN")
-    runs: str | None = option(
-        None, "Folder of runs whose training curves are shown.", unit="FOLDER", may_name_files=True, default_text="none"
-    )
-    batch_size: int = option(32, "Maximum samples per decode batch, per model.", minimum=1, maximum=1024)
-    max_requests: int = option(64, "Maximum waiting requests per model; more get 429.", minimum=1, maximum=100_000)
-    max_samples: int = option(32, "Maximum samples per request: prompts × best_of or n.", minimum=1, maximum=1024)
-    max_length: int = option(8192, "Maximum tokens of a prompt and its completion.", minimum=2, unit="TOKENS")
-    max_body: int = option(1 << 20, "Maximum size of a request body.", minimum=1024, unit="BYTES")
-    timeout: float = option(600.0, "Time limit of a request, including waiting.", minimum=0.1, unit="SECONDS")
-    drain: float = option(30.0, "Time limit of running requests at shutdown.", minimum=0, unit="SECONDS")
-    prefill_chunk: int = option(256, "Prompt tokens prefilled between two decode steps.", minimum=16, unit="TOKENS")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise UsageError("token must be printable ASCII, and not empty", settings=("token",))
+    host: Annotated[str, "Address to listen on; non-loopback needs --token."] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535), "Port; 0: any free one."] = 8000
+    token: Annotated[_Token | None, "Bearer token required from clients; default none."] = None
+    cors: Annotated[tuple[str, ...], "Allowed CORS origin; * for all. Repeatable."] = ()
+    runs: Annotated[str | None, "Folder of runs whose training curves are shown; default none."] = None
+    batch_size: Annotated[_Batch, "Maximum samples per decode batch, per model."] = 32
+    max_requests: Annotated[Count, "Maximum waiting requests per model; more get 429."] = 64
+    max_samples: Annotated[_Batch, "Maximum samples per request: prompts × best_of or n."] = 32
+    max_length: Annotated[int, Meta(ge=2), "Maximum tokens of a prompt and its completion."] = 8192
+    max_body: Annotated[int, Meta(ge=1024), "Maximum size of a request body, in bytes."] = 1 << 20
+    timeout: Annotated[float, Meta(ge=0.1, le=1e9), "Time limit of a request, including waiting, in seconds."] = 600.0
+    drain: Annotated[float, Meta(ge=0, le=1e9), "Time limit of running requests at shutdown, in seconds."] = 30.0
+    prefill_chunk: Annotated[int, Meta(ge=16), "Prompt tokens prefilled between two decode steps."] = 256

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from lm.config.options import CheckedConfig, option
+from msgspec import Meta
+
+from lm.config.settings import Config, Count, Requires
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
@@ -13,19 +15,14 @@ MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the la
 
 TokenizerKind = Literal["bpe", "char", "byte"]
 MergeScope = Literal["words", "characters"]
+_BPE = Requires("tokenizer.kind=bpe")
 
 
 @dataclass(frozen=True)
-class TokenizerConfig(CheckedConfig):
+class TokenizerConfig(Config):
     """A tokenizer to be trained."""
 
-    kind: TokenizerKind = option("bpe", "Byte-level BPE, characters or bytes.")
-    vocab_size: int = option(
-        4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS", requires="tokenizer.kind=bpe"
-    )
-    min_frequency: int = option(
-        2, "Minimum frequency of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT", requires="tokenizer.kind=bpe"
-    )
-    merges: MergeScope = option(
-        "words", "BPE merges within words, or only within characters.", requires="tokenizer.kind=bpe"
-    )
+    kind: Annotated[TokenizerKind, "Byte-level BPE, characters or bytes."] = "bpe"
+    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "BPE vocabulary size.", _BPE] = 4096
+    min_frequency: Annotated[Count, "Minimum frequency of a BPE merge.", _BPE] = 2
+    merges: Annotated[MergeScope, "BPE merges within words, or only within characters.", _BPE] = "words"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from lm.config import options
+from lm.config import settings as options
 from lm.config.data import DataConfig
 from lm.errors import InputError, UsageError
 
@@ -65,7 +65,7 @@ class SplitRecord:
     def __post_init__(self) -> None:
         for count in (self.documents, self.tokens, self.bytes, *self.shards):
             if not isinstance(count, int) or not 0 <= count < 1 << 63:
-                raise TypeError(f"{options.format_value(count)} is not a count of documents, tokens or bytes")
+                raise TypeError(f"{count!r} is not a count of documents, tokens or bytes")
 
     @property
     def bytes_per_token(self) -> float:
@@ -319,7 +319,7 @@ def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManif
         raise InputError(f"{where}: not a manifest of {reader.noun} ({error})") from None
 
 
-def _check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifest holds)
+def _check_checksums(values: Any) -> None:
     """Raise TypeError unless a value is checksums by file name."""
     if not isinstance(values, dict) or not all(isinstance(checksum, str) for checksum in values.values()):
         raise TypeError("sha256 must be a checksum for each file name")

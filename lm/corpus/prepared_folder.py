@@ -243,7 +243,7 @@ def cache_folder(kind: str, key: str, *, root: Path | None = None) -> Path:
     return folder
 
 
-def hash_inputs(*inputs: Any) -> str:  # noqa: ANN401 (whatever JSON can hold)
+def hash_inputs(*inputs: Any) -> str:
     """Hash everything that prepared data depend on: contents of files, not names or times."""
     return hashlib.sha256(json.dumps([KEY_VERSION, *inputs]).encode()).hexdigest()
 
@@ -321,7 +321,7 @@ def _verification_record(folder: Path) -> Path:
     return files.cache_root() / "verified" / f"{digest[:32]}.json"
 
 
-def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+def _read_record(record: Path) -> Any:
     try:
         return files.read_json(record)
     except (InputError, OSError):

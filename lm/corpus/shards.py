@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
-from lm.config import options
+from lm.config import settings as options
 from lm.corpus.manifest import SPLITS, Manifest, Repetition, SplitName, SplitRecord
 from lm.errors import InputError, UsageError
 

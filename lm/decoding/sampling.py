@@ -229,7 +229,7 @@ def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] =
         yield lambda logits, history: penalise_counts(
             logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
         )
-    if (size := config.no_repeat_ngram) is not None:
+    if (size := config.no_repeat_ngram_size) is not None:
         yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
     yield from length_filters(config, end_ids)
 
@@ -260,7 +260,7 @@ def truncations(config: SamplingConfig) -> Iterator[Filter]:
         yield lambda logits, _: keep_top_p(logits, top)
     if (min_p := config.min_p) is not None:
         yield lambda logits, _: keep_min_p(logits, min_p)
-    if (mass := config.typical) is not None:
+    if (mass := config.typical_p) is not None:
         yield lambda logits, _: keep_typical(logits, mass)
 
 
@@ -328,7 +328,7 @@ def no_token_left() -> UsageError:
     """Return the error for a row whose tokens are all banned."""
     return UsageError(
         "every token is banned by biases or repeated n-grams",
-        settings=["logit_bias", "no_repeat_ngram"],
+        settings=["logit_bias", "no_repeat_ngram_size"],
     )
 
 
@@ -361,7 +361,7 @@ class Sampler:
             biases: from `parse_logit_biases`.
             end_ids: the end-of-text tokens, for `min_tokens`.
         """
-        greedy = config.greedy or config.temperature < _MIN_TEMPERATURE
+        greedy = config.temperature < _MIN_TEMPERATURE
         filters = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
         changes = tuple(penalties(config, biases or {}, end_ids))

@@ -29,7 +29,7 @@ from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, bu
 
 _READ_AHEAD = 4096
 
-_GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
+_GREEDY = Sampler.from_config(SamplingConfig(temperature=0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lm.signals import delayed_interrupt
 Function = Callable[..., Any]
 
 
-def njit(function: Function | None = None, *, is_entry: bool = False, **options: Any) -> Any:  # noqa: ANN401 (numba has no types)
+def njit(function: Function | None = None, *, is_entry: bool = False, **options: Any) -> Any:
     """`numba.njit`, cached; only an `is_entry` is called by Python and gets a wrapper, which takes time to compile."""
     if function is None:
         return partial(njit, is_entry=is_entry, **options)
@@ -46,7 +46,7 @@ class _Cache(FunctionCache):
     _impl_class = _Implementation
 
     @delayed_interrupt()
-    def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load a compiled function, without what only compiling imports; None, to compile again, if it is damaged."""
         try:
             rtsys.initialize(target_context)
@@ -56,7 +56,7 @@ class _Cache(FunctionCache):
                 self.flush()
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:  # noqa: ANN401
+    def save_overload(self, sig: Any, data: Any) -> None:
         """Save a compiled function; failing to write is an error only until everything is compiled."""
         with suppress(OSError) if code_cache.is_complete() else nullcontext():
             super().save_overload(sig, data)

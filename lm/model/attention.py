@@ -40,12 +40,12 @@ class _SplitHeads(torch.autograd.Function):
     """Contiguous copies of `_view_heads`, which multiply faster; the gradient is written into one tensor."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)
+    def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
         ctx.heads = heads
         return tuple(part.clone(memory_format=torch.contiguous_format) for part in _view_heads(projected, heads))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         batch, _, length, head = gradients[0].shape
         projected_gradient = gradients[0].new_empty(batch, length, sum(ctx.heads) * head)
         for part, gradient in zip(_view_heads(projected_gradient, ctx.heads), gradients, strict=True):

@@ -121,7 +121,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
-        ctx: Any,  # noqa: ANN401 (torch's own)
+        ctx: Any,
         loss: ChunkLoss,
         hidden: Tensor,
         weight: Tensor,
@@ -149,7 +149,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         return (
             None,
@@ -164,7 +164,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
-        ctx: Any,  # noqa: ANN401 (torch's own)
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -223,7 +223,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # only once: the gradients of a vocabulary are large, so they are scaled in place and freed
         (hidden_gradient, weight_gradient, bias_gradient), ctx.gradients = ctx.gradients, None
         bias_gradient = None if bias_gradient is None else bias_gradient.mul_(total_gradient)

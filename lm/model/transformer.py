@@ -530,7 +530,7 @@ class _SkipInit(TorchFunctionMode):
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 (whatever the function returns)
+    ) -> Any:
         keywords = kwargs or {}
         if getattr(func, "__module__", None) == torch.nn.init.__name__:
             return args[0] if args else keywords["tensor"]

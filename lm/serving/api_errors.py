@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.options import list_options
+from lm.config.settings import list_settings
 from lm.errors import LMError
 
 
@@ -38,7 +38,7 @@ class ApiError(Exception):
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-_SETTINGS = {"to"} | {option.name for config in (SamplingConfig, TranslationConfig) for option in list_options(config)}
+_SETTINGS = {"to"} | {each.name for config in (SamplingConfig, TranslationConfig) for each in list_settings("", config)}
 """Settings that are fields of requests."""
 
 
@@ -49,7 +49,7 @@ def invalid(message: str, *, param: str | None = None, code: str | None = None) 
 
 def from_lm_error(error: LMError) -> ApiError:
     """Return the error for a setting or an input that the library refuses."""
-    param = next((name for name in error.settings if name in _SETTINGS), None)
+    param = next((word for word in str(error).replace(":", "").split() if word in _SETTINGS), None)
     return invalid(" ".join(str(error).split()), param=param)
 
 

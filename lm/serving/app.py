@@ -16,7 +16,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm.config.decoding import TranslationConfig
-from lm.config.options import format_value
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
 from lm.serving import inspection, run_curves
@@ -207,7 +206,7 @@ class Endpoints:
             raise invalid("tokens must be a list of IDs", param="tokens")
         wrong = next((token for token in tokens if not 0 <= token < size), None)
         if wrong is not None:
-            raise invalid(f"there is no token {format_value(wrong)}; IDs go from 0 to {size - 1}", param="tokens")
+            raise invalid(f"there is no token {wrong!r}; IDs go from 0 to {size - 1}", param="tokens")
         text = await asyncio.to_thread(model.tokenizer.decode, tokens, skip_special=False)
         return JsonResponse({"text": text})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.options import did_you_mean, list_options
+from lm.config.settings import did_you_mean, list_settings
 from lm.serving.api_errors import invalid
 
 Treatment = Literal["supported", "refused", "no effect"]
@@ -35,8 +35,8 @@ class Field:
 
 def _sampling(name: str) -> Field:
     """A field with the name and the limits of a sampling setting."""
-    option = next(option for option in list_options(SamplingConfig) if option.name == name)
-    default = option.default_text or option.default
+    option = next(setting for setting in list_settings("sampling", SamplingConfig) if setting.name == name)
+    default = option.default
     shown = "" if default in (None, (), "") else f" Default: {str(default).lower()}."
     return Field(name, "supported", option.help + shown)
 
@@ -132,13 +132,15 @@ TRUNCATION = Field(
 
 SAMPLING_FIELDS = tuple(
     _sampling(option.name)
-    for option in list_options(SamplingConfig)
+    for option in list_settings("sampling", SamplingConfig)
     if option.name not in {field.name for field in COMPLETION_FIELDS}
 )
 """Fields of both beyond OpenAI's, with the names and defaults of `lm generate`."""
 
 TRANSLATION_NAMES = tuple(
-    option.name for option in list_options(TranslationConfig) if option.name not in ("batch_tokens", "read_ahead")
+    option.name
+    for option in list_settings("translation", TranslationConfig)
+    if option.name not in ("batch_tokens", "read_ahead")
 )
 """Fields of `/translate` that are settings of `lm translate`."""
 

@@ -39,7 +39,7 @@ class JsonResponse(Response):
 
     media_type = "application/json"
 
-    def render(self, content: Any) -> bytes:  # noqa: ANN401
+    def render(self, content: Any) -> bytes:
         return to_json(content)
 
 

@@ -232,7 +232,7 @@ def attention(
     }
 
 
-def _axis(axis: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def _axis(axis: Any) -> list[dict[str, Any]]:
     return [{"id": token, "text": label} for token, label in zip(axis.tokens, axis.labels, strict=True)]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from lm.checkpoint import LoadedModel
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.options import did_you_mean
 from lm.config.serving import ServerConfig
+from lm.config.settings import did_you_mean
 from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
@@ -179,7 +179,7 @@ class Models:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def get(self, name: Any) -> ServedModel:  # noqa: ANN401 (what a client sent)
+    def get(self, name: Any) -> ServedModel:
         """Return the model that a request names; ApiError 404 if there is none."""
         if name is None and len(self._by_name) == 1:
             return next(iter(self._by_name.values()))

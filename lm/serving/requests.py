@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm.config.decoding import SamplingConfig
-from lm.config.options import check_text, format_value, list_options
 from lm.config.serving import ServerConfig
+from lm.config.settings import list_settings
 from lm.errors import LMError
 from lm.serving.api_errors import ApiError, from_lm_error, invalid
 from lm.serving.fields import (
@@ -30,7 +30,7 @@ from lm.text.conversations import Message, parse_messages
 MAX_LOGPROBS = 20
 """Alternatives per token."""
 _MAX_STOPS = 16
-_OPTIONS = {option.name: option for option in list_options(SamplingConfig)}
+_OPTIONS = {setting.name: setting for setting in list_settings("sampling", SamplingConfig)}
 
 Prompt = str | list[int]
 
@@ -80,10 +80,10 @@ def read_number(
         return default
     value = body[name]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise invalid(f"{name} must be an integer, not {format_value(value)}", param=name)
+        raise invalid(f"{name} must be an integer, not {value!r}", param=name)
     if value < minimum or (maximum is not None and value > maximum):
         limit = f"at least {minimum}" if value < minimum else f"at most {maximum}"
-        raise invalid(f"{name} must be {limit}, not {format_value(value)}", param=name)
+        raise invalid(f"{name} must be {limit}, not {value!r}", param=name)
     return value
 
 
@@ -91,7 +91,7 @@ def read_flag(body: Mapping[str, Any], name: str) -> bool:
     """Return a boolean field, false by default; ApiError if it is none."""
     value = body.get(name, False)
     if not isinstance(value, bool):
-        raise invalid(f"{name} must be true or false, not {format_value(value)}", param=name)
+        raise invalid(f"{name} must be true or false, not {value!r}", param=name)
     return value
 
 
@@ -101,16 +101,16 @@ def read_string(body: Mapping[str, Any], name: str) -> str:
     if value is None:
         raise invalid(f"{name} is missing", param=name)
     if not isinstance(value, str):
-        raise invalid(f"{name} must be a text, not {format_value(value)}", param=name)
+        raise invalid(f"{name} must be a text, not {value!r}", param=name)
     return check_unicode(value, name)
 
 
 def check_unicode(text: str, name: str) -> str:
     """Return a text; ApiError if it has lone surrogates."""
     try:
-        check_text(text, name=name)
-    except LMError as error:
-        raise invalid(str(error), param=name) from None
+        text.encode()
+    except UnicodeEncodeError:
+        raise invalid(f"{name} is not valid Unicode", param=name) from None
     return text
 
 
@@ -129,7 +129,7 @@ def read_sampling(body: Mapping[str, Any]) -> SamplingConfig:
         raise from_lm_error(error) from None
 
 
-def _read_stops(value: Any) -> tuple[str, ...]:  # noqa: ANN401
+def _read_stops(value: Any) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise invalid("stop must be a text, or a list of texts", param="stop")
@@ -138,7 +138,7 @@ def _read_stops(value: Any) -> tuple[str, ...]:  # noqa: ANN401
     return tuple(stops)
 
 
-def _read_biases(value: Any) -> tuple[str, ...]:  # noqa: ANN401
+def _read_biases(value: Any) -> tuple[str, ...]:
     if not isinstance(value, dict) or not all(
         isinstance(bias, (int, float)) and not isinstance(bias, bool) for bias in value.values()
     ):
@@ -200,7 +200,7 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
     top = read_number(body, "top_logprobs", 0, maximum=MAX_LOGPROBS)
     truncation = body.get("truncation", "disabled")
     if truncation not in ("auto", "disabled"):
-        raise invalid(f"truncation must be auto or disabled, not {format_value(truncation)}", param="truncation")
+        raise invalid(f"truncation must be auto or disabled, not {truncation!r}", param="truncation")
     return messages, CompletionRequest(
         prompts=[],
         config=sampling,
@@ -239,7 +239,7 @@ def _read_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     return messages
 
 
-def _objects(values: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def _objects(values: Any) -> list[dict[str, Any]]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 

@@ -22,13 +22,13 @@ FINISH_REASONS = {"length": "length", "end_of_text": "stop", "stop": "stop"}
 """OpenAI's name of each `FinishReason`."""
 
 
-def to_json(value: Any) -> bytes:  # noqa: ANN401
+def to_json(value: Any) -> bytes:
     """Encode a value in UTF-8; lone surrogates and what some clients take for a line end are escaped."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
-def to_event(value: Any) -> bytes:  # noqa: ANN401
+def to_event(value: Any) -> bytes:
     return b"data: " + to_json(value) + b"\n\n"
 
 
@@ -54,7 +54,7 @@ class ResponseMetadata:
     key: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def to_dict(self, choices: Sequence[Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401
+    def to_dict(self, choices: Sequence[Any], **others: Any) -> dict[str, Any]:
         return {
             "id": f"{self.prefix}-{self.key}",
             "object": self.kind,

@@ -182,7 +182,7 @@ class Scheduler:
     def __init__(
         self,
         name: str,
-        model: Any,  # noqa: ANN401 (any kind of model; only a decoder completes)
+        model: Any,
         *,
         batch_size: int,
         max_waiting: int,

@@ -73,7 +73,7 @@ def read_blocks(path: Path, kind: Compression | None, size: int, *, name: str) -
             raise UnreadableError(f"{name}: a damaged {kind} file ({error}); fetch or make it again") from None
 
 
-def read_plain(stream: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401 (gzip and lzma have classes of their own)
+def read_plain(stream: Any, size: int) -> Iterator[bytes]:
     """Yield the bytes of a stream in blocks."""
     while block := stream.read(size):
         yield block

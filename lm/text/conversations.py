@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from lm.config import options
+from lm.config import settings as options
 from lm.errors import InputError
 from lm.text import normalization
 from lm.text.rows import (

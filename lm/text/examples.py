@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lm.config import options
+from lm.config import settings as options
 from lm.errors import InputError
 from lm.text.rows import MalformedRowCallback, Row, list_fields, parse_rows, raise_malformed, read_text
 

@@ -105,7 +105,7 @@ class _TextBuffer:
             if self.position < len(self._text) or not self._read(1):
                 return
 
-    def value(self, where: str) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+    def value(self, where: str) -> Any:
         """Parse the JSON value at the position; InputError if it is invalid."""
         while True:
             try:

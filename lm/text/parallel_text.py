@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config import options
+from lm.config import settings as options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelTextConfig
 from lm.errors import Advice, InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows

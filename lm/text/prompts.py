@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lm.config import options
+from lm.config import settings as options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines, detect_compression, read_blocks
@@ -90,10 +90,8 @@ def _parse_number(row: Row, name: str) -> int | None:
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
         value = int(value) if value else None
-    option = next(candidate for candidate in options.list_options(SamplingConfig) if candidate.name == name)
+    option = next(each for each in options.list_settings("sampling", SamplingConfig) if each.name == name)
     try:
-        if value is not None:
-            option.check(value)
+        return None if value is None else int(option.convert(value, name))
     except UsageError as error:
-        raise InputError(f"{row.where}: {error}", settings=error.settings) from None
-    return None if value is None else int(value)
+        raise InputError(f"{row.where}: {error}") from None

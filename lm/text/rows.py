@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from lm.config import options
+from lm.config import settings as options
 from lm.config.data import LANGUAGE_PATTERN
 from lm.errors import InputError, UsageError, list_some
 from lm.text import normalization

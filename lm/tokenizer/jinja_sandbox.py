@@ -19,7 +19,7 @@ import jinja2.utils
 from lm.errors import InputError
 
 
-def render(source: str, *, block_end: str, **values: Any) -> str:  # noqa: ANN401 (what it reads)
+def render(source: str, *, block_end: str, **values: Any) -> str:
     """Render a template with these values.
 
     Args:
@@ -53,7 +53,7 @@ def _compile(source: str, block_end: str) -> jinja2.Template:
 
 
 def _to_json(
-    value: Any,  # noqa: ANN401 (whatever a template passes)
+    value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
@@ -78,7 +78,7 @@ def _one_line(error: Exception) -> str:
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A sandbox that refuses unsafe attributes at once; Jinja's own lets a template print them, as nothing."""
 
-    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:  # noqa: ANN401
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         raise jinja2.exceptions.SecurityError(f"attribute {attribute!r} of {type(obj).__name__}")
 
 
@@ -99,14 +99,14 @@ class _GenerationBlock(jinja2.ext.Extension):
 class _Namespace(jinja2.utils.Namespace):
     """A namespace without attributes that begin with an underscore."""
 
-    def __init__(*args: Any, **values: Any) -> None:  # noqa: ANN401 (so that a value may be called self)
+    def __init__(*args: Any, **values: Any) -> None:
         self = args[0]
         initial = dict(*args[1:], **values)
         for name in initial:
             _refuse_private(name)
         jinja2.utils.Namespace.__init__(self, initial)
 
-    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def __setitem__(self, name: str, value: Any) -> None:
         _refuse_private(name)
         super().__setitem__(name, value)
 

@@ -15,7 +15,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm import files
-from lm.config.options import check_text
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import cache_root, check_cache
@@ -78,9 +77,6 @@ def check_settings(config: TokenizerConfig, *, special_tokens: Sequence[str] = (
     """Raise UsageError if the settings contradict each other, before any text is read."""
     if "" in special_tokens:
         raise UsageError("a special token cannot be empty", settings=["special"])
-    for token in special_tokens:
-        check_text(token, name="a special token", settings=["special"])
-    check_text(unknown or "", name="the character for unknown ones", settings=["unknown"])
     if unknown is not None and config.kind != "char":
         raise UsageError(
             f"{config.kind} tokenizers know every text; only those of characters have unknown ones",

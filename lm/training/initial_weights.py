@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lm.checkpoint import load_tokenizers, prepare_for_inference
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
 from lm.config.run_config import RunConfig
+from lm.config.settings import list_settings
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.data.training_data import TrainingData
 from lm.errors import Advice, InputError, UsageError
@@ -43,7 +43,7 @@ def check_compatible(model: ModelConfig, path: Path) -> None:
     settings = ours.settings()  # derived settings are not the cause
     differing = [
         option.name
-        for option in list_options(ModelConfig)
+        for option in list_settings("model", ModelConfig)
         if _changes_shapes(theirs, {option.name: settings[option.name]})
     ]
     values = "; ".join(

@@ -123,7 +123,7 @@ def main(spec_file: str, event_file: str) -> int:
     spec = RunSpec.from_dict(json.loads(Path(spec_file).read_text(encoding="utf-8")))
     with Path(event_file).open("a", encoding="utf-8") as file:
 
-        def send(name: str, **values: Any) -> None:  # noqa: ANN401 (the fields of an event)
+        def send(name: str, **values: Any) -> None:
             file.write(json.dumps({"event": name, **values}, default=str) + "\n")
             file.flush()
 

@@ -143,7 +143,7 @@ class Run:
         self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
-        set_activation_checkpointing(self.model, enabled=training.checkpoint_activations)
+        set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
         states = compile_hidden_states(self.model, device) if training.compile else hidden_states_fn(self.model)
         self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
@@ -388,7 +388,7 @@ class Run:
                 resumed_at=self.resumed_at if self.stale_checkpoints else None,
             )
             self.stale_checkpoints = []
-            checkpoint.prune_checkpoints(self.folder, keep=config.training.keep)
+            checkpoint.prune_checkpoints(self.folder, keep=config.training.keep_checkpoints)
             return Saved(state.step, folder)
 
         self.writer.submit(write)

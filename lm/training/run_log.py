@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lm import files, run_folder
-from lm.config.options import list_options
-from lm.config.run_config import SECTIONS, RunConfig
+from lm.config.run_config import RunConfig, setting_values
 from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
 
 T = TypeVar("T")
@@ -177,11 +176,7 @@ class RunLog:
 
 def _settings_by_name(config: RunConfig) -> dict[str, Any]:
     """Return the settings of a config and its plan, by names such as "training.steps"."""
-    values = {
-        f"{section}.{option.name}": getattr(getattr(config, section), option.name)
-        for section, kind in SECTIONS.items()
-        for option in list_options(kind)
-    }
+    values = setting_values(config)
     planned = dataclasses.asdict(config.plan) if config.plan is not None else {}
     labels = {"label_completions": config.label_completions} if config.label_completions else {}
     return {"preset": config.preset, **labels, **values, **{f"plan.{name}": value for name, value in planned.items()}}
@@ -201,7 +196,7 @@ def read_last(log: Path, read: Callable[[dict[str, Any]], T | None]) -> T | None
     return None
 
 
-def entry_step(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
+def entry_step(entry: Any) -> int:
     """Return the step of an entry.
 
     Raises:

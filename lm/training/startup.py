@@ -14,7 +14,8 @@ from lm import checkpoint, run_folder
 from lm.adapter_base import find_base_weights, link_base, with_base_hash
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
-from lm.config.training import LENGTHS, TrainingConfig
+from lm.config.settings import LENGTHS
+from lm.config.training import TrainingConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError

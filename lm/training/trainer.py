@@ -17,12 +17,12 @@ from typing import Any, Self
 from lm.adapter_base import refuse_adapters
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
-from lm.config.options import check_requirements
 from lm.config.portable_architectures import describe_unportable
 from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec, refuse_settings
-from lm.config.training import LENGTHS, parse_duration
+from lm.config.settings import LENGTHS, check_requirements
+from lm.config.training import parse_duration
 from lm.corpus.prepared_folder import list_changed_sources
 from lm.corpus.shards import open_split
 from lm.corpus.text_corpus import read_beginnings
@@ -198,7 +198,7 @@ class Trainer:
     _events: Generator[Event, None, None] | None
 
     def __repr__(self) -> str:
-        return f"<Trainer of {self.run or self.spec.resume or self.spec.data.first}>"
+        return f"<Trainer of {self.run or self.spec.resume or self.spec.data.names[0]}>"
 
     def __enter__(self) -> Self:
         """Join the process group; UsageError if the other processes have not been started."""
@@ -573,7 +573,7 @@ def _new_folder(spec: RunSpec, preset: str) -> Iterator[Path]:
     if spec.out is not None:
         yield Path(spec.out)
         return
-    stem = Path(spec.data.first).stem if spec.data.first != "-" else "stdin"
+    stem = Path(spec.data.names[0]).stem if spec.data.names[0] != "-" else "stdin"
     stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
     had_runs = RUNS.exists()
     check_folder(RUNS)

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from lm.checkpoint import load_tokenizers
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
+from lm.config.settings import list_settings
 from lm.corpus import prepared_folder
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
 from lm.corpus.parallel_corpus import ParallelCorpus
@@ -187,7 +187,7 @@ class TextCorpus:
             raise InputError(
                 f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
             )
-        for option in list_options(DataConfig):
+        for option in list_settings("data", DataConfig):
             name, was = option.name, getattr(prepared_data, option.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"

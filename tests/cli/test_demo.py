@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from cli.demo import demo
-from cli.flags.options import CommandLine
+from cli.options import CommandLine
 
 
 def context(commands: list[list[str]], *, failing: str | None = None) -> typer.Context:

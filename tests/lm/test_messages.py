@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lm.config.options import option
 
 import lm
 from lm.config.model import ModelConfig
-from lm.config.options import option
 
 FOLDER = Path(lm.__file__).parent
 MAY_NAME_FLAGS = {option.__name__}

@@ -70,7 +70,7 @@ def build_specification(
     tokenizer: Tokenizer,
     source_tokenizer: Tokenizer | None = None,
     number_type: ExportDtype = "float32",
-) -> Any:  # noqa: ANN401 (the package has no types)
+) -> Any:
     """Build CTranslate2's model specification with weights and vocabularies.
 
     Args:
@@ -91,7 +91,7 @@ def build_specification(
     return spec
 
 
-def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:  # noqa: ANN401
+def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:
     """Set the vocabularies, and the start and end tokens; there is no unknown token."""
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
         raise UsageError(

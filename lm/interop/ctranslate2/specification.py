@@ -49,7 +49,7 @@ def check_supported(config: ModelConfig) -> None:
         raise UsageError(f"{problem}: train one without to export it", settings=["portable"])
 
 
-def create_specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)
+def create_specification(config: ModelConfig) -> Any:
     """Create an empty specification for a model; InputError without the package."""
     try:
         from ctranslate2.specs import transformer_spec  # noqa: PLC0415 (an optional dependency)
@@ -102,7 +102,7 @@ _MIN_POSITIONS = 2048
 Array = npt.NDArray[np.float32]
 
 
-def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN401 (the package has no types)
+def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:
     """Copy the weights of a model, in float32, into its specification."""
     assert isinstance(model.decoder, Stack)
     _set_stack(spec.decoder, model.decoder)
@@ -116,14 +116,14 @@ def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noq
         _set_embedding(spec.encoder, spec.encoder.embeddings[0], embedding, model.config)
 
 
-def _set_embedding(spec: Any, table: Any, embedding: InputEmbedding, config: ModelConfig) -> None:  # noqa: ANN401
+def _set_embedding(spec: Any, table: Any, embedding: InputEmbedding, config: ModelConfig) -> None:
     table.weight = _to_array(embedding.tokens.weight)
     if embedding.positions is not None:
         spec.position_encodings.encodings = _position_table(embedding.positions, embedding.tokens.weight, config)
     spec.scale_embeddings = config.scale_embeddings
 
 
-def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
+def _set_stack(spec: Any, stack: Stack) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         assert isinstance(block, Block)
         _set_norms(layer, block)
@@ -137,7 +137,7 @@ def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
         _set_norm(spec.layer_norm, stack.final_norm)
 
 
-def _set_norms(layer: Any, block: Block) -> None:  # noqa: ANN401
+def _set_norms(layer: Any, block: Block) -> None:
     """Set the norms of self-attention and feed-forward layer, which with parallel residuals may be shared."""
     if block.is_parallel:
         _set_norm(layer.input_layer_norm, block.attention_norm)
@@ -147,7 +147,7 @@ def _set_norms(layer: Any, block: Block) -> None:  # noqa: ANN401
         _set_norm(layer.ffn.layer_norm, block.feed_forward_norm)
 
 
-def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
+def _set_norm(spec: Any, norm: nn.Module) -> None:
     weight, bias = norm.weight, getattr(norm, "bias", None)
     assert isinstance(weight, Tensor)
     spec.gamma = _to_array(weight)
@@ -155,7 +155,7 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
         spec.beta = np.zeros_like(spec.gamma) if bias is None else _to_array(bias)
 
 
-def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
+def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:
     """Set one matrix for queries, keys and values or, in cross-attention, one for queries and one for the others."""
     queries, everything = attention.input.projected[0], attention.input.out_features
     ends = [0, everything] if parts == 1 else [0, queries, everything]
@@ -167,7 +167,7 @@ def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> N
         _set_norm(spec.k_norm, attention.key_norm)
 
 
-def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
+def _set_feed_forward(spec: Any, layer: FeedForward) -> None:
     width = layer.down.in_features
     _set_linear(spec.linear_0, layer.up, slice(0, width))
     if layer.up.out_features > width:  # a gate, which goes through the activation, and what it lets through
@@ -175,11 +175,11 @@ def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
     _set_linear(spec.linear_1, layer.down)
 
 
-def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:  # noqa: ANN401
+def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:
     _set_matrix(spec, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
 
 
-def _set_matrix(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa: ANN401
+def _set_matrix(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
     spec.weight = _to_array(weight)
     if bias is not None:
         spec.bias = _to_array(bias)

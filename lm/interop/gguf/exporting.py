@@ -77,7 +77,7 @@ def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") 
     return ExportedGGUF(architecture, explain_family(config, architecture), vocabulary)
 
 
-def _import_gguf() -> Any:  # noqa: ANN401 (a module, which is not always there)
+def _import_gguf() -> Any:
     try:
         import gguf  # noqa: PLC0415 (an optional dependency)
     except ImportError:
@@ -85,7 +85,7 @@ def _import_gguf() -> Any:  # noqa: ANN401 (a module, which is not always there)
     return gguf
 
 
-def _add_metadata(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the package has no types for it)
+def _add_metadata(writer: Any, key: str, value: Any) -> None:
     """Add a value with the GGUF type for its Python type."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
@@ -99,7 +99,7 @@ def _add_metadata(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (t
         writer.add_array(key, value)
 
 
-def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
+def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tuple[NDArray[Any], Any]:
     """Return a tensor in a dtype, with GGUF's code of the dtype."""
     numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
     if number_type == "float32" or numbers.ndim == 1:
@@ -109,7 +109,7 @@ def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tup
     return numbers.astype(np.float16), kinds.F16
 
 
-def _write(writer: Any) -> None:  # noqa: ANN401
+def _write(writer: Any) -> None:
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

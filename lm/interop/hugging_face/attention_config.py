@@ -76,7 +76,7 @@ def rotary_from_json(values: Mapping[str, Any], rotary: Rotary, *, context_lengt
     return {**fields, "rope_scaling": kind, **_read_scaling(scaling_values, kind, context_length)}
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
+def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12)
 
 

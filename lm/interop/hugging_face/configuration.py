@@ -87,7 +87,7 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
+def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
     """Parse config.json: the family, and the model config.
 
     Raises:
@@ -122,7 +122,7 @@ def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
     return tuple(named[str(number)] for number in range(len(named)))
 
 
-def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
+def _named_family(values: Any, path: Path) -> Family:
     if not isinstance(values, Mapping):
         raise InputError(f"{path}: must be an object of keys and values; choose the folder of a model")
     if "model_type" not in values:
@@ -153,7 +153,7 @@ def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
     return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
 
 
-def _read_setting(setting: FieldMapping, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
+def _read_setting(setting: FieldMapping, values: Mapping[str, Any], path: Path) -> Any:
     value = values.get(setting.config_key, setting.default)
     if value is None and setting.model_field in _OPTIONAL_FIELDS:
         return None
@@ -166,7 +166,7 @@ def _read_setting(setting: FieldMapping, values: Mapping[str, Any], path: Path) 
     return setting.values[value]
 
 
-def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
+def _has_type_of(value: Any, default: bool | int | float) -> bool:
     """Return whether a value has the type of a default, and a number is in range."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
@@ -175,15 +175,15 @@ def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN4
     return isinstance(value, int | float) and abs(value) <= _LARGEST  # as neither infinity nor NaN is
 
 
-def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
+def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:
     """Return whether a value is allowed, or a list of allowed ones."""
     return all(item in allowed for item in value) if isinstance(value, list) else value in allowed
 
 
-def _unsupported_error(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401
+def _unsupported_error(path: Path, name: str, value: Any) -> InputError:
     return InputError(f"{path}: {name} {_shorten(value)} is not supported by lm")
 
 
-def _shorten(value: Any) -> str:  # noqa: ANN401
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "…"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import build_config
 from lm.config.portable_architectures import AllowedValues
+from lm.config.settings import build_config
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
 

@@ -41,7 +41,7 @@ class FieldMapping:
     values: Mapping[Any, Any] | None = None
     also: Mapping[Any, Any] = field(default_factory=dict)
 
-    def to_json_value(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
+    def to_json_value(self, value: Any) -> Any:
         """Return their value for one of ours."""
         if value in self.also:
             return self.also[value]

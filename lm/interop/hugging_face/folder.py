@@ -32,7 +32,7 @@ _MAX_JSON_BYTES = 100_000_000
 """Bytes; the largest published tokenizers have 35 million."""
 
 
-def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+def read_config(folder: Path) -> Any:
     """Return the parsed config.json of a folder; InputError without it."""
     if folder.is_file():
         what = "a file, and no model is imported from one, such as GGUF"
@@ -105,7 +105,7 @@ def _read_index(folder: Path) -> dict[str, TensorEntry]:
     return {**stored, **{tensor: headers[name][tensor] for tensor, name in weight_map.items()}}
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401
+def read_json(path: Path) -> Any:
     """Parse a JSON file; InputError if invalid or too large."""
     return files.read_json(_check_size(path))
 

@@ -102,7 +102,7 @@ def import_from_hub(name: HubName, *, on_import: Callable[[Path], object] = lamb
     return run
 
 
-def _import_hub() -> Any:  # noqa: ANN401 (a module, which is not always there)
+def _import_hub() -> Any:
     try:
         import huggingface_hub.constants  # noqa: PLC0415 (an optional dependency)
         import huggingface_hub.errors  # noqa: PLC0415
@@ -111,7 +111,7 @@ def _import_hub() -> Any:  # noqa: ANN401 (a module, which is not always there)
     return huggingface_hub
 
 
-def _fetch(hub: Any, name: HubName, patterns: list[str]) -> Path:  # noqa: ANN401
+def _fetch(hub: Any, name: HubName, patterns: list[str]) -> Path:
     """Download files of a model; return the folder of its revision."""
     errors = hub.errors
     try:
@@ -129,7 +129,7 @@ def _fetch(hub: Any, name: HubName, patterns: list[str]) -> Path:  # noqa: ANN40
         raise _explain(hub, name, error) from None
 
 
-def _explain(hub: Any, name: HubName, error: Exception) -> Exception:  # noqa: ANN401
+def _explain(hub: Any, name: HubName, error: Exception) -> Exception:
     """Return the error for a failed download, by what caused it."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:

@@ -339,7 +339,7 @@ def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, A
     return pattern
 
 
-def _number(value: Any, name: str, path: Path, *, minimum: float) -> float:  # noqa: ANN401 (whatever the file holds)
+def _number(value: Any, name: str, path: Path, *, minimum: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= 1 << 31:
         raise InputError(f"{path}: {name} {str(value)[:60]!r} is not a valid value")
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm.config import options
+from lm.config import settings as options
 from lm.errors import UsageError
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from lm.config.presets import muon_learning_rate
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS, TrainingConfig, parse_duration
+from lm.config.settings import LENGTHS
+from lm.config.training import TrainingConfig, parse_duration
 from lm.data.training_data import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState

@@ -111,7 +111,7 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
         return length
     gc.collect()  # frees trial models
     free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_sequence)
-    extra = (1 + config.training.checkpoint_activations) * layer_bytes
+    extra = (1 + config.training.gradient_checkpointing) * layer_bytes
 
     def needed(rows: int) -> float:
         return rows * (per_sequence + extra) + _loss_bytes(config, rows, hardware.dtype, on_cpu=False)
@@ -185,9 +185,9 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
         }
         return {n: sizes[n, 1] for n in sides}, {n: sizes[n, 2] - sizes[n, 1] for n in sides}
 
-    whole, layer = of_layer(recomputed=training.checkpoint_activations)
+    whole, layer = of_layer(recomputed=training.gradient_checkpointing)
     total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
-    _, plain = of_layer(recomputed=False) if training.checkpoint_activations else (whole, layer)
+    _, plain = of_layer(recomputed=False) if training.gradient_checkpointing else (whole, layer)
     per_sequence = total[2] - total[1]
     return (
         total[1] + (training.forward_passes - 1) * per_sequence,

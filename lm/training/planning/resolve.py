@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
 from lm.config.presets import (
     DEFAULT_PRESET,
     DEFAULT_TRANSLATION_PRESET,
@@ -33,14 +32,14 @@ from lm.config.presets import (
     find_preset,
     has_training_recipe,
     is_portable_name,
-    overlay,
     portable_name,
     preset_depth,
 )
 from lm.config.run_config import SECTIONS, RunConfig, RunPlan, setting_values
 from lm.config.run_spec import RunSpec, Settings
+from lm.config.settings import LENGTHS, list_all_settings, list_settings, overlay
 from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import LENGTHS, TrainingConfig, parse_duration
+from lm.config.training import TrainingConfig, parse_duration
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
@@ -151,7 +150,7 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
     if base is not None:
         from_base = {f"model.{field}": "from_run" for field in fixed["model"]}
         if spec.tokenizer is None:
-            from_base |= {f"tokenizer.{option.name}": "from_run" for option in list_options(TokenizerConfig)}
+            from_base |= {setting.key: "from_run" for setting in list_settings("tokenizer", TokenizerConfig)}
     is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
     reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.set_by}
     return Resolution(config, fixed, is_regularised, reasons)
@@ -221,13 +220,11 @@ def _format_budget(seconds: int) -> str:
 def _preset_reasons(config: RunConfig) -> dict[str, str]:
     """Return the reason of each value of a preset: preset, default, or other settings."""
     row, reasons = find_preset(str(config.preset)), {}
-    for section, kind in SECTIONS.items():
-        values = getattr(row, section, {})
-        for option in list_options(kind):
-            value = getattr(getattr(config, section), option.name)
-            by = "preset" if option.name in values and values[option.name] == value else "default"
-            follows = by == "default" and value != option.default
-            reasons[f"{section}.{option.name}"] = "other settings" if follows else by
+    given = setting_values(config)
+    for setting in list_all_settings(SECTIONS):
+        values, value = getattr(row, setting.section, {}), given[setting.key]
+        by = "preset" if setting.name in values and values[setting.name] == value else "default"
+        reasons[setting.key] = "other settings" if by == "default" and value != setting.default else by
     return reasons
 
 

@@ -4,9 +4,9 @@ import dataclasses
 import math
 
 import pytest
+from lm.config.options import list_options
 
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
 from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 

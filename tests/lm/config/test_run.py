@@ -5,11 +5,11 @@ import json
 import re
 
 import pytest
+from lm.config.toml import read_toml
 
 from lm.config.presets import PRESETS, build_run_config
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import DataFiles
-from lm.config.toml import read_toml
 from lm.errors import InputError, UsageError
 
 PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "tokens", "data_key": "k"}

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 import torch
+from lm.config.model_fields import Positions
 
 from lm.config.model import ModelConfig
-from lm.config.model_fields import Positions
 from lm.config.presets import PRESETS, build_run_config
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.loss import cross_entropy, linear_cross_entropy

@@ -3,9 +3,9 @@
 import typing
 
 import pytest
+from lm.config.options import list_options
 
 from lm.config.decoding import SamplingConfig
-from lm.config.options import list_options
 from lm.serving.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 import torch.nn.functional as F
+from lm.config.options import list_options
 
 from lm import run_folder
 from lm.checkpoint import save_checkpoint
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.model.transformer import build_model

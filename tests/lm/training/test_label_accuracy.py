@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from lm.config.keywords import run_spec
 
 from lm.config.data import DataConfig
-from lm.config.keywords import run_spec
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig

@@ -268,7 +268,7 @@ class LMForCausalLM(LMWithTokens, GenerationMixin):
         output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
         cache: Cache | None = None,
-        **settings: Any,  # noqa: ANN401 (of the loss)
+        **settings: Any,
     ) -> CausalLMOutputWithPast:
         """See LlamaForCausalLM of transformers, which has the same inputs and outputs.
 
@@ -295,7 +295,7 @@ class LMForMaskedLM(LMWithTokens):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        **settings: Any,  # noqa: ANN401 (of the loss)
+        **settings: Any,
     ) -> MaskedLMOutput:
         """See BertForMaskedLM of transformers, which has the same inputs and outputs."""
         refuse_unknown(settings)
@@ -321,7 +321,7 @@ class LMForSequenceClassification(LMPreTrained):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        **settings: Any,  # noqa: ANN401 (of the loss)
+        **settings: Any,
     ) -> SequenceClassifierOutput:
         """See BertForSequenceClassification of transformers, which has the same inputs and outputs."""
         refuse_unknown(settings)

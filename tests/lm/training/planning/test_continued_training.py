@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lm.config.keywords import run_spec
 
 import lm
 from lm import run_folder
 from lm.checkpoint import load_weights
-from lm.config.keywords import run_spec
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from lm.config.keywords import run_spec
+
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.training import TrainingConfig, parse_duration

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags import shell_completion
+from cli import completion
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import RUNS, find_tokenizer, is_run, list_run_folders
@@ -33,7 +33,7 @@ RunPath = Annotated[
     typer.Argument(
         metavar="RUN",
         help="A run (its best checkpoint), or a checkpoint.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.flags import shell_completion
-from lm.config.options import check_text
+from cli import completion
 from lm.text.compression import decode_lines, read_file_lines
 from lm.text.encodings import decode
 
@@ -24,7 +23,6 @@ SentencePairs = Annotated[
         "--pairs",
         metavar="FILE",
         help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
-        rich_help_panel="Translation",
     ),
 ]
 TokenizerPath = Annotated[
@@ -32,18 +30,16 @@ TokenizerPath = Annotated[
     typer.Argument(
         metavar="TOKENIZER",
         help="A tokenizer.json, or a run, checkpoint or folder with one.",
-        autocompletion=shell_completion.complete_runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 SpecialTokens = Annotated[
     list[str] | None,
-    typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable.", rich_help_panel="Tokenizer"),
+    typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable."),
 ]
 UnknownToken = Annotated[
     str | None,
-    typer.Option(
-        metavar="CHARACTER", help="With --kind char: token of unknown characters.", rich_help_panel="Tokenizer"
-    ),
+    typer.Option(metavar="CHARACTER", help="With --kind char: token of unknown characters."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -58,7 +54,6 @@ def read_text_argument(argument: str | None) -> str | None:
     None without an argument at a terminal.
     """
     if argument is not None and argument != "-":
-        check_text(argument, name="the text of the command line")
         return argument
     if argument is None and sys.stdin.isatty():
         return None

@@ -1,0 +1,212 @@
+"""Give a command the settings of config classes: flags for some, `--set` and environment variables for all."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from cli import completion
+from lm.config.settings import Layer, Setting, Values, check_requirements, from_environment, list_all_settings, merge
+from lm.errors import UsageError
+
+C = TypeVar("C")
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_COLUMNS, _TERM_WIDTH, _KEY_WIDTH = 80, 24, 40
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
+_PREFIX = "setting_"
+
+
+RunCommand = Callable[[Sequence[str]], int]
+"""Runs a command line, less the name of `lm`; returns its exit code."""
+
+
+class CommandLine(NamedTuple):
+    """What was typed after `lm`, how to run another command line in this process, and the start time."""
+
+    arguments: Sequence[str]
+    run: RunCommand
+    started_at: float
+    """Of the command, by `time.monotonic`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings given to a command by flags, `--set` and the environment.
+
+    Attributes:
+        sections: the config class of each section.
+        values: {section: {field: value}}.
+        sources: of each value by key: flag or environment.
+        flags: the flags and keys as typed.
+    """
+
+    sections: Mapping[str, type]
+    values: Values
+    sources: Mapping[str, str]
+    flags: Mapping[str, Any]
+
+    def build(self, config: type[C], **defaults: Any) -> C:
+        """Return the config of a section."""
+        section = next(name for name, kind in self.sections.items() if kind is config)
+        return config(**{**defaults, **self.values[section]})
+
+    def typed(self, section: str) -> dict[str, Any]:
+        """Return the values of a section given on the command line: only these can contradict other options."""
+        given = self.values[section].items()
+        return {name: value for name, value in given if self.sources.get(f"{section}.{name}") == "flag"}
+
+    def with_values(self, section: str, **values: Any) -> Options:
+        """Return other options, with some values replaced."""
+        return replace(self, values={**self.values, section: {**self.values[section], **values}})
+
+
+def spell_flag(name: str) -> str:
+    """Return how a keyword or key is typed."""
+    return f"--set {name}" if "." in name else "--" + name.replace("_", "-")
+
+
+def with_settings(
+    sections: Mapping[str, type], flags: str, *, common: str = "", checks: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the settings of config classes; it receives them as the keyword `options`.
+
+    Args:
+        sections: name ("model", "training", …) to config class.
+        flags: keywords of the settings that have a flag of their own, in the order of the help.
+        common: flags of the short help (-h), in order; without any, it is the whole help.
+        checks: whether settings of features that are off are refused.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        settings = list_all_settings(sections)
+        by_keyword = {setting.keyword: setting for setting in settings}
+        signature = inspect.signature(command, eval_str=True)
+
+        def call(**values: Any) -> Any:
+            typed = {name: values.pop(_PREFIX + name) for name in flags.split()} | _split(values.pop("set_", None))
+            given = {name: value for name, value in typed.items() if value not in (None, [])}
+            if "stop" in given:
+                given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
+            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
+            options = Options(sections, *merge(sections, layers), given)
+            if checks:
+                of_command = {section: options.typed(section) for section in sections}
+                known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
+                check_requirements(sections, of_command, known)
+            own = {name: value for name, value in values.items() if not name.startswith("page")}
+            return command(**own, options=options)
+
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+        added = [_flag_parameter(by_keyword[name], shows_default=checks) for name in flags.split()]
+        if len(added) < len(settings):
+            added += [
+                _set_parameter(settings),
+                _page("--help-settings", "Show every setting.", settings_page(settings)),
+            ]
+        if common:
+            added.append(_page("-h", "Show the common options.", common.split()))
+        call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        call.__doc__, call.__name__, call.__module__ = command.__doc__, command.__name__, command.__module__
+        call.has_short_help, call.settings = bool(common), settings  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _keyword(name: str, kind: Any, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _flag_parameter(setting: Setting, *, shows_default: bool) -> Parameter:
+    """Return the parameter of a flag; its value stays text, which the setting converts."""
+    kind = {tuple: list[str], bool: bool}.get(setting.plain_type, str)
+    option = typer.Option(
+        setting.flag if setting.default is not True else f"{setting.flag}/--no-{setting.flag[2:]}",
+        help=(setting if shows_default else setting._replace(default=None)).describe(),
+        metavar=None if kind is bool else _METAVARS.get(setting.plain_type, "NAME"),
+        autocompletion=completion.complete_from(setting.choices) if setting.choices else None,
+        show_default=False,
+    )
+    return _keyword(_PREFIX + setting.keyword, kind | None, option)
+
+
+def _set_parameter(settings: Sequence[Setting]) -> Parameter:
+    option = typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting (see --help-settings). Repeatable.",
+        autocompletion=completion.complete_settings(settings),
+    )
+    return _keyword("set_", list[str] | None, option)
+
+
+def _split(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of `--set KEY=VALUE` by key; those of one key are a list."""
+    given: dict[str, list[str]] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes KEY=VALUE, not {text!r}")
+        given.setdefault(key, []).append(value)
+    return {key: values if len(values) > 1 else values[0] for key, values in given.items()}
+
+
+def _page(flag: str, text: str, rows: Sequence[Any]) -> Parameter:
+    """Return the parameter of an option that prints a page, of settings or common options, and ends the command."""
+
+    def show(context: typer.Context, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            print(_short_help(context, rows) if flag == "-h" else settings_page(rows))
+            raise typer.Exit
+
+    option = typer.Option(flag, help=text, is_eager=True, callback=show, expose_value=False, show_default=False)
+    return _keyword("page" + flag.replace("-", "_"), bool, option).replace(default=False)
+
+
+def settings_page(settings: Sequence[Setting]) -> str:
+    """Return a line for each setting, by table."""
+    lines, table = ["Settings: --set KEY=VALUE, repeatable; or in a TOML file (--config), in tables."], ""
+    for setting in settings:
+        if setting.section != table:
+            table = setting.section
+            lines += ["", f"[{table}]"]
+        lines.append(
+            f"  {setting.key}={_METAVARS.get(setting.plain_type, 'NAME')}".ljust(_KEY_WIDTH) + setting.describe()
+        )
+    return "\n".join(lines)
+
+
+def _short_help(context: typer.Context, common: Sequence[str]) -> str:
+    """Return usage, summary, examples, arguments and common options, each in one line."""
+    command: Any = context.command
+    summary, _, rest = command.help.partition("\n")
+    examples = rest.partition("Examples:\n")[2].splitlines()[:3]
+    shown = [each for each in command.params if each.param_type_name == "argument"]
+    by_flag = {flag: each for each in command.params for flag in each.opts}
+    rows = [(each.metavar or each.name.upper(), each.help) for each in shown]
+    for each in (by_flag[flag] for flag in common):
+        metavar = "" if each.is_flag else f" {each.metavar or 'N'}"
+        rows.append((", ".join(sorted(each.opts, key=len)) + metavar, each.help))
+    lines = [f"  {term:<{_TERM_WIDTH}}{text}" for term, text in rows]
+    pages = f"{context.command_path} --help: all options; --help-settings: every setting, for --set."
+    return "\n".join(
+        [command.get_usage(context), "", f"  {summary}", "", *(f"  {line}" for line in examples), "",
+         *(line if len(line) <= _COLUMNS else line[: _COLUMNS - 1] + "…" for line in lines), "", pages]
+    )  # fmt: skip
+
+
+def set_help(*apps: typer.Typer) -> None:
+    """Set the help of the commands of some apps from their docstrings; paragraphs with examples keep their lines."""
+    for app in apps:
+        for command in app.registered_commands:
+            text = inspect.cleandoc(command.callback.__doc__ or "")
+            command.help = text.replace("Examples:\n", "\b\nExamples:\n")
+            command.short_help = text.partition("\n")[0]
+            has_page = getattr(command.callback, "has_short_help", False)
+            command.context_settings = {"help_option_names": ["--help"]} if has_page else CONTEXT_SETTINGS

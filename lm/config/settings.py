@@ -1,0 +1,258 @@
+"""Settings: annotated fields of dataclasses, from which flags, TOML keys, variables and documentation are derived.
+
+A setting is declared once, as `name: Annotated[type, "help", Requires("feature")] = default`; msgspec converts and
+checks its values. None as the default of a number means that it follows from other settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from lm.errors import UsageError
+
+C = TypeVar("C")
+Values = dict[str, dict[str, Any]]
+"""{section: {field: value}}."""
+
+LARGEST = 2**31 - 1
+"""The largest length or width: the product of two of them fits into 64 bits."""
+DERIVED: Any = None
+"""The default of a field that follows from others."""
+
+Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, Meta(ge=1, le=LARGEST)]
+LargeCount = Annotated[int, Meta(ge=1, le=2**53)]
+Positive = Annotated[float, Meta(ge=0, le=1e30)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Rate = Annotated[float, Meta(ge=0, le=0.99)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Requires(NamedTuple):
+    """The feature without which a setting has no effect: `lora.rank`, `training.schedule=wsd|cosine`, `… or …`."""
+
+    feature: str
+
+    def is_on(self, values: Mapping[str, Any]) -> bool:
+        """Return whether it is on, or its setting missing in `values`."""
+        for feature in self.feature.split(" or "):
+            name, _, choices = feature.partition("=")
+            if name not in values or (values[name] in choices.split("|") if choices else values[name]):
+                return True
+        return False
+
+
+class Setting(NamedTuple):
+    """A declared setting."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    requires: Requires | None
+
+    @property
+    def key(self) -> str:
+        """Return its name in TOML and for `--set`: "model.d_model"."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def keyword(self) -> str:
+        """Return its Python keyword, which is its flag with underscores."""
+        return _KEYWORDS.get(self.key, self.name)
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.keyword.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Return its environment variable."""
+        return "LM_" + self.keyword.upper()
+
+    @property
+    def plain_type(self) -> Any:
+        """Return bool, int, float, str, tuple or a Literal."""
+        return _plain(self.type)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
+
+    def describe(self) -> str:
+        """Return one line: what it is, its choices and its default."""
+        shown = "" if self.default in (None, (), False, "") else f"[default: {self.default}]"
+        return " ".join(filter(None, (self.help, f"[{'|'.join(self.choices)}]" * bool(self.choices), shown)))
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return a valid value from one of its type, or from text; UsageError otherwise, with the place."""
+        if self.plain_type is tuple and isinstance(value, str):
+            value = (value,)
+        try:
+            return msgspec.convert(value, self.type, strict=False)
+        except msgspec.ValidationError as error:
+            problem = str(error).partition(" - at")[0].replace("got `str`", f"not {value!r}")
+            known = f"; choose from {', '.join(self.choices)}" if self.choices else ""
+            raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}") from None
+
+
+_KEYWORDS = {
+    "model.context_length": "context", "lora.rank": "lora", "lora.on": "lora_on", "lora.alpha": "lora_alpha",
+    "lora.dropout": "lora_dropout",
+}  # fmt: skip
+"""Keywords that are not the name of the field."""
+
+
+def _plain(hint: Any) -> Any:
+    """Return a type without annotations, None and parameters."""
+    while get_origin(hint) is Annotated or type(None) in get_args(hint):
+        hint = get_args(hint)[0]
+    return hint if get_origin(hint) is Literal else get_origin(hint) or hint
+
+
+@cache
+def list_settings(section: str, config: type[Any]) -> tuple[Setting, ...]:
+    """Return the settings of a dataclass: its fields with a help text."""
+    hints, settings = get_type_hints(config, include_extras=True), []
+    for field in dataclasses.fields(config):
+        notes = getattr(hints[field.name], "__metadata__", ())
+        for text in (note for note in notes if isinstance(note, str)):
+            requires = next((note for note in notes if isinstance(note, Requires)), None)
+            settings.append(Setting(section, field.name, hints[field.name], field.default, text, requires))
+    return tuple(settings)
+
+
+def list_all_settings(sections: Mapping[str, type]) -> list[Setting]:
+    return [setting for section, config in sections.items() for setting in list_settings(section, config)]
+
+
+class Config:
+    """A frozen dataclass of settings."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed."""
+        changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return changed
+
+
+def build_config(config: type[C], values: Any, *, where: str = "") -> C:
+    """Build a dataclass from a mapping; `where` names its source.
+
+    Raises:
+        UsageError: it is not a mapping, a field is unknown or missing, or a value is invalid.
+    """
+    kind: Any = config
+    known = [field.name for field in dataclasses.fields(kind)]
+    prefix = f"{where}: " if where else ""
+    for name in values if isinstance(values, Mapping) else ():
+        if name not in known:
+            raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$.")
+        raise UsageError(f"{prefix}{path.rstrip('`')}{': ' * bool(path)}{problem}") from None
+    except UsageError as error:
+        raise UsageError(f"{prefix}{error}") from None
+
+
+class Layer(NamedTuple):
+    """Values from one source: by keyword or key."""
+
+    source: Literal["file", "environment", "flag", "python"]
+    values: Mapping[str, Any]
+    place: Callable[[str], str] = str
+    """Returns how the source writes a name, for messages."""
+
+
+def from_environment(settings: Iterable[Setting], environment: Mapping[str, str]) -> Layer:
+    """Return the settings in environment variables; empty ones are not set."""
+    given = {
+        setting.keyword: environment[setting.variable] for setting in settings if environment.get(setting.variable)
+    }
+    return Layer("environment", given, lambda name: f"LM_{name.upper()}")
+
+
+def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values, dict[str, str]]:
+    """Merge values, those of later layers replacing those of earlier ones; None means not given.
+
+    Returns:
+        The values by section, and the source of each by key, such as "training.steps".
+
+    Raises:
+        UsageError: a name is unknown or a value invalid.
+    """
+    known = {name: setting for setting in list_all_settings(sections) for name in (setting.keyword, setting.key)}
+    values: Values = {section: {} for section in sections}
+    sources: dict[str, str] = {}
+    for layer in layers:
+        given: Values = {section: {} for section in sections}
+        for name, value in layer.values.items():
+            if name not in known:
+                raise UsageError(f"{layer.place(name)}: no such setting{did_you_mean(name, known)}")
+            if value is not None and value != ():
+                setting = known[name]
+                given[setting.section][setting.name] = setting.convert(value, layer.place(name))
+                sources[setting.key] = layer.source
+        values = {section: overlay(values[section], given[section]) for section in sections}
+    return values, {key: source for key, source in sources.items() if _get(values, key) is not None}
+
+
+def _get(values: Values, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return values[section].get(name)
+
+
+def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:
+    """Build one config from Python keywords, over environment variables if there are any."""
+    sections: dict[str, type] = {"": config}
+    layers = [from_environment(list_all_settings(sections), environment or {}), Layer("python", options)]
+    return config(**merge(sections, layers)[0][""])
+
+
+LENGTHS = ("steps", "epochs", "tokens", "budget")
+
+
+def overlay(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace values by given ones.
+
+    A given length (steps, epochs, tokens, budget) replaces any other kind of length, and a batch size likewise.
+    """
+    kept = dict(values)
+    for rivals in (LENGTHS, ("batch_size", "batch_tokens")):
+        if any(overrides.get(name) is not None for name in rivals):
+            kept = {key: value for key, value in kept.items() if key not in rivals}
+    return {**kept, **overrides}
+
+
+def check_requirements(sections: Mapping[str, type], given: Mapping[str, Mapping[str, Any]], values: Any) -> None:
+    """Raise UsageError for a given value, other than the default, whose feature is off.
+
+    Args:
+        sections: the configs of the given values.
+        given: {section: {field: value}}.
+        values: of all settings by key; those that are missing are on.
+    """
+    for setting in list_all_settings(sections):
+        is_asked = given.get(setting.section, {}).get(setting.name, setting.default) != setting.default
+        if is_asked and setting.requires and not setting.requires.is_on(values):
+            raise UsageError(f"{setting.key} has no effect without {setting.requires.feature}")
+
+
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that another resembles most; None if none is close."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean …?)`, or an empty string if no known word is close."""
+    nearest = find_nearest(word, known)
+    return f" (did you mean {nearest!r}?)" if nearest else ""
