@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from tests.tolerances import approx, assert_close, rounding_error
+from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize("terms", [1, 10, 100, 1000, 10000])
@@ -35,17 +34,6 @@ def test_the_coarser_dtype_decides():
         assert_close(third.float().double(), third)
 
 
-def test_sums_of_bfloat16_are_rounded_once():
-    values = torch.ones(3, dtype=torch.bfloat16)
-    assert rounding_error(values, terms=10000) == rounding_error(values)
-    assert rounding_error(values.float(), terms=10000) == 100 * rounding_error(values.float())
-
-
-def test_a_model_tells_its_size():
-    model = nn.Sequential(nn.Linear(100, 5), nn.Linear(5, 7))
-    assert rounding_error(1.0, model=model) == rounding_error(1.0, terms=100, depth=3)
-
-
 def test_infinities_must_be_equal_and_give_no_scale():
     masked = torch.tensor([1.0, -torch.inf])
     assert_close(masked, masked)
@@ -53,9 +41,3 @@ def test_infinities_must_be_equal_and_give_no_scale():
         assert_close(masked, torch.tensor([1.0, 5.0]))
     with pytest.raises(AssertionError):
         assert_close(torch.tensor([1.0, torch.nan]), masked)
-
-
-def test_floats_are_compared_alike():
-    assert approx({"a": 1, "b": 100}) == {"a": 1 + 1e-7, "b": 100 + 1e-5}
-    assert approx([1]) != [1 + 1e-3]
-    assert approx(1, dtype=torch.float64) != 1 + 1e-7

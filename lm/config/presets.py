@@ -432,8 +432,7 @@ def _without_blocks(values: PresetValues) -> PresetValues:
 def _for_adapters(values: PresetValues) -> PresetValues:
     """Replace Muon by AdamW at half the learning rate.
 
-    In `tests.benchmarks.lora` AdamW was never worse at that rate, and better after few steps and in a wider model:
-    docs/lab/quality.md.
+    AdamW was never worse at that rate, and better after few steps and in a wider model: docs/lab/quality.md.
     """
     if values.get("optimizer") != "muon":
         return values

@@ -13,11 +13,6 @@ def prepare(folder: Path) -> None:
     (folder / "prepared").touch()
 
 
-def fail(folder: Path) -> None:
-    """Raise an error of two lines."""
-    raise ValueError("no room\nfor more")
-
-
 def work(folder: Path, threads: int, *, name: str, seconds: list[float], flops: float | None = None) -> Workload:
     """Return given seconds one after another, and note name, process, cores and variables in the file `log`."""
     assert (folder / "prepared").exists()
@@ -56,10 +51,3 @@ def filling(folder: Path, threads: int, *, megabytes: int, in_command: bool) -> 
         return 1.0
 
     return Workload(run, runs_commands=in_command)
-
-
-def modules() -> list[str]:
-    """Return what is imported with the claims and the report."""
-    import tests.benchmarks.__main__  # noqa: F401
-
-    return list(sys.modules)

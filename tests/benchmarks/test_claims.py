@@ -3,15 +3,13 @@
 import dataclasses
 import inspect
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from lm.config.presets import build_run_config
 from lm.model.transformer import build_model, count_parameters
-from tests.benchmarks import __main__ as bench
-from tests.benchmarks.claims import STORIES, all_claims, selected
+from tests.benchmarks.claims import STORIES, all_claims
 from tests.benchmarks.comparison import Claim, Result, System, Task
 from tests.benchmarks.report import as_json, describe_machine, markdown
 
@@ -19,33 +17,6 @@ SHORT = (
     "--depth", "1", "--kind", "char", "--context", "16", "--batch-size", "2", "--steps", "2", "--evaluate-every", "1",
 )  # fmt: skip
 CLAIMS = all_claims(training_dtype="bfloat16", corpus=Path("input.txt"))
-
-
-def test_a_claim_is_chosen_by_name():
-    assert selected(CLAIMS, []) == CLAIMS
-    chosen = selected(CLAIMS, ["train", "decode"])
-    assert {claim.name for claim in chosen} == {"train", "decode"}
-    assert chosen == [claim for claim in CLAIMS if claim in chosen]  # in their order
-
-
-def test_an_unknown_claim_is_refused_with_the_names_of_all(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "decode", "encode"])
-    with pytest.raises(SystemExit) as stopped:
-        bench.main()
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "no claim 'encode'; claims: " in printed.err
-    assert all(claim.name in printed.err for claim in CLAIMS)
-
-
-@pytest.mark.parametrize("rounds", ["0", "x"])
-def test_rounds_are_positive(monkeypatch, capsys, rounds):
-    monkeypatch.setattr(sys, "argv", ["bench", "decode", "--rounds", rounds])
-    with pytest.raises(SystemExit) as stopped:
-        bench.main()
-    assert stopped.value.code == 2
-    assert "--rounds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

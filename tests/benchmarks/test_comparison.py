@@ -13,7 +13,6 @@ from tests.benchmarks.comparison import (
     Spread,
     System,
     Task,
-    call_in_process,
     gemm_fractions,
     measure,
     speed_ups,
@@ -56,11 +55,6 @@ def test_systems_alternate_each_in_a_process_of_its_own_with_its_cores_and_envir
     assert all(result.peak_bytes > 0 for result in results)
 
 
-def test_the_number_of_rounds_may_be_given(tmp_path):
-    (result,) = measure(claim(system("a", [9, 9, 5]), warm_up=2), tmp_path, rounds=1)
-    assert result.seconds == [5]
-
-
 def test_a_claim_whose_time_is_over_has_two_rounds(tmp_path):
     results = measure(claim(system("a", [9, 1, 2, 3]), system("b", [9, 4, 5, 6]), seconds=0), tmp_path)
     assert [result.seconds for result in results] == [[1, 2], [4, 5]]
@@ -86,24 +80,6 @@ def test_what_is_not_installed_is_not_run(tmp_path):
     assert theirs.seconds == []
 
 
-@pytest.mark.parametrize(
-    "need", [Requirement("no-such-program", "program"), Requirement("corpus", "file"), Requirement("no_such_package")]
-)
-def test_without_ours_nothing_is_run(tmp_path, need):
-    ours, theirs = measure(claim(system("lm", [], needs=[need]), system("other", [])), tmp_path)
-    assert ours.problem == f"not run: {need.name} missing"
-    assert theirs.problem == "not run: lm is not run"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_requirements_are_packages_programs_and_files(tmp_path):
-    assert Requirement("json").is_met()
-    assert Requirement("sh", "program").is_met()
-    assert not Requirement("text", "file", tmp_path / "text").is_met()
-    (tmp_path / "text").touch()
-    assert Requirement("text", "file", tmp_path / "text").is_met()
-
-
 @pytest.mark.parametrize("when", ["loading", "working"])
 @pytest.mark.parametrize(
     ("exits", "message"), [(False, "RuntimeError: out of paper"), (True, "the process ended with exit code 7")]
@@ -115,19 +91,6 @@ def test_a_baseline_that_fails_leaves_the_others_alone(tmp_path, when, exits, me
     assert speed_ups(found[0], found[2]).median == 2
 
 
-def test_nothing_is_compared_with_ours_if_it_fails(tmp_path):
-    for when in ("loading", "working"):
-        broken = System("lm", "float32", fake("breaking", when=when))
-        ours, theirs = measure(claim(broken, system("other", [1] * 4)), tmp_path)
-        assert ours.problem == "failed: RuntimeError: out of paper"
-        assert theirs.problem == "not run: lm is not run"
-
-
-def test_a_setup_that_fails_says_why_in_one_line(tmp_path):
-    (result,) = measure(claim(system("lm", []), setup=fake("fail")), tmp_path)
-    assert result.problem == "failed: ValueError: no room"
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("in_command", [False, True])
 def test_peak_memory_is_of_the_process_or_of_the_commands_it_starts(tmp_path, in_command):
@@ -136,9 +99,3 @@ def test_peak_memory_is_of_the_process_or_of_the_commands_it_starts(tmp_path, in
     much, little = measure(claim(*(System("", "", work) for work in works), rounds=1), tmp_path)
     assert much.peak_bytes - little.peak_bytes > (megabytes - 50) << 20
     assert little.peak_bytes < megabytes << 20
-
-
-def test_the_process_that_measures_imports_no_torch():
-    modules = call_in_process(fake("modules"))
-    assert "tests.benchmarks.claims" in modules
-    assert "torch" not in modules
