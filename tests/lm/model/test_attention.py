@@ -7,11 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm.config.model import ModelConfig
 from lm.model import attention
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.kv_cache import LayerKVCache
+from lm.model.attention import attend
 from lm.model.mask import Mask
 from lm.model.variants.block_sparse import SlidingWindow
 from tests.tolerances import assert_close
@@ -78,16 +75,6 @@ def test_agrees_with_the_definition(name, kv_heads, monkeypatch):
             assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
-@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
-@pytest.mark.parametrize("name", ["everything", "keys", "bias"])
-def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, monkeypatch):
-    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
-    mask = masks(20, 5)[name]
-    query, key, value = tensors(20, 5)
-    attended = attend(query, key, value, mask=mask)
-    assert_close(attended, naive(query, key, value, mask), terms=HEAD, depth=2)
-
-
 @pytest.mark.parametrize("length", [32, 40])
 @pytest.mark.parametrize("name", ["everything", "causal", "keys", "causal bias"])
 def test_in_bfloat16_it_stays_near_the_definition(name, length):
@@ -121,14 +108,6 @@ def test_padding_never_changes_anything(kernel, monkeypatch):
     torch.testing.assert_close(attend(query, key, value, mask=Mask.key_padding(lengths)), before)
 
 
-def test_causal_attention_makes_no_mask(monkeypatch):
-    monkeypatch.setattr(Mask, "build_tensor", lambda *_: pytest.fail("a mask was made"))
-    query, key, value = (tensor.detach() for tensor in tensors(9, 9))
-    attend(query, key, value, mask=Mask.causal())
-    attend(query[:, :, -1:], key, value, mask=Mask.causal())
-    attend(query, key, value, mask=Mask.causal(pattern=SlidingWindow(8)))
-
-
 def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
     inputs = [tensor.detach().repeat(1000, 1, 1, 1) for tensor in tensors(6, 6)]
 
@@ -142,25 +121,6 @@ def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
     assert ((draws.mean(0) - plain).abs() <= 6 * spread + 1e-6).all()
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
-
-
-@pytest.mark.parametrize("qk_norm", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_cross_attention_uses_the_parts_of_one_projection(qk_norm, bias):
-    """Attending to oneself as a memory is self-attention."""
-    config = ModelConfig(d_model=32, n_heads=4, n_kv_heads=2, qk_norm=qk_norm, bias=bias, positions="none")
-    module = MultiHeadAttention(config)
-    x = torch.randn(2, 5, 32)
-    torch.testing.assert_close(module(x, AttentionInputs(Mask(), encoder_output=x)), module(x, AttentionInputs(Mask())))
-
-
-def test_memory_is_projected_once():
-    module = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, positions="none"))
-    x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), LayerKVCache()
-    first = module(x, AttentionInputs(Mask(), encoder_output=memory, caches=[cache]))
-    assert cache.length == 5
-    again = module(x, AttentionInputs(Mask(), encoder_output=torch.full_like(memory, torch.nan), caches=[cache]))
-    torch.testing.assert_close(first, again)
 
 
 def test_two_matmuls_compute_what_torch_s_kernel_cannot_or_is_slow_at():

@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, ValueResidual
 from lm.model.kv_cache import DecoderCache, LayerKVCache
 from lm.model.mask import Mask
-from lm.model.transformer import build_model
 from lm.model.variants.block_sparse import SlidingWindow
 from lm.model.variants.recurrent import RecurrentCache
 
@@ -41,41 +38,6 @@ def test_the_parts_of_a_mask_restrict_each_other(n_queries, farthest, lengths, i
     assert allowed.expand(-1, -1, n_queries, -1).tolist() == expected
 
 
-def test_pairs_that_are_named_restrict_the_rest():
-    pairs = torch.tensor([[True, False, True, True, True]])[None, None]
-    assert Mask(visible=pairs).build_tensor(2, 5, CPU) is pairs
-    assert Mask(is_causal=True, visible=pairs).build_tensor(2, 5, CPU)[0, 0].int().tolist() == [
-        [1, 0, 1, 1, 0],
-        [1, 0, 1, 1, 1],
-    ]
-
-
-def test_an_empty_mask_is_full():
-    assert Mask().build_tensor(3, 5, CPU) is None
-    assert Mask.key_padding(None).build_tensor(3, 5, CPU) is None
-    assert Mask.key_padding(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
-
-
-@pytest.mark.parametrize(
-    ("mask", "flags"),
-    [
-        (Mask(), [True, True, True]),
-        (Mask.causal(), [True, False, True]),
-        (Mask.causal(pattern=SlidingWindow(5)), [True, False, True]),
-        (Mask.causal(pattern=SlidingWindow(4)), [True, False, True]),
-        (Mask.causal(pattern=SlidingWindow(3)), [False, False, False]),
-        (Mask(pattern=SlidingWindow(4)), [True, True, True]),
-        (Mask(pattern=SlidingWindow(3)), [False, False, False]),
-        (Mask(visible=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
-        (Mask.key_padding(LENGTHS), [False, False, False]),
-        (Mask.causal(bias=torch.zeros(1, 1, 1, 5)), [False, False, False]),
-    ],
-)
-def test_a_flag_says_it_all_where_no_position_needs_more(mask, flags):
-    """Of one query, of three and of five, with five keys."""
-    assert [mask.needs_no_tensor(n_queries, 5) for n_queries in (1, 3, 5)] == flags
-
-
 def test_cache_reorders_repeats_and_forgets():
     cache, keys = LayerKVCache(), torch.randn(3, 2, 100, 4)
     for start in range(0, 100, 7):
@@ -87,17 +49,6 @@ def test_cache_reorders_repeats_and_forgets():
     expected = torch.cat((keys[rows, :, :60], keys[rows, :, :1]), dim=2)
     assert torch.equal(key, expected)
     assert torch.equal(value, -expected)
-
-
-def test_positions_are_selected_row_by_row():
-    cache, keys = LayerKVCache(), torch.randn(2, 3, 9, 4)
-    cache.extend(keys[:, :, :5], -keys[:, :, :5])
-    cache.extend(keys[:, :, 5:], -keys[:, :, 5:])
-    positions = torch.tensor([[8, 0, 3], [1, 2, 7]])
-    cache.select(positions)
-    key, value = cache.keys_and_values()
-    assert torch.equal(key, torch.stack([row[:, kept] for row, kept in zip(keys, positions, strict=True)]))
-    assert torch.equal(value, -key)
 
 
 def test_truncating_self_attention_keeps_the_cross_attention_cache():
@@ -129,27 +80,3 @@ def test_states_follow_their_rows_and_are_forgotten_together():
     cache.truncate(1)
     assert (cache.length, cache.states) == (0, ())
     assert torch.equal(cache.cross_attention[0].keys_and_values()[1], source[rows])
-
-
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "t5", "none"])
-def test_attention_inputs_can_be_reused(positions):
-    config = ModelConfig(d_model=16, n_layers=2, n_heads=2, positions=positions, value_residual=True)
-    stack, inputs = build_model(config).eval().decoder, AttentionInputs(Mask.causal())
-    first, second = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
-    expected = stack(first, AttentionInputs(Mask.causal()))
-    stack(second, inputs)
-    assert torch.equal(stack(first, inputs), expected)
-
-
-def test_each_layer_has_a_cache_of_its_own_if_there_are_any():
-    caches = [LayerKVCache(), LayerKVCache()]
-    assert [AttentionInputs(Mask(), caches=caches).layer_cache(layer) for layer in (0, 1)] == caches
-    assert AttentionInputs(Mask()).layer_cache(1) is None
-
-
-def test_values_are_mixed_with_those_of_the_first_layer():
-    values, layers = ValueResidual(), torch.randn(3, 1, 2, 5, 4)
-    shares = torch.tensor([[0.5, 0.5], [0.25, 2.0], [1.0, -1.0]])
-    for value, (of_first, of_own) in zip(layers, shares, strict=True):
-        mixed = values.mix(value, torch.stack((of_first, of_own)))
-        torch.testing.assert_close(mixed, of_first * layers[0] + of_own * value)

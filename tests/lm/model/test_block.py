@@ -5,8 +5,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, ValueResidual
-from lm.model.cost import parameters_by_part
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
 from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise
@@ -45,38 +44,6 @@ def test_with_zero_init_each_block_starts_as_the_identity(fields):
     assert not model.logits(x).any()
 
 
-def test_zero_init_changes_no_other_weight_and_they_all_learn():
-    model, plain = build_model(small(zero_init=True, n_encoder_layers=1)), build_model(small(n_encoder_layers=1))
-    for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
-        is_output = name.endswith(("output.weight", "down.weight"))
-        assert torch.equal(ours, torch.zeros_like(theirs) if is_output else theirs), name
-    model(ids(2, 5), ids(2, 6)).square().sum().backward()
-    assert all(p.grad.any() for name, p in model.decoder.named_parameters() if name.endswith("output.weight"))
-
-
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_an_embedding_shortcut_starts_as_none(norm_position):
-    config = {"norm_position": norm_position, "n_encoder_layers": 2}
-    plain, model = build_model(small(**config)), build_model(small(embedding_shortcut=True, **config))
-    source, target = ids(2, 5), ids(2, 7)
-    assert torch.equal(model.eval()(source, target), plain.eval()(source, target))
-
-
-def test_values_start_as_half_the_first_layer_s_and_one_layer_has_no_other():
-    plain, model = build_model(small(n_layers=1)), build_model(small(n_layers=1, value_residual=True))
-    assert torch.equal(model.eval()(ids(2, 7)), plain.eval()(ids(2, 7)))
-    deep = build_model(small(value_residual=True, n_encoder_layers=2))
-    scalars = [value.tolist() for name, value in deep.named_parameters() if name.endswith("scalars")]
-    assert scalars == [[0.5, 0.5]] * 5  # cross-attention has none
-
-
-def test_a_first_layer_weight_of_zero_mixes_nothing():
-    plain, model = build_model(small()), build_model(small(value_residual=True))
-    for block in model.decoder.blocks:
-        block.attention.value_scalars.data = torch.tensor([0.0, 1.0])
-    assert torch.equal(model.eval()(ids(2, 7)), plain.eval()(ids(2, 7)))
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("stack", ["decoder-only", "encoder", "decoder"])
 def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
@@ -111,23 +78,3 @@ def test_blocks_mix_in_the_embedding(stack):
     for (x, output), kept, added in zip(calls, found.residual_scalars, found.embedding_scalars, strict=True):
         torch.testing.assert_close(x, kept * before + added * embedding)
         before = output
-
-
-def test_mixing_weights_are_counted():
-    plain, config = small(n_encoder_layers=2), small(n_encoder_layers=2, value_residual=True, embedding_shortcut=True)
-    added = {part: n for part, n in parameters_by_part(config).items() if n != parameters_by_part(plain)[part]}
-    assert added == {"residual scalars": 2 * (3 + 2) + 2 * (3 + 2)}
-
-
-def test_mixing_keeps_the_autocast_dtype():
-    model = build_model(small(value_residual=True, embedding_shortcut=True, softcap=5.0))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = ValueResidual()
-        for block in model.decoder.blocks:
-            query, key, value = block.attention.project_qkv(
-                torch.randn(2, 7, 32), AttentionInputs(Mask(), first_layer_values=values)
-            )
-            assert query.dtype is key.dtype is value.dtype is torch.bfloat16
-        hidden = model.hidden(ids(2, 7))
-        logits = model.logits(hidden)
-    assert hidden.dtype is logits.dtype is torch.float32

@@ -9,11 +9,10 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from lm.config.model import ModelConfig
-from lm.errors import UsageError
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
-from lm.model.positions import ALiBi, t5_buckets
-from lm.model.transformer import Stack, build_model
+from lm.model.positions import ALiBi
+from lm.model.transformer import Stack
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -48,33 +47,6 @@ def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("max_distance", [17, 20, 100, 128, 1000])
-def test_buckets_are_those_of_hugging_face(is_causal, max_distance):
-    distances = torch.arange(-2000, 2001)
-    theirs = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, max_distance=max_distance)
-    assert torch.equal(t5_buckets(distances, is_causal=is_causal, max_distance=max_distance), theirs)
-
-
-def test_there_are_32_buckets_up_to_128():
-    for is_causal in (True, False):
-        found = t5_buckets(torch.arange(-300, 301), is_causal=is_causal, max_distance=128)
-        assert sorted(found.unique().tolist()) == [place for place in range(32) if place != 16 or is_causal]
-        assert found[:172].unique().tolist() == [31 if is_causal else 15]
-        assert len(found[173:].unique()) > 8
-
-
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize(("start", "length"), [(0, 1), (0, 40), (13, 4), (200, 1)])
-def test_bucketed_biases_are_those_of_hugging_face(is_causal, start, length):
-    config = ModelConfig(d_model=24, n_heads=3, positions="t5")
-    theirs, stack = their_attention(config, is_causal=is_causal), Stack(config, 2, is_causal=is_causal)
-    stack.positions.biases.data = theirs.relative_attention_bias.weight.data
-    expected = theirs.compute_bias(length, start + length, past_seen_tokens=start)
-    found = stack.positions(AttentionInputs(Mask(), start=start), length, CPU).mask.bias
-    torch.testing.assert_close(found, expected, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_attention_with_bucketed_biases_is_that_of_hugging_face(is_causal, dropout):
     """They do not scale scores: their queries have the factor. Gradients are compared too, by either kernel."""
@@ -95,28 +67,3 @@ def test_attention_with_bucketed_biases_is_that_of_hugging_face(is_causal, dropo
     found.square().sum().backward()
     expected.square().sum().backward()
     assert_close(stack.positions.biases.grad, table.grad, model=attention)
-
-
-@pytest.mark.parametrize("positions", ["alibi", "relative", "t5"])
-def test_keys_may_have_any_positions(positions):
-    """A text whose keys are stored in another order, and with one that none sees, is read alike."""
-    fields = {"vocab_size": 40, "d_model": 16, "n_heads": 2, "positions": positions, "init_std": 0.3}
-    model = build_model(ModelConfig(**fields)).eval()
-    past, order = torch.randint(40, (2, 5)), torch.tensor([[3, 0, 4, 1, 2], [1, 4, 3, 2, 0]])
-    cache, tokens = model.new_cache(), torch.randint(40, (2, 3))
-    model.hidden(past, cache=cache)
-    cache.select(order)
-    model_positions = torch.cat((order, torch.arange(5, 8).expand(2, 3)), dim=1)
-    allowed = torch.cat((torch.ones(3, 5), torch.ones(3, 3).tril()), dim=1) > 0
-    mask = Mask(bias=torch.zeros(3, 8).masked_fill(~allowed, -torch.inf))
-    found = model.decode(
-        tokens, AttentionInputs(mask, caches=cache.self_attention, start=5, key_positions=model_positions)
-    )
-    expected = model.hidden(torch.cat((past, tokens), dim=1))[:, 5:]
-    assert_close(found, expected, model=model)
-
-
-def test_flags_that_mean_nothing_together_are_refused():
-    with pytest.raises(UsageError, match=r"t5 positions need a max_distance over 16, not 16"):
-        ModelConfig(positions="t5", max_distance=16)
-    assert [ModelConfig(positions=name).max_distance for name in ("relative", "t5")] == [16, 128]

@@ -1,14 +1,22 @@
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.config.lora import LoraConfig
 from lm.model import layers
-from lm.model.layers import ACTIVATIONS, Linear, OneDNNKernels, choose_matmul_kernels, linear
-from lm.model.lora import LoraLinear
+from lm.model.layers import ACTIVATIONS, Linear, OneDNNKernels, linear
 from tests.tolerances import assert_close
 
 SIZES = [(1, 8, 8), (7, 160, 480), (64, 160, 480), (320, 160, 333)]
+
+
+def fuses(dtype: torch.dtype, monkeypatch) -> bool:
+    """Whether oneDNN has the product with its activation in this type here."""
+    choose(monkeypatch, fused=[dtype])
+    try:
+        with torch.no_grad():
+            Linear(1000, 1000).to(dtype).forward_activated(torch.ones(2, 1000, dtype=dtype), "gelu-tanh")
+    except (AttributeError, RuntimeError):
+        return False
+    return True
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
@@ -22,19 +30,6 @@ def library(request, monkeypatch):
 def choose(monkeypatch, *, products=False, fused=()):
     """Have oneDNN compute these, as if it had been faster."""
     monkeypatch.setattr(layers, "onednn_kernels", OneDNNKernels(products, {*fused}))
-
-
-class Operators(TorchDispatchMode):
-    """Notes which of oneDNN's operators torch runs, and in which dtype."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "mkldnn":
-            self.seen.append(args[0].dtype)
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -83,48 +78,3 @@ def test_activations_equal_float64(activation, dtype, rows, monkeypatch):
             found = layer.forward_activated(x, activation)
         assert found.dtype is dtype
         assert_close(found, exact, terms=160)
-
-
-def fuses(dtype: torch.dtype, monkeypatch) -> bool:
-    """Whether oneDNN has the product with its activation in this type here."""
-    choose(monkeypatch, fused=[dtype])
-    try:
-        with torch.no_grad():
-            Linear(1000, 1000).to(dtype).forward_activated(torch.ones(2, 1000, dtype=dtype), "gelu-tanh")
-    except (AttributeError, RuntimeError):
-        return False
-    return True
-
-
-def test_trained_or_adapted_layers_are_not_fused(monkeypatch):
-    choose(monkeypatch, fused=[torch.float32])
-    layer, x = Linear(1000, 1000), torch.randn(2, 1000)
-    expected = ACTIVATIONS["gelu-tanh"](layer(x))
-    with Operators() as operators:
-        torch.testing.assert_close(layer.forward_activated(x, "gelu-tanh"), expected)
-    assert operators.seen == []
-    adapted = LoraLinear(layer, LoraConfig(rank=2))
-    with torch.no_grad():
-        adapted.lora_b.normal_()
-        assert torch.equal(adapted.forward_activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
-
-
-def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
-    choose(monkeypatch, products=True)
-    with Operators() as operators:
-        with torch.no_grad():
-            linear(torch.ones(10, 100), torch.ones(1000, 100))
-            linear(torch.ones(10, 100), torch.ones(999, 100))
-            linear(torch.ones(10, 100, dtype=torch.float64), torch.ones(1000, 100, dtype=torch.float64))
-        linear(torch.ones(10, 100), torch.ones(1000, 100))
-    assert operators.seen == [torch.float32] * torch.backends.mkldnn.is_available()
-
-
-def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
-    """Only `choose_matmul_kernels`, before the first one, asks how fast what is; of types that a model has."""
-    choose(monkeypatch)
-    monkeypatch.setattr(layers, "measure_speedup", lambda *_, **__: pytest.fail("timed"))
-    layer = Linear(1000, 1000)
-    with torch.no_grad():
-        layer.forward_activated(layer(torch.ones(10, 1000)), "gelu-tanh")
-    choose_matmul_kernels(torch.float64, "swiglu")

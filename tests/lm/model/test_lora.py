@@ -8,7 +8,6 @@ from lm.config.model import ModelConfig
 from lm.model.lora import (
     build_model_with_lora,
     load_frozen,
-    load_trainable,
     lora_layers,
     merge_adapters,
     trainable_weights,
@@ -84,27 +83,6 @@ def test_logits_equal_those_of_merged_weights(kind, on):
     assert (logits(plain, config) - logits(build_model(config).eval(), config)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_at_first_they_add_nothing(kind):
-    config = ModelConfig(**SHAPE, **MODELS[kind])
-    model, plain = build_model_with_lora(config, LoraConfig(rank=3), seed=2).eval(), build_model(config, seed=2).eval()
-    assert torch.equal(logits(model, config), logits(plain, config))
-
-
-def test_each_projection_has_an_adapter_of_its_own():
-    config = ModelConfig(**SHAPE, n_kv_heads=2)
-    layers = lora_layers(build_model_with_lora(config, LoraConfig(rank=3)))
-    assert [
-        tuple(value.shape)
-        for value in (
-            layers["decoder.blocks.0.attention.input"].lora_a,
-            layers["decoder.blocks.0.attention.input"].lora_b,
-        )
-    ] == [(9, 32), (64, 3)]
-    assert layers["decoder.blocks.1.feed_forward.up"].lora_a.shape == (6, 32)
-    assert len(layers) == 2 * 4
-
-
 def test_only_they_are_trained_and_what_a_classifier_has_for_its_labels():
     config = ModelConfig(**SHAPE, objective="masked", labels=("a", "b"))
     model = build_model_with_lora(config, LoraConfig(rank=2))
@@ -131,17 +109,6 @@ def test_they_start_the_same_for_the_same_seed_wherever_the_generator_stands():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_dropout_is_of_what_they_read_and_of_nothing_else():
-    config = ModelConfig(**SHAPE)
-    plain = build_model(config)
-    model = build_model_with_lora(config, LoraConfig(rank=2, dropout=0.5)).train()
-    assert torch.equal(logits(model, config), logits(plain, config))
-    load_trainable(model, {name: torch.ones_like(value) for name, value in trainable_weights(model).items()})
-    assert not torch.equal(logits(model, config), logits(model, config))
-    model.eval()
-    assert torch.equal(logits(model, config), logits(model, config))
-
-
 def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
     config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
     model = filled(config, lora)
@@ -152,16 +119,3 @@ def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
     assert {value.dtype for value in made.values()} == {torch.float32}
     plain.load_state_dict(made)
     assert_close(logits(plain, config), logits(model, config), model=model)
-
-
-def test_weights_that_do_not_fit_are_refused():
-    config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
-    weights = build_model_with_lora(config, lora).state_dict()
-    short = {name: value for name, value in weights.items() if name != "decoder.blocks.1.feed_forward.up.lora_a"}
-    for wrong in (short, weights | {"decoder.blocks.1.feed_forward.up.lora_a": torch.zeros(1, 32)}):
-        with pytest.raises(RuntimeError):
-            merge_adapters(config, lora, wrong)
-    with pytest.raises(RuntimeError):
-        load_trainable(build_model_with_lora(config, lora), {})
-    with pytest.raises(KeyError):
-        load_frozen(build_model_with_lora(config, lora), {})

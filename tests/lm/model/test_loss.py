@@ -10,9 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORE_INDEX
 from lm.model import loss
-from lm.model.layers import Dropout, dropout
+from lm.model.layers import dropout
 from lm.model.loss import chunked_loss, estimate_loss_bytes, linear_cross_entropy
-from tests.compiler import needs_compiler
 from tests.tolerances import assert_close
 
 
@@ -68,51 +67,6 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
         assert_close(one.grad, other.grad, terms=33, depth=3)
 
 
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
-    torch.manual_seed(1)
-    hidden, weight = torch.randn(3, 11, 8, requires_grad=True), torch.randn(17, 8)
-    targets = torch.randint(0, 17, (3, 11))
-    targets[0, 3:] = IGNORE_INDEX
-    total, nll = linear_cross_entropy(hidden, weight, targets, label_smoothing=smoothing, softcap=softcap)
-    logits = F.linear(hidden.double(), weight.double()).flatten(0, 1)
-    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
-    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
-    assert_close(nll, expected, terms=33, depth=3)
-    assert not nll.requires_grad
-    assert (total.item() == nll.item()) == (smoothing == 0)
-
-
-def test_nothing_to_predict_costs_nothing():
-    hidden = torch.randn(2, 3, 4, requires_grad=True)
-    total, _ = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORE_INDEX))
-    total.backward()
-    assert total.item() == 0.0
-    assert not hidden.grad.any()
-
-
-class MostNumbers(TorchDispatchMode):
-    """The numbers in the largest tensor that is made while it is open."""
-
-    most = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        self.most = max(self.most, *(tensor.numel() for tensor in tensors)) if tensors else self.most
-        return made
-
-
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
-def test_the_logits_of_all_positions_never_exist_at_once(monkeypatch, softcap):
-    monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 1)
-    hidden, weight = torch.randn(4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
-    with MostNumbers() as made:
-        linear_cross_entropy(hidden, weight, torch.randint(0, 50, (4 * 64,)), softcap=softcap)[0].backward()
-    assert made.most == 64 * 50
-
-
 class PeakBytes(TorchDispatchMode):
     """The peak of the bytes of tensors that are made while it is open."""
 
@@ -160,15 +114,6 @@ def test_the_estimated_memory_is_that_of_the_tensors(
     assert estimate == pytest.approx(made.peak, rel=0.08)
 
 
-def test_on_a_gpu_a_chunk_of_the_loss_has_more_logits_and_all_their_probabilities():
-    """In float32: logits, probabilities, three tensors of states and two of weights."""
-    positions, vocabulary, d_model = 10_000, 50_000, 8
-    rows = loss._LOGITS_ON_GPU // vocabulary
-    expected = 4 * (2 * rows * vocabulary + 3 * positions * d_model + 2 * vocabulary * d_model)
-    found = estimate_loss_bytes(positions, vocabulary, d_model, bytes_per_value=4, on_cpu=False)
-    assert found == expected > 4 * estimate_loss_bytes(positions, vocabulary, d_model, bytes_per_value=4)
-
-
 def disagreeing(hidden, output, targets):
     """A loss of two passes and their targets, in which a position counts for itself, and the first one's surprisal."""
     one, other = (F.linear(states, *output).log_softmax(-1) for states in hidden)
@@ -202,14 +147,6 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
 
 
-def test_a_chunked_loss_never_has_the_logits_of_all_positions(monkeypatch):
-    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", 1)
-    hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
-    with MostNumbers() as made:
-        chunked_loss(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
-    assert made.most == 64 * 50
-
-
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
 def test_under_autocast_the_gradient_stays_near(softcap):
     torch.manual_seed(1)
@@ -224,24 +161,6 @@ def test_under_autocast_the_gradient_stays_near(softcap):
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
 
 
-@pytest.mark.parametrize("frozen", ["weight", "hidden"])
-def test_what_is_frozen_leaves_the_other_gradient_alone(frozen):
-    torch.manual_seed(1)
-    hidden, weight, targets = torch.randn(11, 8), torch.randn(17, 8), torch.randint(0, 17, (11,))
-    found = []
-    for total in (
-        lambda *inputs: linear_cross_entropy(*inputs)[0],
-        lambda *inputs: F.cross_entropy(F.linear(*inputs[:2]), targets, reduction="sum"),
-    ):
-        inputs = [hidden.clone().requires_grad_(frozen != "hidden"), weight.clone().requires_grad_(frozen != "weight")]
-        total(*inputs, targets).backward()
-        found.append([part.grad for part in inputs])
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours is None) == (theirs is None)
-        if theirs is not None:
-            assert_close(ours, theirs, terms=17, depth=3)
-
-
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_drops_at_its_rate_and_keeps_the_mean(share, dtype):
@@ -251,15 +170,6 @@ def test_drops_at_its_rate_and_keeps_the_mean(share, dtype):
     assert zeros == pytest.approx(share, abs=1 / 512 + 0.004)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
     assert len(dropped.unique()) == 2
-
-
-def test_positions_are_dropped_independently():
-    """Of neighbours, and of the bytes of one random word, no two are alike more often than by chance."""
-    torch.manual_seed(0)
-    kept = (dropout(torch.ones(200_000), 0.5) > 0).float()
-    for distance in (1, 2, 4, 8, 64):
-        pairs = torch.stack((kept[:-distance], kept[distance:]))
-        assert abs(torch.corrcoef(pairs)[0, 1].item()) < 0.01
 
 
 def test_follows_the_seed_and_passes_the_gradient_of_what_it_keeps():
@@ -272,28 +182,3 @@ def test_follows_the_seed_and_passes_the_gradient_of_what_it_keeps():
     assert not torch.equal(results[0], results[2])
     (gradient,) = torch.autograd.grad(results[0].sum(), x)
     torch.testing.assert_close(gradient * x, results[0])
-
-
-def test_does_nothing_in_eval_mode_or_at_a_rate_of_zero():
-    x = torch.randn(4, 4)
-    assert dropout(x, 0.0) is x
-    assert Dropout(0.5).eval()(x) is x
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@needs_compiler
-def test_compiled_dropout_has_the_same_rate_and_different_masks():
-    """Half a minute of compiling. The gradient is that of what was kept, so the masks are not drawn again for it."""
-
-    def two(x):
-        return dropout(x, 0.4), dropout(2 * x, 0.4)
-
-    x = torch.randn(40, 50, requires_grad=True)
-    for function in (two, torch.compile(two)):
-        torch.manual_seed(1)
-        first, second = function(x)
-        assert not torch.equal(first == 0, second == 0)
-        (gradient,) = torch.autograd.grad(first.sum(), x)
-        torch.testing.assert_close(gradient * x, first)
-        assert (first == 0).float().mean().item() == pytest.approx(0.4, abs=0.05)

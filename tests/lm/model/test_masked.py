@@ -5,9 +5,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.errors import UsageError
-from lm.model.cost import parameters_by_part, training_flops_per_token
-from lm.model.transformer import EncoderOnly, build_model, count_parameters
+from lm.model.cost import parameters_by_part
+from lm.model.transformer import EncoderOnly, build_model
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
@@ -78,71 +77,6 @@ def test_nor_does_it_with_other_attention_or_experts(fields):
         assert_close(found[row, :length], other[row, :length], model=model)
 
 
-def test_each_position_attends_to_later_ones():
-    model, tokens = small(), torch.randint(31, (1, 8))
-    changed = tokens.clone()
-    changed[0, -1] = (changed[0, -1] + 1) % 31
-    with torch.inference_mode():
-        difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
-    assert (difference > 1e-4).all()
-
-
-def test_a_classifier_has_an_output_for_each_label_and_none_for_tokens():
-    model = small(labels=("a", "b", "c"), output_transform=True, tie_embeddings=False, bias=True)
-    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 1, 3)
-    assert not [name for name, _ in model.named_parameters() if name.startswith(("head", "transform", "output_bias"))]
-    parts = parameters_by_part(model.config)
-    assert parts["label head"] == 16 * 16 + 16 + 3 * 16 + 3
-    assert sum(parts.values()) == count_parameters(model)
-
-
-def test_biases_and_the_last_layer_of_a_transform_start_as_they_do_elsewhere():
-    model = small(output_transform=True, embedding_norm=True, bias=True)
-    assert not model.output_bias.any()
-    assert not model.transform.up.bias.any()
-    assert (model.embedding.norm.weight == 1).all()
-
-
-def test_flops_count_the_output_layer_where_something_is_predicted():
-    config = ModelConfig(**{**SMALL, "d_ff": 64, "activation": "gelu", "output_transform": True})
-    blocks = 2 * (4 * 16 * 16 + 2 * 16 * 64) + 16 * 16  # and the transform
-    pairs = 2 * 2 * 16 * 12  # each position sees all
-    assert training_flops_per_token(config) == 6 * (blocks + pairs + 31 * 16)
-    assert training_flops_per_token(config, predicted_fraction=0.25) == pytest.approx(
-        6 * (blocks + pairs + 31 * 16 / 4)
-    )
-    labels = config.replace(output_transform=False, labels=("a", "b"))
-    assert training_flops_per_token(labels) == pytest.approx(6 * (blocks - 256 + pairs + (16 * 16 + 2 * 16) / 12))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_encoder_layers": 2}, "leave one of the two out"),
-        ({"architecture": "gru"}, "objective is for transformer blocks"),
-        ({"objective": "causal", "labels": ("a", "b")}, "labels are for a classifier"),
-        ({"labels": ("a", "a")}, "labels must be different"),
-        ({"objective": "causal", "token_types": 2}, "token_types are for masked models"),
-    ],
-)
-def test_what_is_no_masked_model_is_refused(fields, message):
-    fields = {"vocab_size": 31, "objective": "masked", **fields}
-    with pytest.raises(UsageError, match=message):
-        ModelConfig(**fields)
-
-
-def test_the_vector_of_the_first_type_of_tokens_is_added_to_each():
-    plain, typed = small(positions="learned"), small(positions="learned", token_types=2)
-    state = dict(typed.state_dict())
-    first = state.pop("embedding.types")[0]
-    state["embedding.tokens.weight"] = state["embedding.tokens.weight"] + first
-    plain.load_state_dict(state)
-    tokens = torch.randint(31, (2, 7))
-    with torch.inference_mode():
-        assert_close(typed.hidden(tokens), plain.hidden(tokens), model=typed)
-    assert parameters_by_part(typed.config)["token types"] == 2 * 16
-
-
 SHAPE = {"vocab_size": 20, "d_model": 8, "n_layers": 1}
 
 MODELS = {
@@ -165,9 +99,3 @@ def test_final_states_of_the_layers_depend_on_all_weights_but_those_of_the_head(
         below |= set(getattr(getattr(model, part, None), "parameters", set)())
     assert set(head.values()) == set(model.parameters()) - below
     assert bool(head) is (fields != {})
-
-
-def test_output_weights_of_another_model_are_selected_too():
-    masked, classifier = (build_model(ModelConfig(**{**SHAPE, **MODELS[name]})) for name in ("masked", "classifier"))
-    names = set(masked.state_dict()) - set(classifier.state_dict())
-    assert set(classifier.select_output_weights(masked.state_dict())) == names

@@ -5,19 +5,14 @@ from typing import get_args
 
 import pytest
 import torch
-from lm.config.model_fields import Positions
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lm.config.model import ModelConfig
-from lm.errors import UsageError
+from lm.config.model_fields import Positions
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
 from lm.model.positions import (
-    ABSOLUTE_SCHEMES,
-    RELATIVE_SCHEMES,
-    InputEmbedding,
-    PositionTable,
     Rotation,
     rotary_frequencies,
     rotary_table,
@@ -25,6 +20,10 @@ from lm.model.positions import (
 )
 from lm.model.transformer import build_model
 from tests.tolerances import approx, assert_close, ulps
+
+
+def _plain(width: int, base: float) -> torch.Tensor:
+    return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -36,45 +35,6 @@ def test_sinusoids_follow_the_formula(interleaved):
             sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, width // 2 + i)
             assert float(table[position, sine]) == approx(math.sin(angle), scale=angle)
             assert float(table[position, cosine]) == approx(math.cos(angle), scale=angle)
-
-
-def test_tables_grow_without_changing():
-    table = PositionTable(lambda length: torch.arange(float(length)), 4)
-    assert table.rows(1, 2, torch.device("cpu")).tolist() == [1, 2]
-    assert table.rows(3, 9, torch.device("cpu")).tolist() == list(range(3, 12))
-
-
-def test_a_long_context_costs_no_more_than_is_used_of_it():
-    lengths = []
-
-    def compute(length: int) -> torch.Tensor:
-        lengths.append(length)
-        return torch.arange(float(length))
-
-    table = PositionTable(compute, 10**9)
-    for end in range(1, 30_001, 100):
-        assert table.rows(end - 1, 1, torch.device("cpu")).item() == end - 1
-    assert max(lengths) < 2 * 30_001
-    assert len(lengths) < 4
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-half", "none", "rotary"])
-def test_extends_beyond_the_context(positions):
-    embedding = InputEmbedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)
-    assert embedding(torch.zeros(1, 20, dtype=torch.long)).shape == (1, 20, 16)
-
-
-def test_learned_positions_refuse_to():
-    embedding = InputEmbedding(ModelConfig(positions="learned", context_length=8, d_model=16, n_heads=2), 10)
-    embedding(torch.zeros(1, 3, dtype=torch.long), start=5)
-    with pytest.raises(UsageError, match="end at 8, but the sequence has 9"):
-        embedding(torch.zeros(1, 4, dtype=torch.long), start=5)
-
-
-def test_each_scheme_of_the_config_is_absolute_or_relative():
-    named = set(get_args(Positions)) - {"none"}
-    assert not set(ABSOLUTE_SCHEMES) & set(RELATIVE_SCHEMES)
-    assert set(ABSOLUTE_SCHEMES) | set(RELATIVE_SCHEMES) == named
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
@@ -116,10 +76,6 @@ def test_packed_branches_equal_single_sequences(positions):
         assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)
 
 
-def _plain(width: int, base: float) -> torch.Tensor:
-    return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
-
-
 def test_rotation_equals_complex_multiplication():
     rotation = Rotation(*rotary_table(7, _plain(8, 100.0))[3:].unbind(1))
     x = torch.randn(2, 2, 4, 8)
@@ -149,19 +105,6 @@ def test_the_gradient_equals_autograd():
     rotation = Rotation(*rotary_table(5, _plain(8, 100.0)).double().unbind(1))
     x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rotation, x)
-
-
-def test_a_tiled_rotation_repeats_for_each_sequence():
-    rotation, x = Rotation(*rotary_table(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
-    both = rotation.tile(2)(torch.cat((x, x), dim=2))
-    assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
-
-
-def test_partial_rotation_leaves_other_features_unchanged():
-    rotation, x = Rotation(*rotary_table(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
-    turned = rotation(x)
-    assert torch.equal(turned[..., :6], rotation(x[..., :6]))
-    assert torch.equal(turned[..., 6:], x[..., 6:])
 
 
 SCALED = {
@@ -195,16 +138,3 @@ def test_scaled_as_transformers_scales_them(name, head, base):
     expected, temperature = ROPE_INIT_FUNCTIONS[kind](reference, torch.device("cpu"))
     torch.testing.assert_close(rotary_frequencies(config).float(), expected, atol=0, rtol=ulps(16))
     assert (config.rope_temperature or 1.0) == pytest.approx(temperature)
-
-
-def test_unscaled_they_are_powers_of_the_base():
-    config = ModelConfig(d_model=32, n_heads=2, rope_base=100.0, rotary_fraction=0.5)
-    assert rotary_frequencies(config).tolist() == pytest.approx([100.0 ** (-2 * i / 8) for i in range(4)])
-
-
-def test_a_factor_of_one_changes_nothing():
-    plain = ModelConfig(d_model=64, n_heads=2)
-    for kind in ("linear", "llama3", "yarn"):
-        torch.testing.assert_close(
-            rotary_frequencies(ModelConfig(d_model=64, n_heads=2, rope_scaling=kind)), rotary_frequencies(plain)
-        )

@@ -1,7 +1,5 @@
 """A decoder that learns labels is evaluated by the label that it ranks first, as `lm classify` would give it."""
 
-import json
-
 import numpy as np
 import pytest
 from lm.config.keywords import run_spec
@@ -12,14 +10,11 @@ from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.tokenized_examples import open_examples
 from lm.decoding.classifier import CompletionClassifier
-from lm.run_folder import load_config
-from lm.training import evaluation
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
-from lm.training.trainer import Trainer
-from lm.training.training_corpus import CorpusPrepared, TrainingCorpus
+from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import metrics_lines, stop_after
@@ -47,14 +42,6 @@ def begun(folder, corpus, **fields) -> Run:
     return start_run(folder, config, corpus)
 
 
-def test_its_run_records_the_labels_with_their_delimiter(tmp_path, examples):
-    run = begun(tmp_path / "run", examples)
-    assert load_config(run.folder).label_completions == ("\nx", "\nxx", "\ny", "\nyy", "\nz", "\nzz")
-    decided = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()]
-    (entry,) = (each for each in decided if "label_completions" in each["chosen"])
-    assert (entry["step"], entry["by"]) == (0, "corpus")
-
-
 def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_first(tmp_path, examples, byte_tokenizer):
     run = begun(tmp_path / "run", examples, steps=60, evaluate_every=0)
     (found,) = (event for event in train(run) if isinstance(event, Evaluation))
@@ -77,43 +64,3 @@ def test_it_is_logged_and_the_same_after_resuming(tmp_path, examples):
     list(train(part))
     assert metrics_lines(part) == metrics_lines(whole)
     assert sum("validation_accuracy" in line for line in metrics_lines(whole)) == 2
-
-
-def test_a_large_split_is_sampled(tmp_path, examples, monkeypatch):
-    run = begun(tmp_path / "run", examples)
-    monkeypatch.setattr(evaluation, "_MAX_SCORED", 60)
-    monkeypatch.setattr(evaluation, "_MIN_LABELLED", 7)
-    assert len(evaluation._labelled_prompts(run)) == 10
-    monkeypatch.setattr(evaluation, "_MAX_SCORED", 6)
-    assert len(evaluation._labelled_prompts(run)) == 7
-
-
-def test_a_budget_counts_the_time_that_labels_take(tmp_path, examples, monkeypatch):
-    run = begun(tmp_path / "run", examples)
-    monkeypatch.setattr(evaluation, "time_work", lambda work, _hardware: 0.05 * len(work()))
-    monkeypatch.setattr(evaluation, "_TIMED_LABELLED", 10)
-    assert evaluation._estimate_label_seconds(run) == pytest.approx(0.05 * len(evaluation._labelled_prompts(run)))
-
-
-def test_other_completions_have_no_accuracy(tmp_path, byte_tokenizer):
-    pairs = [(f"{n} + 1 = ", str(n + 1)) for n in range(60)]
-    source = small_examples.source(tmp_path, small_examples.lines(pairs))
-    config = DataConfig(validation="0.2", supervised=True)
-    folder = prepare([source], byte_tokenizer, config, tmp_path / "tokens").folder
-    run = begun(tmp_path / "run", TrainingCorpus(folder, byte_tokenizer))
-    assert run.config.label_completions == ()
-    assert {event.accuracy for event in train(run) if isinstance(event, Evaluation)} == {None}
-
-
-@pytest.mark.parametrize("options", [{}, {"objective": "masked"}])
-def test_the_label_counts_are_data_of_an_event(tmp_path, monkeypatch, options):
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    pairs = [(f"text {n}", "joy" if n % 4 else "fear") for n in range(80)]
-    small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
-    shape = {"d_model": 32, "n_heads": 2, "n_layers": 1, "kind": "byte", "context": 16, **options}
-    spec = run_spec(str(tmp_path / "task.jsonl"), out=str(tmp_path / "run"), supervised=True, steps=1, **shape)
-    with Trainer(spec) as trainer:
-        counts = next(event.labels for event in trainer if isinstance(event, CorpusPrepared))
-    assert counts is not None
-    assert {label: counts.train[label] + counts.validation[label] for label in counts.train} == {"joy": 60, "fear": 20}
-    assert counts.majority == ("joy", counts.train["joy"] / sum(counts.train.values()))

@@ -1,6 +1,5 @@
 """Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
 
-import json
 import math
 from contextlib import ExitStack
 
@@ -11,15 +10,12 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
-from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import open_split
-from lm.data.batch import Batch, micro_batch_rows
-from lm.decoding.generator import Generator
-from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
-from lm.model.cost import training_flops
+from lm.data.batch import Batch
+from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model
-from lm.optim.schedules import batch_fraction, learning_rate
+from lm.optim.schedules import learning_rate
 from lm.training.evaluation import compute_validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly, TrainingWarning
 from lm.training.loop import batch_flops, train
@@ -83,36 +79,6 @@ def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypat
     assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
     assert set(rows) == {2}
     assert len(rows) == 3 * 12
-
-
-def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("lm.training.startup.estimate_micro_batch_tokens", lambda *_, **__: 2 * 16)
-        whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
-    list(train(whole))
-    list(train(stopped, stop=stop_after(5)))
-    resumed = resume_run(stopped.folder)
-    assert resumed.plan.micro_batch_tokens == 2 * 16
-    list(train(resumed))
-    assert metrics_lines(resumed) == metrics_lines(whole)
-    longer = TrainingConfig(steps=14)
-    again = resume_run(stopped.folder, new_length=longer, changed={"training": {"micro_batch_size": 6}})
-    assert micro_batch_rows(again.config, again.data.batch(0)) == 6
-
-
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")]
-)
-def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeypatch, error):
-    run = make_run(micro_batch_size=4)
-
-    def fails(self, batch):
-        raise error
-
-    monkeypatch.setattr(type(run.strategy), "__call__", fails)
-    message = "step 1 needs more memory .* 4 x 16 tokens in one pass: pass fewer at once"
-    with pytest.raises(OutOfMemoryError, match=message):
-        list(train(run))
 
 
 def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):
@@ -214,27 +180,6 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
 
 
-def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, monkeypatch):
-    plain, shown = make_run("a", sample=["ba"]), make_run("b", sample=["ba", "du"])
-    list(train(plain))
-
-    samples = Generator.samples
-
-    def fail(generator, prompt):
-        if prompt == "du":
-            raise InputError("no token for 'd'")
-        return samples(generator, prompt)
-
-    monkeypatch.setattr(Generator, "samples", fail)
-    events = list(train(shown))
-    warnings = [event for event in events if isinstance(event, TrainingWarning)]
-    assert [(warning.step, warning.message) for warning in warnings] == [
-        (step, "no sample of 'du': no token for 'd'") for step in (5, 10, 12)
-    ]
-    assert metrics_lines(shown) == metrics_lines(plain)
-    assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
-
-
 def test_a_full_disk_under_the_log_ends_no_run(make_run, monkeypatch):
     """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
     whole, run = make_run("whole", keep=0, evaluate_every=0), make_run("run", keep=0, evaluate_every=0)
@@ -250,63 +195,6 @@ def test_a_full_disk_under_the_log_ends_no_run(make_run, monkeypatch):
         str(run.folder / name) for name in ("metrics.jsonl", "timings.jsonl")
     }
     assert metrics_lines(run) == metrics_lines(whole)
-
-
-def test_r_drop_takes_twice_the_arithmetic(make_run):
-    plain, dropped = (make_run(name, steps=2, r_drop=r_drop) for name, r_drop in (("a", 0.0), ("b", 1.0)))
-    list(train(plain))
-    steps = [event for event in train(dropped) if isinstance(event, Step)]
-    assert dropped.state.flops == sum(step.flops for step in steps) == 2 * plain.state.flops
-    assert dropped.state.tokens == plain.state.tokens
-
-
-def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
-    """The losses of one batch under weights that stay: only the masks can make them differ."""
-    losses, batch = [], make_run("of the batch").data.batch(0)
-    for seed in range(3):
-        run = make_run(str(seed), model={"dropout": 0.5}, seed=seed, learning_rate=0.0, steps=5, evaluate_every=0)
-        run.model.load_state_dict(build_model(run.config.model, seed=0).state_dict())
-        run.data.batch = lambda *_, **_of_it: batch
-        losses += [event.loss for event in train(run) if isinstance(event, Step)]
-    assert len(losses) == len(set(losses)) == 15
-
-
-def test_the_state_and_the_log_are_the_sums_of_what_happened(make_run):
-    run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
-    events = list(train(run))
-    steps = [event for event in events if isinstance(event, Step)]
-    rows = [run.data.batch(0, fraction=batch_fraction(step, config=run.config.training)).rows for step in range(12)]
-    assert rows[0] < rows[-1]
-    assert [step.tokens for step in steps] == [16 * count for count in rows]
-    assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]
-    assert run.state == run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last"))
-    assert (run.state.step, run.state.samples, run.state.tokens) == (12, sum(rows), 16 * sum(rows))
-    assert run.state.flops == pytest.approx(sum(step.flops for step in steps))
-    assert run.state.training_seconds == pytest.approx(sum(step.seconds for step in steps))
-    assert run.epoch == sum(rows) / run.data.samples
-    metrics, timings = (
-        [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
-        for name in ("metrics.jsonl", "timings.jsonl")
-    )
-    evaluations = [event for event in events if isinstance(event, Evaluation)]
-    assert [line for line in metrics if "loss" in line] == [
-        {"step": step.step, "loss": step.loss, "nll": step.loss, "learning_rate": step.learning_rate,
-         "tokens": step.tokens, "gradient_norm": step.gradient_norm, "epoch": sum(rows[: step.step]) / run.data.samples}
-        for step in steps
-    ]  # fmt: skip
-    assert [line for line in metrics if "validation_loss" in line] == [
-        {"step": event.step, "validation_loss": event.loss, "validation_bits_per_byte": event.bits_per_byte,
-         "validation_tokens": event.tokens} for event in evaluations
-    ]  # fmt: skip
-    assert [line for line in metrics if "prompt" in line] == [
-        {"step": event.step, "prompt": "ba", "sample": event.text} for event in events if isinstance(event, Sample)
-    ]
-    assert [line for line in timings if "seconds" in line] == [
-        {"step": step.step, "seconds": step.seconds, "tokens_per_second": step.tokens / step.seconds} for step in steps
-    ]
-    assert [(line["step"], line["evaluation_seconds"]) for line in timings if "evaluation_seconds" in line] == [
-        (event.step, event.seconds) for event in evaluations
-    ]
 
 
 def balance(model, inputs):
@@ -340,27 +228,6 @@ def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targe
     assert next(train(run)).gradient_norm == approx(norm.item(), model=model)
 
 
-def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
-    shape = {"dropout": 0.0, "experts": 4}
-    plain, balanced = make_run("a", model=shape, expert_balance=0.0), make_run("b", model=shape, expert_balance=9.0)
-    one, other = next(train(plain)), next(train(balanced))
-    assert one.loss == other.loss
-    assert one.gradient_norm != other.gradient_norm
-
-
-def test_an_evaluation_tells_the_use_of_each_expert(make_run):
-    run = make_run(model={"n_layers": 2, "experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
-    evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
-    noted = [json.loads(line).get("validation_expert_use") for line in metrics_lines(run) if "validation_loss" in line]
-    assert noted == [event.expert_use for event in evaluations]
-    for use in noted:
-        assert set(use) == {"decoder.blocks.0.feed_forward", "decoder.blocks.1.feed_forward"}
-        assert all(len(each) == 4 and sum(each) == pytest.approx(1.0) for each in use.values())
-    dense = make_run("dense", steps=1)
-    assert next(event for event in train(dense) if isinstance(event, Evaluation)).expert_use == {}
-    assert not any("expert" in line for line in metrics_lines(dense))
-
-
 @pytest.mark.parametrize(
     "model", [{"value_residual": True}, {"experts": 2}, {"attention": "window", "attention_window": 4}]
 )
@@ -372,23 +239,6 @@ def test_activations_that_are_computed_again_change_nothing(model, make_run):
     kept, again = ([event for event in train(run) if isinstance(event, Step)] for run in runs)
     assert [step.loss for step in kept] == [step.loss for step in again]
     assert [step.gradient_norm for step in kept] == [step.gradient_norm for step in again]
-
-
-def test_activations_that_are_computed_again_are_not_kept(make_run):
-    def kept(again: bool) -> int:
-        run = make_run(str(again), model={"n_layers": 4}, checkpoint_activations=again)
-        saved: dict[int, int] = {}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            run.strategy(run.data.batch(0))
-        weights = {value.untyped_storage().data_ptr() for value in run.model.parameters()}
-        return sum(size for place, size in saved.items() if place not in weights)
-
-    assert kept(True) < kept(False) / 3
 
 
 def counted_flops(run: Run, batch: Batch) -> float:

@@ -1,8 +1,6 @@
 """Adapters are trained by the loop that trains all else; the weights beside them stay, and are not saved again."""
 
 import dataclasses
-import errno
-import os
 import shutil
 
 import pytest
@@ -29,7 +27,7 @@ from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.slow_cases import slow_after
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 CPU = select_inference_hardware(HardwareConfig())
 
@@ -144,18 +142,6 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     write_merged_run(tmp_path / "elsewhere", tmp_path / "merged")
 
 
-def test_a_base_on_another_file_system_is_copied(base, adapt, monkeypatch):
-    def link(*_):
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", link)
-    run = adapt(steps=3)
-    own, theirs = run.folder / "base.safetensors", run_folder.find_checkpoint(base.folder) / "model.safetensors"
-    assert not own.samefile(theirs)
-    assert own.read_bytes() == theirs.read_bytes()
-    assert not list(run.folder.glob(".base*"))
-
-
 def test_both_runs_can_be_moved_together(base, adapt, tmp_path):
     run = adapt(steps=3)
     list(train(run))
@@ -181,38 +167,6 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     for use in (load_weights, lambda folder: resume_run(folder, new_length=TrainingConfig(steps=5))):
         with pytest.raises(InputError, match=r"base.safetensors: missing; .* adapts these weights$"):
             use(run.folder)
-
-
-def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):
-    run = adapt(checkpoint_every=3, keep=0)
-    list(train(run))
-    chosen = run_folder.list_checkpoints(run.folder)[-2:]
-    average_checkpoints(chosen, run.folder.parent / "mean")
-    first, second = map(load_weights, chosen)
-    for name, value in load_weights(run.folder.parent / "mean").items():
-        torch.testing.assert_close(value, (first[name] + second[name]) / 2)
-
-
-def test_a_summary_tells_the_base_and_what_is_trained(base, adapt):
-    run = adapt(steps=3)
-    list(train(run))
-    summary, theirs = summarise_run(run.folder), summarise_run(base.folder)
-    assert summary.base == str(run_folder.find_checkpoint(base.folder))
-    assert summary.trainable_parameters == sum(
-        value.numel() for name, value in run.model.state_dict().items() if ".lora_" in name
-    )
-    assert summary.parameters == theirs.parameters + summary.trainable_parameters
-    assert (theirs.base, theirs.trainable_parameters) == (None, theirs.parameters)
-
-
-def test_all_weights_can_be_trained_on_from_adapted_ones(adapt, shards, byte_tokenizer, tmp_path):
-    run = adapt(steps=3)
-    list(train(run))
-    config = dataclasses.replace(run.config, lora=LoraConfig(), plan=None)
-    full = start_run(
-        tmp_path / "full", config, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(run.folder)
-    )
-    assert loss_of(full)[0] == approx(loss_of(run)[0], model=full.model)
 
 
 def masked(folder, data, *, base=None, model=None, **fields):
@@ -247,11 +201,3 @@ def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus
     with torch.no_grad():
         loaded = load_model(whole.folder, CPU, which="last").model
         assert_close(loaded(tokens), whole.model(tokens), model=loaded)
-
-
-def test_what_would_stay_at_random_is_refused(tmp_path, corpus, examples):  # noqa: F811
-    classifier = masked(tmp_path / "classifier", examples, model={"output_transform": True})
-    list(train(classifier))
-    with pytest.raises(UsageError, match="which adapters leave as it is: train all weights instead"):
-        masked(tmp_path / "masked", corpus, base=classifier.folder, model={"output_transform": True})
-    assert not (tmp_path / "masked").exists()

@@ -1,6 +1,5 @@
 """Masked models and classifiers are trained by the loop that trains all others."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,9 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
-from lm.training.evaluation import compute_validation_loss
-from lm.training.events import Evaluation, Sample, Step
+from lm.training.events import Evaluation, Sample
 from lm.training.initial_weights import check_compatible
 from lm.training.loop import train
 from lm.training.objective import summed_loss
@@ -111,31 +108,6 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
     assert nats == approx(float(expected.detach()), model=model)
 
 
-def test_a_step_counts_the_tokens_that_are_read_and_its_loss_those_that_are_masked(tmp_path, corpus):
-    run = begun(tmp_path / "run", corpus, model={"dropout": 0.0})
-    batch = run.data.batch(0)
-    expected = float(summed_loss(run.model, batch, run.hardware).detach()) / batch.n_targets
-    step = next(event for event in train(run) if isinstance(event, Step))
-    assert step.tokens == 8 * 16
-    assert step.loss == approx(expected, model=run.model)
-
-
-def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
-    run = begun(tmp_path / "run", corpus, model={"dropout": 0.0})
-    evaluation = evaluations(run)[-1]
-    run.model.eval()
-    right = total = 0
-    with torch.inference_mode():
-        for batch in run.data.validation():
-            chosen = torch.from_numpy(batch.targets != IGNORE_INDEX)
-            guesses = run.model(torch.from_numpy(batch.inputs)).argmax(-1)
-            right += int((guesses == torch.from_numpy(batch.targets))[chosen].sum())
-            total += int(chosen.sum())
-    nats, predicted = compute_validation_loss(run)
-    assert (evaluation.accuracy, evaluation.tokens) == (pytest.approx(right / total), total)
-    assert evaluation.loss == approx(nats / predicted, model=run.model)
-
-
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9}, {"r_drop": 1.0, "label_smoothing": 0.1}])
 def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
     whole = begun(tmp_path / "whole", examples, steps=8, **fields)
@@ -149,17 +121,6 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
     }
     assert metrics_lines(part) == metrics_lines(whole)
     assert load_model(part.folder, select_inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
-
-
-@pytest.mark.medium
-def test_a_classifier_learns_labels_and_shows_them(tmp_path, examples):
-    fields = {"steps": 80, "batch_size": 24, "learning_rate": 5e-3, "evaluate_every": 0, "sample": ("xyxxzxx",)}
-    run = begun(tmp_path / "run", examples, **fields)
-    events = list(train(run))
-    (evaluation,) = (event for event in events if isinstance(event, Evaluation))
-    (sample,) = (event for event in events if isinstance(event, Sample))
-    assert evaluation.accuracy > 0.9
-    assert sample.text == "x"
 
 
 def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus, examples):
@@ -181,31 +142,3 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
     assert {name for name in back.model.state_dict() if name not in tuned} == back.model.select_output_weights(
         theirs
     ).keys()
-
-
-def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):
-    list(train(begun(tmp_path / "masked", corpus)))
-    with pytest.raises(UsageError, match="d_model is 16 here and 32"):
-        check_compatible(ModelConfig(**{**SHAPE, "d_model": 16}), tmp_path / "masked")
-
-
-@pytest.mark.parametrize("fields", [{"masking_rate": 0.3}, {"whole_words": True}])
-def test_settings_of_masks_may_stand_in_the_config_of_any_run(fields):
-    training = TrainingConfig(**fields)
-    for config in (
-        {"model": ModelConfig()},
-        {"model": ModelConfig(objective="masked"), "data": DataConfig(supervised=True)},
-        {"model": ModelConfig(objective="masked")},
-    ):
-        assert RunConfig(**config, training=training).training == training
-
-
-def test_what_was_saved_is_loaded_the_same(tmp_path, corpus):
-    run = begun(tmp_path / "run", corpus)
-    list(train(run))
-    shutil.copytree(run.folder, tmp_path / "copy")
-    loaded = load_model(tmp_path / "copy", select_inference_hardware(HardwareConfig()), which="last")
-    tokens = torch.randint(256, (2, 9))
-    run.model.eval()
-    with torch.inference_mode():
-        torch.testing.assert_close(loaded.model(tokens), run.model(tokens))

@@ -1,19 +1,15 @@
 """A new run has a folder of its own and starts from weights that fit; one process at a time trains in it."""
 
 import dataclasses
-import json
-import threading
 
 import pytest
 
 from lm import run_folder
-from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint
-from lm.tokenizer import training as tokenizer_training
 from lm.training import startup
-from lm.training.events import Saved, Step, TrainingWarning
+from lm.training.events import Saved, Step
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus, open_data
@@ -52,39 +48,6 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     assert sums(run) == before
 
 
-def test_decisions_are_logged_before_the_first_step(make_run):
-    lines = (make_run().folder / "decisions.jsonl").read_text().splitlines()
-    assert {json.loads(line)["step"] for line in lines} == {0}
-
-
-def test_a_corpus_shorter_than_a_window_is_named(make_run):
-    with pytest.raises(InputError, match="the training split has .* tokens, but one window takes 100001"):
-        make_run(model={"context_length": 100_000})
-
-
-def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(make_run, shards, tmp_path):
-    characters = tokenizer_training.train(["ba du ki mo ne"], TokenizerConfig(kind="char"), corpus_bytes=14).tokenizer
-    run = make_run()
-    config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, sample=("ba", "ba 日")))
-    with pytest.raises(InputError, match="sample 'ba 日': "):
-        start_run(tmp_path / "other", config, TrainingCorpus(shards, characters))
-    assert not (tmp_path / "other").exists()
-
-
-def test_a_run_that_was_begun_with_such_a_sample_continues(make_run, monkeypatch):
-    monkeypatch.setattr("lm.training.startup.check_samples", lambda run: None)
-    run = make_run(sample=["ba"])
-    list(train(run, stop=stop_after(3)))
-    monkeypatch.setattr("lm.decoding.generator.encode_prompt", _no_token)
-    events = list(train(resume_run(run.folder)))
-    assert [event.step for event in events if isinstance(event, TrainingWarning)] == [5, 10, 12]
-    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
-
-
-def _no_token(*_: object) -> list[int]:
-    raise InputError("the tokenizer has no token for 'b'")
-
-
 TRAINED = "run: another process is training this run; wait for it to end, or use another folder"
 
 
@@ -100,24 +63,6 @@ def test_a_folder_is_for_one_run_at_a_time(make_run):
             resume_run(path)
     assert (run.folder / "config.json").read_bytes() == before
     assert list(events)[-1] == Saved(12, run.folder / "checkpoints" / "step-12")
-
-
-def test_of_two_that_start_at_once_one_runs(make_run):
-    ready, found = threading.Barrier(2), []
-
-    def start():
-        ready.wait()
-        try:
-            found.append(make_run())
-        except InputError as error:
-            found.append(str(error))
-
-    threads = [threading.Thread(target=start) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(isinstance(one, str) and one.endswith(TRAINED) for one in found) == 1
 
 
 def test_whoever_stops_lets_others_continue(make_run):

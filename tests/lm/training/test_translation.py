@@ -20,20 +20,16 @@ from lm.config.training import TrainingConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
 from lm.data.batch import Batch
-from lm.decoding.translation import TranslatedLine, Translation, Translator
+from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
-from lm.model.cost import training_flops
-from lm.model.variants.experts import count_expert_tokens
 from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import evaluation
-from lm.training.events import Evaluation, Sample, Step, StoppedEarly
+from lm.training.events import Evaluation, Sample, StoppedEarly
 from lm.training.loop import train
 from lm.training.objective import summed_loss
-from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
@@ -151,32 +147,6 @@ def test_resuming_equals_never_having_stopped(make_run, model, training):
         assert sums(whole)[name] == sums(resumed)[name]
 
 
-@pytest.mark.medium
-def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_run, monkeypatch):
-    """A hundred steps of a second were planned, and each takes five; resumed in the decay it ends as the whole run."""
-    now = [0.0]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
-    settings = {
-        "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 2000,
-        "evaluate_every": 0, "warmup_steps": 2, "pairs": {"bpe_dropout": 0.5, "bpe_dropout_until": 0.8},
-        "model": {"d_model": 16, "n_layers": 1, "n_encoder_layers": 1},
-    }  # fmt: skip
-    whole, parts = (make_run(list, name=name, **settings) for name in ("whole", "parts"))
-    for event in train(whole):
-        now[0] += 5.0 * isinstance(event, Step)
-    now[0] = 0.0
-    for event in train(parts, stop=lambda: parts.plan.budget_seconds is None):
-        now[0] += 5.0 * isinstance(event, Step)
-    assert not parts.state.finished
-    resumed = resume_run(parts.folder)
-    list(train(resumed))
-    assert 15 < whole.plan.steps == resumed.plan.steps < 25
-    logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, parts)]
-    assert logs[0] == logs[1]
-    plain, last = make_run(list, name="plain", **{**settings, "pairs": {}}), whole.state.samples
-    assert whole.data.batch(last).inputs.shape == plain.data.batch(last).inputs.shape  # whole words again
-
-
 def test_separate_vocabularies_and_both_directions(make_run):
     apart = make_run(list, name="apart", steps=2, pairs={"separate_vocabularies": True})
     list(train(apart))
@@ -219,78 +189,6 @@ def test_the_best_by_bleu(make_run):
     best = max(events, key=lambda event: (event.bleu, -event.loss, -event.step))
     assert run.state.best_step == best.step
     assert run.state.best_bleu == best.bleu
-
-
-def test_of_equal_bleu_the_lower_loss_is_the_best_and_of_equal_losses_the_first(make_run):
-    run = make_run(list, steps=1, best_by="bleu")
-    chance = random.Random(4)
-    scores = [(chance.choice([0.0, 0.0, 12.5]), chance.choice([4.0, 5.0, 6.0])) for _ in range(40)]
-    for step, (found, loss) in enumerate(scores, 1):
-        run.state = dataclasses.replace(run.state, step=step)
-        first_best = max(range(step), key=lambda place: (scores[place][0], -scores[place][1], -place))
-        assert evaluation._update_best(run, loss, found) is (first_best == step - 1)
-        assert run.state.best_step == first_best + 1
-
-
-@pytest.mark.parametrize("criterion", ["loss", "bleu"])
-def test_a_run_out_of_patience_says_what_has_stopped_getting_better(make_run, criterion):
-    run = make_run(list, steps=9, evaluate_every=1, learning_rate=0.0, patience=2, best_by=criterion, bleu_sentences=4)
-    assert list(train(run))[-1] == StoppedEarly(3, patience_ran_out=True, criterion=criterion)
-
-
-def test_patience_continues_while_the_loss_falls_and_bleu_is_still_zero(make_run):
-    run = make_run(list, steps=5, evaluate_every=1, learning_rate=1e-3, patience=1, best_by="bleu", bleu_sentences=2)
-    events = [event for event in train(run) if isinstance(event, Evaluation)]
-    assert [event.bleu for event in events] == [0.0] * 5
-    assert run.state.best_step == 5
-
-
-def test_pairs_need_an_encoder(make_run):
-    with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
-        make_run(list, model={"n_encoder_layers": 0})
-
-
-def test_operations_count_the_source(make_run):
-    run = make_run(list, steps=2)
-    batch = run.data.batch(0)
-    (rows, length), source_length = batch.inputs.shape, batch.source.shape[1]
-    lengths = {"rows": rows, "length": length, "n_targets": batch.n_targets / rows}
-    expected = training_flops(run.config.model, **lengths, source_length=source_length)
-    assert next(train(run)).flops == expected > training_flops(run.config.model, **lengths)
-
-
-def noted_translations(monkeypatch, languages: list[str | None]) -> None:
-    """Have nothing translated, and note the language of each line that would be."""
-
-    class NotingTranslator(Translator):
-        def __init__(self, *arguments, to):
-            super().__init__(*arguments, to=to)
-            self.to = to
-
-        def translate(self, sources, *, dependency_heads=None):
-            for source in sources:
-                languages.append(self.to)
-                yield TranslatedLine(source, (Translation(""),))
-
-    monkeypatch.setattr(evaluation, "Translator", NotingTranslator)
-
-
-@pytest.mark.parametrize(("pairs", "tagged"), [({}, [None]), ({"bidirectional": True}, ["de", "en"])])
-def test_references_are_translated_to_their_languages_and_prompts_to_the_first(make_run, monkeypatch, pairs, tagged):
-    run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
-    noted_translations(monkeypatch, asked)
-    list(train(run))
-    assert asked == [*sorted((tagged * 4)[:4], key=str), tagged[0]]
-
-
-def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run, monkeypatch):
-    """A run that has learned nothing does not know when to end. 32 of 100 sentences are translated, in 6.4 seconds."""
-    run, translated = make_run(list), []
-    noted_translations(monkeypatch, translated)
-    monkeypatch.setattr(evaluation, "time_work", lambda work, hardware: (work(), 6.4)[1])
-    found = evaluation.measure_cost(run, seconds=0.0)
-    assert found.sentence_seconds == pytest.approx(0.1)
-    assert len(translated) == 32
 
 
 def padded_batch(run: Run) -> Batch:
@@ -350,12 +248,3 @@ def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
     assert step.tokens == counts[0]
     surprisal = F.cross_entropy(logits, torch.from_numpy(batch.targets), reduction="sum").item()
     assert step.nll == pytest.approx(surprisal / batch.n_targets, rel=1e-5)  # of the targets alone, as in an evaluation
-
-
-def test_padding_counts_nothing_in_what_experts_take(make_run):
-    run = make_run(list, model={"experts": 4}, steps=1)
-    batch = padded_batch(run)
-    with count_expert_tokens(run.model) as counts:
-        summed_loss(run.model, batch, run.hardware)
-    for name, each in counts.items():
-        assert each.sum() == (batch.source_lengths if name.startswith("encoder") else batch.lengths).sum()

@@ -4,10 +4,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.errors import UsageError
-from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
-from lm.model.variants import block_sparse as patterned
 from tests.tolerances import assert_close
 
 SHAPE = {"vocab_size": 40, "context_length": 300, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
@@ -54,21 +51,6 @@ def test_a_token_attends_within_its_window(widths):
         by_parts = [model(part, cache=cache) for part in tokens.split([3, *[1] * 7, 40], dim=1)]
         for found in (model(tokens), torch.cat(by_parts, dim=1)):
             torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["window", "bigbird"])
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("is_encoder", [True, False])
-def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch):
-    tokens, lengths = ids(2, 203), torch.tensor([203, 90])
-    model = model_of(kind, positions=positions, n_encoder_layers=2 if is_encoder else 0, **FIELDS)
-
-    def read():
-        return model.encode(tokens, lengths=lengths) if is_encoder else model.hidden(tokens)
-
-    found = read()
-    monkeypatch.setattr(patterned, "is_sparse_enough", lambda *_, **__: False)
-    assert_close(found, read(), model=model)
 
 
 @pytest.mark.parametrize("kind", CACHED)
@@ -126,45 +108,3 @@ def test_padding_changes_nothing_in_an_encoder(kind, positions):
     found = model.encode(padded, lengths=lengths)[:, :200]
     assert_close(found[0], batch[0], model=model)
     assert_close(found[1, :71], batch[1, :71], model=model)
-
-
-@pytest.mark.parametrize("kind", ["window", "bigbird"])
-def test_captured_weights_are_those_of_the_pattern(kind):
-    model, tokens = model_of(kind), ids(1, 120)
-    attentions = model.decoder.attention_layers()
-    with capture_attention_weights(attentions) as weights:
-        model(tokens)
-    places = torch.arange(120)
-    for attention, found in zip(attentions, weights, strict=True):
-        seen = attention.pattern.build_token_mask(places[:, None], places, n_positions=120).tril()
-        assert torch.equal(found[0, 0] > 0, seen)
-        torch.testing.assert_close(found.sum(-1), torch.ones(1, 4, 120))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_weights_get_a_gradient(kind):
-    model = model_of(kind, positions="relative", attention_dropout=0.1, **FIELDS).requires_grad_(True).train()
-    model(ids(2, 150)).square().sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: "),
-        ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
-        ({"attention": "window", "n_encoder_layers": 1, "syntax": "both"}, r"distances in trees need full attention"),
-        ({"attention": "compressed", "attention_stride": 1}, r"attention_stride must be at least 2, not 1"),
-        ({"attention": "window", "architecture": "lstm"}, r"attention is for transformer blocks"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused_in_a_line(fields, message):
-    with pytest.raises(UsageError, match=message):
-        ModelConfig(**fields)
-
-
-def test_settings_are_those_given_or_as_published():
-    config = ModelConfig(attention="bigbird", random_blocks=0)
-    assert config.attention_settings == {"attention_block": 32, "global_blocks": 2, "random_blocks": 0}
-    assert ModelConfig().attention_settings == {}
-    assert ModelConfig(attention="compressed").attention_settings == {"attention_block": 256, "attention_stride": 3}

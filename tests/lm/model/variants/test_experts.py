@@ -13,11 +13,7 @@ from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.experts import (
     MixtureOfExperts,
-    Router,
     Routing,
-    capture_routing,
-    count_expert_tokens,
-    expert_fractions,
     load_balancing_loss,
 )
 from tests.lm.model.hugging_face import randomise
@@ -104,13 +100,6 @@ def test_equal_experts_are_one_dense_layer(k):
         torch.testing.assert_close(weight, torch.ones_like(weight))
 
 
-def test_an_expert_without_positions_has_a_gradient_of_zero():
-    experts = make_experts()
-    experts(states(1, 1), inputs()).sum().backward()
-    gradients = [expert.up.weight.grad for expert in experts.experts]
-    assert sorted(bool(gradient.any()) for gradient in gradients) == [False, False, False, True]
-
-
 def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
     experts = make_experts(expert_capacity=1.0)
@@ -118,26 +107,6 @@ def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     output = experts(x, inputs())
     assert output.any(-1).flatten().tolist() == [True] * 5 + [False] * 15
     assert experts.eval()(x, inputs()).any(-1).all()
-
-
-def test_padding_is_not_routed():
-    experts = make_experts(expert_capacity=1.0)
-    x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, inputs([2, 10]))
-    assert output.any(-1).flatten().tolist() == [True] * 2 + [False] * 8 + [True] + [False] * 9
-
-
-def test_noise_is_drawn_in_training_alone_and_has_the_size_of_the_papers():
-    """Shazeer et al. 2017, equation 4: standard normal numbers times softplus of a linear layer."""
-    gate = make_experts(gate_noise=0.5).gate
-    x = states(5)
-    torch.manual_seed(3)
-    noisy = gate(x).probabilities
-    torch.manual_seed(3)
-    drawn = torch.randn(5, 4, dtype=torch.float64)
-    scores = x @ gate.score.weight.T + 0.5 * drawn * torch.log1p(torch.exp(x @ gate.noise.weight.T))
-    torch.testing.assert_close(noisy, scores.softmax(-1))
-    torch.testing.assert_close(gate.eval()(x).probabilities, (x @ gate.score.weight.T).softmax(-1))
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -156,30 +125,6 @@ def test_the_balance_loss_is_the_papers_formula(k):
     assert float(load_balancing_loss(routes)) == approx(expected, terms=9)
 
 
-def test_an_even_gate_has_a_balance_loss_of_one_and_a_constant_one_of_as_many_as_there_are_experts():
-    even = torch.full((8, 4), 0.25)
-    assert load_balancing_loss(Routing(torch.arange(8)[:, None] % 4, even[:, :1], even)) == 1.0
-    constant = torch.eye(4)[[2] * 8]
-    assert load_balancing_loss(Routing(torch.full((8, 1), 2), constant[:, 2:3], constant)) == 4.0
-
-
-@pytest.mark.parametrize("fields", [{}, {"n_encoder_layers": 4}, {"expert_every": 2}])
-def test_routes_and_counts_are_of_each_layer_with_experts(fields):
-    model = build_model(small(n_layers=4, experts_per_token=2, **fields)).eval()
-    inputs = (ids(3, 5), ids(3, 7)) if "n_encoder_layers" in fields else (ids(3, 7),)
-    with capture_routing(model) as routes, count_expert_tokens(model) as counts:
-        model(*inputs)
-        model(*inputs)
-    stacks = ["encoder", "decoder"] if "n_encoder_layers" in fields else ["decoder"]
-    layers = [1, 3] if "expert_every" in fields else [0, 1, 2, 3]
-    assert set(counts) == {f"{stack}.blocks.{layer}.feed_forward" for stack in stacks for layer in layers}
-    assert len(routes) == 2 * len(counts)
-    for name, each in counts.items():
-        assert each.sum() == 2 * 2 * 3 * (5 if name.startswith("encoder") else 7)
-        assert sum(expert_fractions(counts)[name]) == pytest.approx(1.0)
-    assert not any(module._forward_hooks for module in model.modules() if isinstance(module, Router))
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_batched_padded_and_cached_equal_single(k):
     model = build_model(small(experts_per_token=k, expert_capacity=1.0)).eval()
@@ -192,16 +137,3 @@ def test_batched_padded_and_cached_equal_single(k):
     cache = model.new_cache()
     parts = [model(part, cache=cache) for part in tokens.split(2, dim=1)]
     assert_close(torch.cat(parts, dim=1), together, model=model)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("lengths", [None, [6, 3]])
-def test_under_autocast_outputs_have_its_type_and_the_gate_is_exact(training, lengths):
-    experts = make_experts(experts_per_token=2).float().train(training)
-    x = states(2, 6).float()
-    plain = experts(x, inputs(lengths))
-    with torch.autocast("cpu", dtype=torch.bfloat16), capture_routing(experts) as routes:
-        output = experts(x, inputs(lengths))
-    assert output.dtype is torch.bfloat16
-    assert routes[0].probabilities.dtype is torch.float32
-    assert_close(output, plain, depth=10)

@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.errors import UsageError
-from lm.model.attention import MultiHeadAttention, capture_attention_weights
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
-from lm.model.transformer import build_model
 from lm.model.variants.linformer import LinformerAttention
 from tests.tolerances import assert_close
 
@@ -59,32 +56,3 @@ def test_padding_counts_nothing():
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row, :length])
         assert_close(found[row, :length], expected, model=layer)
-
-
-def test_it_ends_with_the_context():
-    layer = layer_of()
-    with pytest.raises(UsageError, match=r"linformer's projections end at 20, but the sequence has 21 tokens"):
-        layer(torch.randn(1, 21, 16).double(), AttentionInputs(Mask()))
-    assert ModelConfig(context_length=20, n_encoder_layers=1, attention="linformer").position_limit == 20
-
-
-def test_encoders_have_it_and_decoders_see_all():
-    model = build_model(ModelConfig(vocab_size=9, d_model=16, n_encoder_layers=1, attention="linformer")).eval()
-    assert isinstance(model.encoder.blocks[0].attention, LinformerAttention)
-    assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
-    source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
-    with (
-        pytest.raises(UsageError, match="there is no attention map"),
-        capture_attention_weights(model.encoder.attention_layers()),
-    ):
-        model(source, target)
-    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
-        model(source, target)
-    assert weights[0].shape == (1, 4, 6, 6)
-
-
-def test_projections_start_so_that_sums_keep_the_size_of_what_is_summed():
-    model = build_model(ModelConfig(context_length=256, n_encoder_layers=1, attention="linformer"))
-    attention = model.encoder.blocks[0].attention
-    assert attention.key_lengthwise.std().item() == pytest.approx(1 / 16, rel=0.05)
-    assert attention.value_lengthwise.shape == (128, 256)

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import capture_attention_weights
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
-from lm.model.transformer import build_model
 from lm.model.variants import memory_compressed
 from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from tests.tolerances import assert_close
@@ -99,33 +97,3 @@ def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
     assert biases.asked
     for one, other in zip(*found, strict=True):
         assert_close(one, other, model=layer)
-
-
-def test_a_chunk_is_recomputed_with_the_dropout_that_it_had(monkeypatch):
-    monkeypatch.setattr(memory_compressed, "_MAX_SAVED_SCORES", 20)
-    layer = layer_of(attention_dropout=0.3).train()
-
-    def compute(x: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(0)
-        return layer(x, AttentionInputs(Mask.causal()))
-
-    x = torch.randn(1, 11, 16, dtype=torch.float64, requires_grad=True)
-    assert not torch.equal(compute(x), layer.eval()(x, AttentionInputs(Mask.causal())))
-    layer.train()
-    assert torch.autograd.gradcheck(compute, x, fast_mode=True)
-
-
-def test_weights_are_shown_where_the_positions_are():
-    config = ModelConfig(
-        vocab_size=9, d_model=16, n_heads=4, n_layers=2, n_encoder_layers=2, attention="compressed", init_std=0.5
-    )
-    model = build_model(config).eval()
-    with capture_attention_weights([*model.decoder.attention_layers(), *model.encoder.attention_layers()]) as weights:
-        model(torch.randint(9, (1, 11)), torch.randint(9, (1, 11)))
-    assert [each.shape for each in weights] == [(1, 4, 11, 11)] * 4
-    _, of_encoder, _, of_decoder = weights
-    torch.testing.assert_close(of_encoder.sum(-1), torch.ones(1, 4, 11))
-    assert not of_decoder[..., :2, :].any()
-    assert not of_decoder.triu(1).any()
-    torch.testing.assert_close(of_decoder[..., 2:, :].sum(-1), torch.ones(1, 4, 9))
-    torch.testing.assert_close(of_decoder[..., 0], of_decoder[..., 2])

@@ -9,7 +9,6 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
-from lm.model.attention import capture_attention_weights
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.training.objective import summed_loss
 from tests.tolerances import approx, assert_close
@@ -109,11 +108,6 @@ def test_equals_a_loop_in_float64(architecture, scores):
         assert_close(logits[row], expected, model=model)
 
 
-def test_attention_is_additive_unless_set():
-    assert small().config.recurrent_attention == "additive"
-    assert small().state_dict().keys() == small(recurrent_attention="additive").state_dict().keys()
-
-
 @pytest.mark.parametrize("architecture", ["lstm", "gru"])
 def test_padding_never_changes_the_loss(architecture):
     model, hardware = small(architecture), Hardware("cpu", "float32", 1, "float32")
@@ -148,28 +142,3 @@ def test_the_future_never_changes_the_past():
     other = tokens.clone()
     other[:, 5:] = 22
     assert_close(model(tokens)[:, :5], model(other)[:, :5], model=model)
-
-
-def test_captured_weights_sum_to_one_and_see_no_padding():
-    model = small()
-    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
-        model(ids(3, 7), ids(3, 5), lengths=LENGTHS)
-    (found,) = weights
-    assert found.shape == (3, 1, 5, 7)
-    torch.testing.assert_close(found.sum(-1), torch.ones(3, 1, 5))
-    assert all(not found[row, :, :, length:].any() for row, length in enumerate(LENGTHS))
-    assert model.decoder.attention_layers() == model.encoder.attention_layers() == []
-
-
-def test_forget_gates_start_open():
-    model = build_model(ModelConfig(architecture="lstm", d_model=8, n_layers=1))
-    bias = model.decoder.recurrent[0].bias_ih_l0.tolist()
-    assert bias == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
-    assert not model.decoder.recurrent[0].bias_hh_l0.any()
-
-
-def test_dropout_is_drawn_between_layers_and_only_while_training():
-    model, tokens = small(n_encoder_layers=0, dropout=0.5), ids(2, 9)
-    assert torch.equal(model(tokens), model(tokens))
-    model.train()
-    assert not torch.equal(model(tokens), model(tokens))

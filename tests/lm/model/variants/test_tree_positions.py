@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.model.variants.tree_positions import token_depths, tree_distances
 from lm.text.dependency_trees import compute_tree_positions
@@ -17,6 +16,10 @@ from tests.tolerances import assert_close
 
 OUTSIDE = [-1, -1, -1]
 SHAPE = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 1, "n_encoder_layers": 2, "init_std": 0.3}
+
+
+def _clip(syntax: str, positions: str) -> int | None:
+    return 3 if syntax != "depth" or positions == "relative" else None
 
 
 def sentence(words: int, seed: int) -> tuple[tuple[int, ...], list[int], Tensor]:
@@ -49,13 +52,6 @@ def test_depths_and_distances_are_those_of_a_search(words):
         depths, distances = by_search(heads, of_tokens)
         assert token_depths(source[None, :, 1:])[0].tolist() == depths
         assert tree_distances(source[None, :, 1:])[0].tolist() == distances
-
-
-def test_distances_computed_by_hand():
-    """From `talk`, which is below `held` and above `a`, `with` and `Sharon`; Bush is on another branch, before it."""
-    places = torch.tensor(compute_tree_positions((2, 0, 4, 2, 4, 5)))[None]
-    assert tree_distances(places)[0, 3].tolist() == [-2, -1, 1, 0, 1, 2]
-    assert tree_distances(places)[0, 2].tolist() == [-3, -2, 0, -1, 4, 5]
 
 
 def encoded_by_hand(model: EncoderDecoder, source: Tensor, depths: list[int], distances: list[list[int]]) -> Tensor:
@@ -127,10 +123,6 @@ def test_the_encoder_is_a_loop_in_float64(syntax, positions):
         assert_close(found, expected, model=model)
 
 
-def _clip(syntax: str, positions: str) -> int | None:
-    return 3 if syntax != "depth" or positions == "relative" else None
-
-
 @pytest.mark.parametrize("positions", ["rotary", "learned", "relative", "t5"])
 def test_padding_and_neighbours_change_no_logit(positions):
     model = build_model(ModelConfig(**SHAPE, syntax="both", positions=positions), seed=1).eval()
@@ -144,49 +136,3 @@ def test_padding_and_neighbours_change_no_logit(positions):
         for row, source in enumerate(sources):
             alone = model(source[None], target[row : row + 1])
             assert_close(alone[0], logits[row], model=model)
-
-
-@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
-def test_another_tree_is_another_sentence(syntax):
-    """Of the same words: with a tree of the same depths only distances tell it apart."""
-    model = build_model(ModelConfig(**SHAPE, syntax=syntax), seed=1).eval()
-    ids = torch.tensor([3, 5, 7, 9])[:, None]
-    sources = [
-        torch.cat((ids, torch.tensor(compute_tree_positions(heads))), 1)
-        for heads in ((0, 1, 2, 3), (0, 1, 1, 2), (0, 1, 1, 3))
-    ]
-    with torch.no_grad():
-        chain, one, other = (model.encode(source[None]) for source in sources)
-    assert (chain - one).abs().max() > 1e-3
-    assert ((one - other).abs().max() > 1e-3) == (syntax != "depth")
-
-
-def test_all_of_it_is_learned():
-    model = build_model(ModelConfig(**SHAPE, syntax="both", positions="sinusoidal"))
-    _, _, source = sentence(7, 0)
-    model(source[None], torch.randint(50, (1, 5))).square().sum().backward()
-    for name, parameter in model.syntax_positions.named_parameters():
-        assert parameter.grad.abs().sum() > 0, name
-
-
-def test_a_model_without_it_is_the_same_model():
-    plain, parsed = (build_model(ModelConfig(**SHAPE, syntax=syntax)) for syntax in ("none", "both"))
-    assert plain.syntax_positions is None
-    assert set(parsed.state_dict()) - set(plain.state_dict()) == {
-        f"syntax_positions.{name}"
-        for name in ("depths.mix.weight", "depths.mix.bias", "distances.keys", "distances.values")
-    }
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_encoder_layers": 0}, "for the encoder of a translation model"),
-        ({"n_encoder_layers": 0, "decoder_only": True}, "for the encoder of a translation model"),
-        ({"d_model": 27, "n_heads": 3, "positions": "none"}, "depths in trees need an even d_model, not 27"),
-        ({"architecture": "lstm"}, "syntax is for transformer blocks"),
-    ],
-)
-def test_what_has_no_trees_is_refused(fields, message):
-    with pytest.raises(UsageError, match=message):
-        ModelConfig(**{"n_encoder_layers": 1, **fields}, syntax="both")

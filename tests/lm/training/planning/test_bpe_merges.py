@@ -1,25 +1,13 @@
 """N-gram baselines choose whether BPE merges within words or within characters."""
 
-import numpy as np
 import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.text_corpus import read_beginnings, scan_corpus
 from lm.text.text_files import find_text_files
-from lm.training.planning.bpe_merges import SAMPLE_BYTES, choose_merges, measure_merge_baselines
+from lm.training.planning.bpe_merges import SAMPLE_BYTES, measure_merge_baselines
 from tests.lm.training.texts import of_characters, of_words
-
-
-@pytest.mark.parametrize(
-    ("words", "characters", "chosen"),
-    [
-        (4.0, 3.0, "characters"), (4.0, 3.92, "characters"), (4.0, 3.93, "words"), (4.0, 4.0, "words"),
-        (2.0, 2.1, "words"),
-    ],
-)  # fmt: skip
-def test_characters_have_to_be_two_percent_better(words, characters, chosen):
-    assert choose_merges(words=words, characters=characters) == chosen
 
 
 @pytest.mark.medium
@@ -33,19 +21,6 @@ def test_a_text_of_characters_and_one_of_words():
     found = measure_merge_baselines([of_words(30_000, letters="абвгдежзиклмнопр")], config)
     assert found is not None
     assert found.settings() == {"tokenizer": {"merges": "words"}}
-
-
-def test_rare_characters_are_not_free():
-    """Of characters that occur once each, neither tokenizer knows any: all of them are three bytes."""
-    rare = [chr(point) for point in np.random.default_rng(3).permutation(np.arange(0x4E00, 0x9FA5))[:12_000]]
-    found = measure_merge_baselines(["".join(rare)], TokenizerConfig(vocab_size=1024))
-    assert found is not None
-    assert found.characters > np.log2(len(rare) / 10) / 3
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["short"], ["字" * 1000], [of_words(30_000)]])
-def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
-    assert measure_merge_baselines(texts, TokenizerConfig()) is None
 
 
 def test_a_sample_is_the_beginning_of_each_file(tmp_path):

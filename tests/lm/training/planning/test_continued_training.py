@@ -2,27 +2,22 @@
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
 from lm.config.keywords import run_spec
 
-import lm
 from lm import run_folder
 from lm.checkpoint import load_weights
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.errors import InputError
-from lm.training.events import Evaluation, Saved, Step, StoppedEarly
+from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train
 from lm.training.planning.continued_training import (
     choose_continued_training,
-    extend_run,
-    find_overfit,
     inherit_optimizer,
 )
 from lm.training.planning.resolve import resolve_spec
@@ -31,7 +26,7 @@ from lm.training.run_summaries import has_improved
 from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
-from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
+from tests.lm.training.conftest import copy_run, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
@@ -85,19 +80,6 @@ def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(p
     assert same(run.folder, parent.folder)
 
 
-def test_a_run_that_improves_says_so_and_its_first_checkpoint_goes_as_others_do(parent, tune):
-    run = tune(learning_rate=3e-3, keep=1, steps=30)
-    list(train(run))
-    assert has_improved(run.config, run.state) is True
-    assert run.state.best_loss < parent.state.best_loss
-    assert "step-0" not in [folder.name for folder in run_folder.list_checkpoints(run.folder)]
-
-
-def test_without_an_evaluation_nothing_is_said(make_run):
-    run = make_run(steps=2, evaluate_every=0)
-    assert has_improved(run.config, run.state) is None
-
-
 def test_a_scratch_run_is_not_evaluated_before_its_first_step(make_run):
     run = make_run()
     assert isinstance(next(train(run)), Step)
@@ -133,19 +115,6 @@ def test_a_run_that_is_killed_after_its_first_evaluation_resumes_from_step_0(tun
     parts = resume_run(parts.folder)
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
-    assert metrics_lines(whole) == metrics_lines(parts)
-
-
-def test_a_run_that_is_killed_before_it_has_saved_begins_again(tune):
-    whole, parts = tune("whole"), tune("parts")
-    list(train(whole))
-    events = train(parts)
-    assert isinstance(next(events), Evaluation)  # in the metrics, and not saved
-    events.close()
-    with pytest.raises(InputError, match="no checkpoint yet"):
-        resume_run(parts.folder)
-    parts = tune("parts")
-    list(train(parts))
     assert metrics_lines(whole) == metrics_lines(parts)
 
 
@@ -203,46 +172,6 @@ def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_p
         assert rates[0] <= chosen(data, losses=unknown)[0].config.training.learning_rate <= rates[-1]
 
 
-def test_a_parent_that_is_worse_than_n_grams_of_the_new_text_learns_it_at_a_higher_rate(data):
-    rates = [
-        chosen(data, losses=(5.0, 4.5), ngram_loss=loss)[0].config.training.learning_rate
-        for loss in (None, 9.0, 4.5, 3.0, 2.0)
-    ]
-    assert rates[0] == rates[1] == rates[2] < rates[3] < rates[4]
-    assert rates[4] == chosen(data, losses=(5.0, 2.0))[0].config.training.learning_rate
-
-
-def test_the_rate_follows_the_optimizer_of_the_parent_and_the_width(data):
-    def rate(width: int, learned_by: str, **given: object) -> float:
-        parent = RunConfig(ModelConfig(d_model=width), training=TrainingConfig(optimizer=learned_by, steps=1))
-        found = chosen(data, parent=parent, losses=(3.0, 3.0), **given)[0].config.training
-        assert found.optimizer == given.get("optimizer", "adamw" if "lora" in given else learned_by)
-        return found.learning_rate
-
-    assert rate(128, "adamw") < rate(128, "muon")
-    assert rate(768, "adamw") < rate(128, "adamw")
-    assert rate(128, "muon", optimizer="adamw") == rate(128, "adamw")
-    assert rate(128, "adamw") < rate(128, "adamw", lora=4)
-
-
-def test_few_data_are_seen_more_often_and_many_not_as_often(data):
-    found = {}
-    for data.steps_per_epoch in (0.5, 3.0, 30.0, 300.0, 30_000.0):
-        resolution, said = chosen(data, losses=(3.0, 3.0))
-        training = resolution.config.training
-        assert (training.steps, training.epochs, training.tokens) == (said.steps, None, None)
-        assert training.warmup_steps <= said.steps / 10 + 1
-        assert training.evaluate_every * 10 >= said.steps
-        assert training.patience is not None
-        found[data.steps_per_epoch] = said
-    steps, epochs = [each.steps for each in found.values()], [each.epochs for each in found.values()]
-    assert steps == sorted(steps)
-    assert epochs == sorted(epochs, reverse=True)
-    assert 1 <= steps[0] <= 10
-    assert epochs[-1] < 1
-    assert steps[-1] < 10_000
-
-
 @pytest.mark.parametrize(
     ("given", "kept"),
     [({"learning_rate": 0.7}, {"learning_rate": 0.7}), ({"steps": 7}, {"steps": 7}),
@@ -261,36 +190,6 @@ def test_what_is_given_wins_and_all_else_is_chosen(data, given, kept):
     (name,) = given
     assert other.reasons[f"training.{name}"] == "python"
     assert "loss 3.20 at step 0" in alone.reasons["training.learning_rate"]
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "one.txt").write_text("the fox and the owl sing to the moon. " * 200)
-    (tmp_path / "two.txt").write_text("a sailor sells shells by the shore; " * 60)
-    return tmp_path
-
-
-@pytest.mark.medium
-def test_python_and_the_log_tell_what_was_chosen_and_whether_it_helped(files):
-    small = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4}
-    base = lm.train("one.txt", out="base", steps=60, evaluate_every=20, **small)
-    assert base.improved is True
-    events: list[object] = []
-    tuned = lm.train("two.txt", from_run="base", out="tuned", on_event=events.append)
-    first = next(event for event in events if isinstance(event, Evaluation))
-    state = run_folder.load_state(run_folder.find_checkpoint(Path("tuned")))
-    assert (first.step, tuned.improved) == (0, True)
-    assert state.best_loss < first.loss
-    decided = [json.loads(line) for line in Path("tuned/decisions.jsonl").read_text().splitlines()]
-    by = {name: entry["by"] for entry in decided for name in entry["chosen"]}
-    assert f"loss {first.loss:.2f} at step 0" in by["training.learning_rate"]
-    assert by["training.steps"] == "size of the new data"
-    still = lm.train("two.txt", from_run="base", out="still", learning_rate=0.0, steps=4)
-    assert still.improved is False
-    assert same(Path("still"), Path("base"))
-    assert lm.train(resume="still", steps=6).improved is False
 
 
 @pytest.fixture(scope="module")
@@ -375,17 +274,6 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
     assert metrics_lines(whole) == metrics_lines(parts)
 
 
-def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfitted):
-    before = {name: (overfitted.folder / name).read_bytes() for name in ("metrics.jsonl", "best", "last")}
-    events = train(resume_run(overfitted.folder, new_length=TrainingConfig(steps=24)))
-    next(events)
-    events.close()
-    again = resume_run(overfitted.folder, new_length=TrainingConfig(steps=20))
-    assert again.overfit_checkpoint is not None
-    again.lock.release()
-    assert {name: (overfitted.folder / name).read_bytes() for name in before} == before
-
-
 def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitted):
     """However badly the extension goes: here at a rate that ruins the weights."""
     best = run_folder.find_checkpoint(overfitted.folder)
@@ -394,17 +282,6 @@ def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitte
     list(train(run))
     assert run_folder.find_checkpoint(run.folder) == best
     assert has_improved(run.config, run.state) is False
-
-
-@pytest.mark.parametrize(
-    ("last_loss", "is_overfit"),
-    [(None, False), (1.9, False), (2.0, False), (2.001, False), (2.1, True), (math.inf, True)],
-)
-def test_only_a_loss_well_above_the_best_one_is_overfitting(last_loss, is_overfit):
-    state = run_folder.TrainingState(step=9, best_step=4, best_loss=2.0)
-    assert (find_overfit(state, last_loss) is not None) == is_overfit
-    assert find_overfit(dataclasses.replace(state, best_step=None, best_loss=None), last_loss) is None
-    assert find_overfit(dataclasses.replace(state, best_step=9), last_loss) is None
 
 
 def rates(run: Run) -> list[float]:
@@ -423,52 +300,3 @@ def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_o
     assert again == sorted(again, reverse=True)
     assert again[0] <= max(first[-1], 0.25e-2)
     assert 0 < again[-1] < 1e-3
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("schedule", "stop"), [("constant", None), ("inverse-sqrt", None), ("wsd", 8), ("linear", 2)])
-def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_from_the_start(make_run, schedule, stop):
-    settings = {"schedule": schedule, "decay_fraction": 0.2}
-    run, whole = make_run(**settings), make_run("whole", **settings, steps=20)
-    list(train(run, stop=stop_after(12 if stop is None else stop)))
-    longer = resume_run(run.folder, new_length=TrainingConfig(steps=20))
-    list(train(longer))
-    list(train(whole))
-    assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("epochs", [1.0, 4.0, 40.0])
-def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run, pairs, epochs):
-    run = make_run(model={"dropout": 0.0})
-    run.data.steps_per_epoch, run.data.holds_pairs = 20 / epochs, pairs
-    state = dataclasses.replace(run.state, step=12)
-    drops = pairs or epochs > 2.5
-    for given, model in ((False, run.config.model), (True, run.config.model), (False, ModelConfig(dropout=0.3))):
-        config = dataclasses.replace(run.config, model=model)
-        longer, _ = extend_run(
-            config, run.plan, state, TrainingConfig(steps=20), data=run.data, can_choose_dropout=not given
-        )
-        found = longer.model.dropout
-        if given or model.dropout:
-            assert found == model.dropout
-        else:
-            assert (found > 0) == drops
-        assert longer.model.replace(dropout=0.0) == model.replace(dropout=0.0)
-    unfallen, _ = extend_run(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
-                          data=run.data, can_choose_dropout=True)  # fmt: skip
-    assert unfallen.model == run.config.model
-
-
-def test_patience_counts_from_the_extension(make_run):
-    run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
-    assert list(train(run))[-1] == StoppedEarly(9, patience_ran_out=True)
-    assert list(train(resume_run(run.folder, new_length=TrainingConfig(steps=200))))[-1] == StoppedEarly(
-        15, patience_ran_out=True
-    )
-
-
-def test_the_weights_are_not_changed_by_what_measures_their_loss(parent, tune):
-    before = load_weights(parent.folder)
-    assert loss_of(tune())[0] == loss_of(parent)[0]
-    assert all(torch.equal(value, before[name]) for name, value in load_weights(parent.folder).items())

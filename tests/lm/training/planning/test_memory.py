@@ -9,7 +9,6 @@ import torch
 
 from lm.config.hardware import DistributionConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
@@ -116,32 +115,6 @@ def test_ranks_divide_a_sharded_model_and_send_its_parts(processes, optimizer):
         )
 
 
-def test_a_sharded_model_of_one_layer_gathers_that_layer():
-    one_layer = dataclasses.replace(SHAPE, n_layers=1)
-    weights = sum(weight.numel() for weight in build_model(one_layer).parameters())
-    found = estimate_memory(config_of(model=one_layer, shard=True), processes=2, dtype="float32")
-    assert found.weights == 4 * (weights // 2 + weights)
-    alone = estimate_memory(config_of(model=one_layer, shard=True), processes=1, dtype="float32")
-    assert (alone.weights, alone.gradients) == (4 * weights, 4 * weights)
-
-
-@pytest.mark.parametrize(
-    ("dropout", "least", "most"), [(0.0, 353e3, 355e3), pytest.param(0.1, 372e3, 374e3, marks=pytest.mark.slow)]
-)
-def test_bytes_a_token_that_gpt2_keeps_for_the_backward_pass(dropout, least, most):
-    """By hand without dropout 350 kB: in each of 12 layers 38 bytes for each of 768 numbers.
-
-    These are 8 for the inputs of two norms, and in bfloat16 4 for their outputs, 6 for queries, keys and values, 4 for
-    what attention gives, and 16 for what goes into the activation function and comes out of it. The rest is the last
-    norm's, and logarithms of sums; dropout adds its masks.
-    """
-    config, sizes = build_run_config("gpt2", {"model": {"dropout": dropout}}), []
-    with fake_cuda():
-        for rows in (1, 2):
-            sizes.append(measure_activation_bytes(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
-    assert least < (sizes[1] - sizes[0]) / 1024 < most
-
-
 def fitting(free: Sequence[float], config: RunConfig, processes: int = 1) -> list[int]:
     """Return how many sequences fit into so many bytes; on a GPU that is faked."""
     rows = []
@@ -176,28 +149,3 @@ def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory(fields):
             return (once + rows * (each + factor * layer) + loss) / 0.85
 
         assert fitting([0, needed(37) + 1, needed(38) - 1], config) == [1, 37, 37]
-
-
-def test_shards_leave_room_for_more_sequences():
-    """Weights and gradients of two blocks and of what is outside are gathered; offloaded, a GPU holds only these."""
-    model = build_model(SHAPE)
-    weights = sum(weight.numel() for weight in model.parameters())
-    block = sum(weight.numel() for weight in model.decoder.blocks[0].parameters())
-    gathered, free = 4 * (weights - 3 * block + 2 * block), 3e7
-    state = training_state_bytes(SHAPE, config_of().training)
-    with fake_cuda():
-        for offload, static in ((False, 2 * gathered + state // 4), (True, 2 * gathered)):
-            found = fitting([free], config_of(shard=True, offload=offload), processes=4)
-            assert found == fitting([free + (state - static) / 0.85], config_of())
-
-
-def test_on_other_devices_a_batch_is_one_pass():
-    assert estimate_micro_batch_tokens(config_of(), Hardware("cpu", "float32", 1)) is None
-
-
-def test_the_batch_of_gpt2_is_parted_on_a_gpu_of_80_gigabytes():
-    """480 rows of 1,024 tokens keep 183 GB: at least three passes."""
-    config = build_run_config("gpt2")
-    with fake_cuda(free=79 * 10**9):
-        tokens = estimate_micro_batch_tokens(config, GPU)
-    assert 3 <= 480 * 1024 / tokens < 4

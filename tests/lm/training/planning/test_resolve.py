@@ -1,6 +1,5 @@
 """The stages that choose what a specification leaves open, and what each says that it chose."""
 
-import dataclasses
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +9,8 @@ from lm.config.keywords import run_spec
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.training import TrainingConfig, parse_duration
-from lm.errors import UsageError
+from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optim.optimizers import training_state_bytes
 from lm.training.loop import train
 from lm.training.planning import budget as clock
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
@@ -23,15 +20,12 @@ from lm.training.planning.resolve import (
     add_plan,
     choose_evaluations,
     choose_size,
-    choose_time,
     compute_steps,
     fit_to_corpus,
     fit_to_speed,
-    fit_to_steps,
     probe_config,
     resolve_spec,
     should_choose_size,
-    should_choose_time,
 )
 from lm.training.startup import resume_run
 
@@ -46,23 +40,6 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
     assert compute_steps(run.config.training, run.data, step_seconds=1.0) == steps
-
-
-@pytest.mark.parametrize(
-    ("given", "interval"),
-    [({"steps": 50}, 13), ({"steps": 5000}, 100), ({"steps": 50, "evaluate_every": 40}, 40),
-     ({"steps": 50, "evaluate_every": 0}, 0)],
-)  # fmt: skip
-def test_a_short_run_is_evaluated_four_times_unless_an_interval_is_given(make_run, given, interval):
-    chosen = fit_to_steps(resolve_spec(run_spec("text.txt", **given)), make_run().data)
-    assert chosen.config.training.evaluate_every == interval
-
-
-@pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
-def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
-    config, data = TrainingConfig(**given), make_run().data
-    with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained"):
-        compute_steps(config, data, step_seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +73,6 @@ def budgeted():
     return build_run_config("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
 
 
-def test_cheap_evaluations_are_twenty_at_most(budgeted):
-    chosen, each = choose_evaluations(
-        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=0.0), steps=1950, limit=LIMIT
-    )
-    assert chosen == {"evaluate_every": 100}
-    assert 0.1 < each < 1
-
-
 def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
     for loss in (5.0, 20.0, 70.0):
         chosen, each = choose_evaluations(
@@ -113,110 +82,12 @@ def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
         assert often * each <= max(evaluation_reserve(600.0), each)
 
 
-def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
-    chosen, _ = choose_evaluations(
-        budgeted, EvaluationCost(loss_seconds=1000.0, sentence_seconds=0.0), steps=1000, limit=LIMIT
-    )
-    assert chosen["evaluate_every"] == 0
-
-
-def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
-    few, _ = choose_evaluations(
-        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1.0), steps=1000, limit=LIMIT
-    )
-    some, _ = choose_evaluations(
-        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=0.05), steps=1000, limit=LIMIT
-    )
-    all_of_them, _ = choose_evaluations(
-        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1e-4), steps=1000, limit=LIMIT
-    )
-    assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
-
-
-@pytest.mark.parametrize(
-    ("evaluations", "epochs", "interval"),
-    [
-        (0.9, 0, 0),  # one at the end
-        (1.99, 0, 0),
-        (2.01, 0, 667),  # and one after two thirds: the last interval is half as long
-        (3.5, 0, 400),
-        (1e6, 0, 52),  # 20, and of many epochs one each
-        (1e6, 20.4, 52),
-        (1e6, 30.6, 33),
-        (25.5, 30.6, 41),
-    ],
-)
-def test_there_is_time_for_so_many_evaluations(budgeted, evaluations, epochs, interval):
-    """Each takes 2 s for the loss, and the time of writing its checkpoint at 150 MB/s."""
-    saved = training_state_bytes(budgeted.model, budgeted.training) / 150e6
-    chosen, each = choose_evaluations(
-        budgeted, EvaluationCost(2.0, 0.0), steps=1000, limit=evaluations * (2 + saved), epochs=epochs
-    )
-    assert each == pytest.approx(2 + saved)
-    assert chosen == {"evaluate_every": interval}
-
-
-@pytest.mark.parametrize(("limit", "sentences"), [(10, 100), (48, 100), (88, 200), (208, 500), (1000, 500)])
-def test_four_evaluations_may_translate_as_many_sentences_as_time_allows(budgeted, limit, sentences):
-    """Of 2 s for the loss, and a tenth of a second for a sentence."""
-    saved = training_state_bytes(budgeted.model, budgeted.training) / 150e6
-    chosen, each = choose_evaluations(budgeted, EvaluationCost(2.0, 0.1), steps=1000, limit=limit + 4 * saved)
-    assert chosen["bleu_sentences"] == sentences
-    assert each == pytest.approx(2 + saved + sentences / 10)
-
-
 def data_of(*, pairs: bool = False, conversations: bool = False, validation_bytes: int = 1000) -> Any:
     """Return data of 5,000 tokens, an epoch of which takes 40 steps."""
     return SimpleNamespace(
         holds_pairs=pairs, holds_conversations=conversations, tokens=5000, steps_per_epoch=40,
         validation_bytes=validation_bytes,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("data", "train_tokens", "epochs", "tokens"),
-    [
-        (data_of(), 10_000, 4.0, 40_000), (data_of(), 0, 12.5, 62_500), (data_of(pairs=True), 10_000, 12.5, 62_500),
-        (data_of(conversations=True), 10_000, 12.5, 62_500),
-    ],
-)  # fmt: skip
-def test_what_a_budget_is_enough_for(data, train_tokens, epochs, tokens):
-    """500 steps of 2 s, of 80 tokens each; of few epochs, twenty evaluations at most, however cheap they are."""
-    spec = run_spec("text.txt", budget="30m", context=16, batch_size=5, warmup_steps=70)
-    resolution = resolve_spec(spec)
-    speed = TrainingSpeed(2.0, EvaluationCost(5.0, 0.0), Hardware("cpu", "float32", 1))
-    open_ones = dataclasses.replace(resolution, is_regularised=False)
-    chosen, measured, forecast = fit_to_speed(open_ones, speed, data, seconds_left=1000.0, train_tokens=train_tokens)
-    assert (forecast.steps, forecast.epochs, forecast.tokens) == (500, epochs, tokens)
-    assert (forecast.max_steps, forecast.ngram_bits) == (None, ())
-    assert measured.evaluation_seconds > 5
-    assert chosen.reasons["training.evaluate_every"] == "time of an evaluation"
-    assert chosen.config.training.patience is None
-    least = fit_to_speed(open_ones, speed, data, seconds_left=-1.0, train_tokens=train_tokens)[2]
-    assert least.steps == 1
-    cheap = TrainingSpeed(2.0, EvaluationCost(0.0, 0.0), Hardware("cpu", "float32", 1))
-    often = fit_to_speed(open_ones, cheap, data, seconds_left=1000.0, train_tokens=train_tokens)[0]
-    assert often.config.training.evaluate_every == 26  # 500 / 19.5
-
-
-@pytest.mark.parametrize(
-    ("seconds", "validation_bytes", "is_patient", "warmup"),
-    [(500.0, 1000, False, 5), (1000.0, 1000, False, 10), (2000.0, 1000, True, 10), (2000.0, 0, False, 10)],
-)
-def test_a_plateau_is_waited_for_where_there_are_eight_evaluations_to_see_it(
-    seconds, validation_bytes, is_patient, warmup
-):
-    """An evaluation takes 20 s of the 10% that all of them may take; warm-up takes a tenth of few steps."""
-    resolution = resolve_spec(run_spec("text.txt", budget="30m", preset="tiny"))
-    speed = TrainingSpeed(10.0, EvaluationCost(20.0, 0.0), Hardware("cpu", "float32", 1))
-    chosen, _, forecast = fit_to_speed(
-        resolution, speed, data_of(validation_bytes=validation_bytes), seconds_left=seconds, train_tokens=10**9
-    )
-    patience = chosen.config.training.decay_patience, chosen.config.training.patience
-    assert patience == ((3, 2) if is_patient else (None, None))
-    assert forecast.steps == seconds / 10
-    assert chosen.config.training.warmup_steps == warmup
-    assert (chosen.reasons["training.warmup_steps"] == "steps in the budget") == (warmup < 10)
 
 
 def test_a_small_model_is_measured_on_the_hardware_of_the_run():
@@ -336,49 +207,6 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert large.config.model.n_layers > small.config.model.n_layers
 
 
-def sized(*, text_bytes: int, pairs: bool = False, **options: object) -> Resolution:
-    """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
-    sides = {"source": "a.en", "target": "a.de"} if pairs else {}
-    chosen = choose_time(
-        given(*([] if pairs else ["text.txt"]), **sides, **options),
-        flops_per_second=1e11,
-        text_bytes=text_bytes,
-        pairs=pairs,
-    )
-    seconds = parse_duration(str(chosen.config.training.budget))
-    return choose_size(chosen, seconds=seconds, flops_per_second=1e11, text_bytes=text_bytes, pairs=pairs)
-
-
-def test_the_time_is_chosen_where_nothing_says_how_long():
-    assert should_choose_time(run_spec("text.txt"))
-    assert should_choose_time(run_spec("text.txt", preset="tiny", dropout=0.1, vocab_size=300, learning_rate=0.01))
-    assert should_choose_time(run_spec("text.txt", depth=3))
-    for said in ({"steps": 5}, {"epochs": 1.0}, {"tokens": 100}, {"budget": "1m"}, {"from_run": "runs/a"}):
-        assert not should_choose_time(run_spec("text.txt", **said))
-    assert not should_choose_time(run_spec("text.txt", preset="gpt2"))  # which says how long itself
-    assert not should_choose_time(run_spec("text.txt", schedule="cosine"))
-    assert not should_choose_time(run_spec("text.jsonl", supervised=True))
-    assert should_choose_time(run_spec(source="a.en", target="a.de"))
-    assert not should_choose_time(run_spec(source="a.en", target="a.de", preset="translation"))
-
-
-@pytest.mark.parametrize("options", [{}, {"pairs": True}, {"pairs": True, "decoder_only": True}])
-def test_a_larger_corpus_gets_more_time_from_one_minute_to_half_an_hour(options):
-    times = [
-        parse_duration(str(sized(text_bytes=number, **options).config.training.budget))
-        for number in (1_000, 20_000, 400_000, 1_000_000, 4_000_000, 10**9)
-    ]
-    assert times == sorted(times)
-    assert (times[0], times[-1]) == (60, 1800)
-
-
-def test_the_time_chosen_has_its_reason_and_goes_into_the_size():
-    chosen = sized(text_bytes=400_000)
-    assert chosen.reasons["training.budget"] == "size of the corpus"
-    assert (chosen.config.training.schedule, chosen.config.training.steps) == ("wsd", None)
-    assert chosen.is_regularised
-
-
 def test_the_held_out_fraction_depends_on_the_corpus_alone():
     spec = run_spec("text.txt", budget="10m")
     chosen = [
@@ -393,27 +221,6 @@ def test_the_held_out_fraction_depends_on_the_corpus_alone():
     given = run_spec("text.txt", budget="10m", validation="0.2")
     fixed = choose_size(resolve_spec(given), seconds=60, flops_per_second=1e11, text_bytes=4_000_000, pairs=False)
     assert fixed.config.data.validation == "0.2"
-
-
-def test_a_depth_replaces_the_depth_alone():
-    open_depth, chosen = sized(text_bytes=400_000), sized(text_bytes=400_000, depth=2)
-    assert (chosen.config.model.n_layers, chosen.reasons["preset"]) == (2, "python")
-    assert chosen.config.tokenizer.vocab_size == open_depth.config.tokenizer.vocab_size
-    assert chosen.reasons["training.batch_tokens"] == "budget"
-    assert chosen.is_regularised
-
-
-@pytest.mark.parametrize(("preset", "is_regularised"), [("small", True), ("portable-tiny", True), ("nanogpt", False)])
-def test_a_published_preset_says_how_to_regularise_and_a_size_does_not(preset, is_regularised):
-    chosen = given("text.txt", preset=preset, budget="5m")
-    assert chosen.is_regularised is is_regularised
-    assert not should_choose_size(run_spec("text.txt", preset=preset, budget="5m"))
-
-
-def test_texts_of_few_bytes_get_few_tokens():
-    sizes = [sized(text_bytes=number).config.tokenizer.vocab_size for number in (10_000, 60_000, 400_000, 5_000_000)]
-    assert sizes == sorted(set(sizes))
-    assert sizes[0] < 512
 
 
 def test_what_is_fixed_is_never_chosen_otherwise():
