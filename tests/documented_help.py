@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import typer
-from cli.flags.help import format_settings
-from cli.flags.usage import parameter_name
-
 from cli.main import build_app, run
+from cli.options import settings_page as format_settings
+from lm.config.run_config import SECTIONS
+from lm.config.settings import list_all_settings
 from lm.serving.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
