@@ -1,13 +1,10 @@
 """Shapes of models, and those that there cannot be."""
 
 import dataclasses
-import math
 
 import pytest
-from lm.config.options import list_options
 
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 
 
@@ -81,91 +78,3 @@ def test_what_is_left_open_has_a_value_and_is_left_open_again_for_a_changed_mode
     if "n_heads" not in given and not config.is_recurrent:
         wider = ModelConfig(**{**settings, "d_model": 512})
         assert wider == ModelConfig(**{**given, "d_model": 512})
-
-
-FOLLOWING = [
-    ({"dropout": 0.1}, "attention_dropout", 0.1, {"dropout": 0.3}, 0.3),
-    ({"dropout": 0.1, "attention_dropout": 0.1}, "attention_dropout", 0.1, {"dropout": 0.3}, 0.1),
-    ({"positions": "relative"}, "max_distance", 16, {"positions": "t5"}, 128),
-    ({"positions": "t5", "max_distance": 40}, "max_distance", 40, {"positions": "relative"}, 40),
-    ({"n_encoder_layers": 1, "syntax": "both"}, "max_tree_distance", 16, {"max_distance": 4}, 4),
-    ({"n_encoder_layers": 1, "syntax": "both", "positions": "t5"}, "max_tree_distance", 16, {"positions": "none"}, 16),
-    ({"rope_scaling": "linear"}, "rope_factor", 1.0, {"rope_factor": 2.0}, 2.0),
-    ({"rope_scaling": "llama3"}, "rope_context", 256, {"context_length": 64}, 64),
-    ({"rope_scaling": "llama3", "rope_context": 256}, "rope_context", 256, {"context_length": 64}, 256),
-    ({"rope_scaling": "llama3"}, "rope_fast", 4.0, {"rope_scaling": "yarn"}, 32.0),
-    ({"rope_scaling": "yarn", "rope_factor": math.e}, "rope_temperature", 1.1, {"rope_factor": 1.0}, 1.0),
-]
-
-
-@pytest.mark.parametrize(("given", "name", "value", "changes", "then"), FOLLOWING, ids=str)
-def test_a_field_that_follows_from_others_follows_when_they_change_and_one_that_was_given_stays(
-    given, name, value, changes, then
-):
-    config = ModelConfig(**given)
-    assert getattr(config, name) == pytest.approx(value)
-    assert getattr(config.replace(**changes), name) == pytest.approx(then)
-    assert config.settings()[name] == given.get(name)
-
-
-def documented_default(name: str, kind: str) -> float:
-    """A default as the help of a setting says it, as "32; compressed 256"."""
-    (text,) = [option.default_text for option in list_options(ModelConfig) if option.name == name]
-    usual, *others = text.split("; ")
-    return float(dict(other.split() for other in others).get(kind, usual))
-
-
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"attention": "window"}, ["attention_window"]),
-        ({"attention": "bigbird"}, ["attention_block", "global_blocks", "random_blocks"]),
-        ({"attention": "linformer", "objective": "masked", "positions": "learned"}, ["attention_rank"]),
-        ({"attention": "compressed"}, ["attention_block", "attention_stride"]),
-        ({"positions": "relative"}, ["max_distance"]),
-        ({"positions": "t5"}, ["max_distance"]),
-        ({"rope_scaling": "yarn"}, ["rope_factor", "rope_slow", "rope_fast"]),
-        ({"rope_scaling": "llama3"}, ["rope_factor", "rope_slow", "rope_fast"]),
-    ],
-)
-def test_what_is_left_open_has_the_default_that_the_help_says(given, names):
-    config = ModelConfig(**given)
-    (kind, *_) = given.values()
-    assert {name: getattr(config, name) for name in names} == {name: documented_default(name, kind) for name in names}
-
-
-def test_initial_weights_are_smaller_in_wider_models():
-    assert ModelConfig(d_model=768).init_std == pytest.approx(0.02)
-    assert ModelConfig(d_model=192).init_std == pytest.approx(0.04)
-
-
-@pytest.mark.parametrize(("d_model", "d_ff"), [(12, 32), (16, 64), (24, 64), (36, 96), (40, 128), (288, 768)])
-def test_a_gated_feed_forward_layer_has_eight_thirds_of_the_width_rounded_up_to_a_multiple_of_32(d_model, d_ff):
-    assert ModelConfig(d_model=d_model, n_heads=2).d_ff == d_ff == 32 * math.ceil(8 * d_model / 3 / 32)
-
-
-def test_half_of_the_buckets_of_t5_are_for_single_distances():
-    """Raffel et al. 2020: 32 buckets, of which 16 of the exact distances; longer ones need a farther limit."""
-    assert ModelConfig(positions="t5", max_distance=17).max_distance == 17
-    with pytest.raises(UsageError, match="max_distance over 16, not 16"):
-        ModelConfig(positions="t5", max_distance=16)
-
-
-def test_a_model_has_none_of_what_is_not_its_own():
-    assert {ModelConfig().rope_factor, ModelConfig().max_distance, ModelConfig().max_tree_distance} == {None}
-    assert ModelConfig().recurrent_attention is None
-    assert ModelConfig().attention_window is None
-    assert ModelConfig(architecture="lstm").d_ff is None
-
-
-@pytest.mark.parametrize("given", LEFT_OPEN, ids=str)
-@pytest.mark.parametrize("was", ["null", "absent", "a value"])
-def test_a_run_written_with_fields_left_open_is_loaded(given, was):
-    """A value that follows from others is one like any other."""
-    config = RunConfig(model=ModelConfig(**given))
-    values = config.to_dict()
-    if was == "absent":
-        values["model"] = {name: value for name, value in values["model"].items() if value is not None}
-    elif was == "a value":
-        values["model"] = dataclasses.asdict(config.model)
-    assert RunConfig.from_dict(values, where="config.json") == config

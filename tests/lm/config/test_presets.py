@@ -1,6 +1,5 @@
 """Presets are rows of values, which what is given replaces."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -85,17 +84,6 @@ def test_the_peak_learning_rate_of_the_transformer_is_that_of_its_schedule(name)
     assert config.training.learning_rate == pytest.approx(peak, rel=0.02)
 
 
-def test_the_rate_of_muon_falls_with_the_square_root_of_the_width():
-    """It is 0.02 at width 128 for texts (docs/explanation/recipe.md), and 0.006 at width 192 for pairs."""
-    assert [muon_learning_rate(width) for width in (128, 512, 2048)] == [0.02, 0.01, 0.005]
-    assert [muon_learning_rate(width, translates=True) for width in (192, 768)] == [0.006, 0.003]
-
-
-def test_unknown_presets_suggest_the_nearest():
-    with pytest.raises(UsageError, match=r"no preset 'gpt-2' \(did you mean 'gpt2'\?\)"):
-        find_preset("gpt-2")
-
-
 def test_what_is_given_wins_over_the_preset():
     config = build_run_config(
         "nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}}
@@ -105,11 +93,6 @@ def test_what_is_given_wins_over_the_preset():
     assert config.tokenizer.kind == "bpe"
 
 
-def test_a_batch_in_sequences_replaces_one_in_tokens():
-    config = build_run_config("transformer-base", {"training": {"batch_size": 7}})
-    assert (config.training.batch_size, config.training.batch_tokens) == (7, None)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 5, 12])
 def test_a_depth_says_all_of_a_preset(depth):
     config, deeper = build_run_config(f"depth-{depth}"), build_run_config(f"depth-{depth + 1}")
@@ -117,21 +100,6 @@ def test_a_depth_says_all_of_a_preset(depth):
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config.training.tokens < deeper.training.tokens
     assert config == RunConfig.from_dict(config.to_dict(), where="x")
-
-
-@pytest.mark.parametrize(
-    ("depth", "vocabulary", "context"),
-    [(1, 1024, 128), (3, 1024, 128), (4, 4096, 256), (7, 4096, 256), (8, 4096, 1024), (12, 4096, 1024)],
-)
-def test_a_deeper_model_has_a_larger_vocabulary_and_20_tokens_for_each_weight_of_its_matrices(
-    depth, vocabulary, context
-):
-    config = build_run_config(f"depth-{depth}")
-    assert (config.tokenizer.vocab_size, config.model.vocab_size) == (vocabulary, vocabulary)
-    assert config.model.context_length == context
-    parts = parameters_by_part(config.model)
-    assert config.training.tokens == 20 * sum(parts[name] for name in ("token embeddings", "attention", "feed-forward"))
-    assert config.training.batch_tokens == 2048 * depth
 
 
 @pytest.mark.parametrize("depth", [1, 3, 4, 5, 12])
@@ -148,17 +116,6 @@ def test_a_depth_says_all_of_a_preset_for_pairs(depth):
     assert config.training.learning_rate == muon_learning_rate(64 * depth, translates=True)
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config == RunConfig.from_dict(config.to_dict(), where="x")
-
-
-@pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b", "translation-depth-0", "translation-"])
-def test_what_is_no_depth_is_no_preset(name):
-    with pytest.raises(UsageError, match="no preset"):
-        build_run_config(name)
-
-
-def test_a_budget_brings_its_schedule_and_replaces_the_length():
-    training = build_run_config("nanogpt-cpu", {"training": {"budget": "5m"}}).training
-    assert (training.schedule, training.steps, training.budget) == ("wsd", None, "5m")
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "translation", "transformer-base", "depth-3", "translation-depth-2"])
@@ -224,27 +181,3 @@ def test_models_of_other_systems_are_portable_and_differ_by_one_field_from_anoth
         if name not in changes and (name != "token_types" or model.is_masked):
             is_allowed = name not in allowed
             assert differing_fields(model.replace(**{name: value}), allowed) == ([] if is_allowed else [name])
-
-
-@pytest.mark.parametrize("name", ["gpt2", "translation", "translation-depth-3", "llama-15m"])
-def test_presets_with_blocks_of_their_own_have_no_portable_form(name):
-    with pytest.raises(UsageError, match="have a portable form"):
-        build_run_config(portable_name(name))
-
-
-@pytest.mark.parametrize("name", ["tiny", "depth-4", "translation", "gpt2"])
-def test_adapters_are_trained_by_adamw_at_half_the_rate_of_muon(name):
-    plain, adapted = build_run_config(name).training, build_run_config(name, {"lora": {"rank": 4}}).training
-    share = 0.5 if plain.optimizer == "muon" else 1.0
-    assert (adapted.optimizer, adapted.learning_rate) == ("adamw", plain.learning_rate * share)
-    given = {"lora": {"rank": 4}, "training": {"learning_rate": 0.3}}
-    assert build_run_config(name, given).training.learning_rate == 0.3
-    muon = build_run_config(name, {"lora": {"rank": 4}, "training": {"optimizer": "muon"}}).training
-    assert (muon.optimizer, muon.learning_rate) == ("muon", plain.learning_rate)
-
-
-def test_the_preset_translation_has_the_dropout_that_was_measured_best():
-    lab = (Path(__file__).parents[3] / "docs" / "lab" / "quality.md").read_text(encoding="utf-8")
-    best = re.search(r"with dropout [\d.]+ instead of ([\d.]+) to", lab)
-    assert best is not None
-    assert build_run_config("translation").model.dropout == float(best[1])

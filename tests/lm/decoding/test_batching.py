@@ -1,10 +1,7 @@
 """Concurrent samples are those of one at a time, and texts end before the first stop string."""
 
-import gc
 import random
 import re
-import weakref
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +9,9 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import (
-    Continuation,
     ContinuousBatch,
     Finish,
     Request,
-    SampleSettings,
     SampleSpec,
     StopStringStream,
     Token,
@@ -25,11 +20,10 @@ from lm.decoding.batching import (
 )
 from lm.decoding.sampling import Sampler
 from lm.engine.pytorch import SharedPrefix
-from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.lm.model import hugging_face
-from tests.tolerances import approx, assert_close, rounding_error
+from tests.tolerances import assert_close, rounding_error
 
 GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -48,20 +42,6 @@ def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_t
     """The events of `n` samples of one prompt."""
     rows = [SampleSpec(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
     return generate(session(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
-
-
-def test_a_session_is_freed_with_its_last_reference():
-    """So the next one can have its memory, and on a GPU its buffers, before garbage is collected."""
-    gc.disable()
-    try:
-        opened = session(make_model())
-        held = weakref.ref(opened)
-        for _ in generate(opened, torch.tensor([PROMPT]), [SampleSpec(0, 3)], GREEDY):
-            pass
-        del opened
-        assert held() is None
-    finally:
-        gc.enable()
 
 
 def collected(events) -> tuple[dict, dict, dict]:
@@ -146,32 +126,6 @@ def test_samples_do_not_depend_on_the_batch():
     assert collect(model, sampler, n=6)[0] == together
 
 
-def test_finished_samples_leave_without_changing_the_others():
-    model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
-    stops = {1, 2, 5}
-    free, free_logprobs, _ = collect(model, sampler, n=8, max_tokens=30)
-    stopped, logprobs, reasons = collect(model, sampler, n=8, max_tokens=30, stop_ids=stops)
-    assert set(reasons.values()) == {"length", "end_of_text"}
-    for row in range(8):
-        ends = [index for index, token in enumerate(free[row]) if token in stops]
-        length = ends[0] + 1 if ends else 30
-        assert stopped[row] == free[row][:length]
-        assert logprobs[row] == approx(free_logprobs[row][:length], model=model)
-        assert reasons[row] == ("end_of_text" if ends else "length")
-
-
-def test_tokens_come_one_round_after_another():
-    rows = [event.row for event in events_of(make_model(), GREEDY, max_tokens=3, n=2)]
-    assert rows == [0, 1, 0, 1, 0, 0, 1, 1]
-
-
-def test_a_reader_of_events_can_still_train_between_them():
-    model = make_model(positions="rotary")
-    for _ in events_of(model, GREEDY, max_tokens=2):
-        model(torch.tensor([PROMPT])).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.decoder.parameters())
-
-
 class Spelling:
     """A stream that spells token i as the i-th of a few letters."""
 
@@ -206,30 +160,6 @@ def test_samples_end_before_a_stop_string_without_changing_the_others():
         assert reasons[row] == ("stop" if found else "length")
 
 
-def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
-    class Late(Spelling):
-        def feed(self, index):
-            return ""
-
-        def finish(self):
-            return "one END two"
-
-    events = list(events_of(make_model(), GREEDY, max_tokens=2, texts=[StopStringStream(Late(), ["END"])]))
-    assert events[-1] == Finish(0, "stop", "one ")
-
-
-def test_penalties_use_the_history_of_each_row_as_samples_leave():
-    model = make_model(context=16)
-    sampler = Sampler.from_config(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
-    stops = {1, 5, 8}
-    tokens, _, reasons = collect(model, sampler, n=6, max_tokens=25, stop_ids=stops)
-    assert set(reasons.values()) == {"length", "end_of_text"}
-    for row in range(6):
-        assert len({*PROMPT, *tokens[row]}) == len(PROMPT) + len(tokens[row])
-        alone, _, _ = collect(model, sampler, first=row, max_tokens=25, stop_ids=stops)
-        assert alone[row] == tokens[row]
-
-
 def test_greedy_generation_with_penalties_agrees_with_hugging_face():
     model = make_model()
     sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
@@ -238,24 +168,6 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
         sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     assert collect(model, sampler, max_tokens=40)[0][0] == theirs[0, len(PROMPT) :].tolist()
-
-
-def test_alternatives_are_the_most_probable_tokens():
-    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=0.5, top_k=2, seed=1))
-    events = list(events_of(model, sampler, max_tokens=8, n=2, alternatives=4))
-    for row in range(2):
-        tokens = [event for event in events if isinstance(event, Token) and event.row == row]
-        best = teacher_forced(model, [token.id for token in tokens]).log_softmax(-1).topk(4)
-        for token, ids, logprobs in zip(tokens, best.indices.tolist(), best.values.tolist(), strict=True):
-            assert [index for index, _ in token.alternatives] == ids
-            assert [logprob for _, logprob in token.alternatives] == approx(logprobs, model=model)
-            assert dict(token.alternatives)[token.id] == approx(token.logprob, model=model)
-
-
-def test_to_rule_out_every_token_is_an_error():
-    sampler = Sampler.from_config(SamplingConfig(no_repeat_ngram=1))
-    with pytest.raises(UsageError, match="repeated n-grams"):
-        collect(make_model(), sampler, max_tokens=60)
 
 
 STOPS = {1, 2, 5}
@@ -301,35 +213,6 @@ def test_continuations_do_not_depend_on_the_batch(settings, kind):
         assert found[2][number] == expected[2][number]
         assert_close(torch.tensor(found[1][number]), torch.tensor(expected[1][number]), model=model)
     assert settings != "drawn" or set(found[2].values()) == {"length", "end_of_text"}
-
-
-def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_wait():
-    model, sampler = make_model(context=64), Sampler.from_config(SamplingConfig(greedy=True))
-    live: set[int] = set()
-    sizes, asked = [], make_requests(40)
-    for event in generate_with_continuous_batching(session(model), asked, sampler, batch_size=8):
-        if isinstance(event, Token):
-            live.add(event.row)
-            sizes.append(len(live))
-        else:
-            live.remove(event.row)
-    assert max(sizes) == 8
-    assert not live
-
-
-def test_requests_are_consumed_only_when_there_is_room():
-    taken = []
-
-    def requests():
-        for request in make_requests(20):
-            taken.append(request)
-            yield request
-
-    events = generate_with_continuous_batching(
-        session(make_model()), requests(), Sampler.from_config(SamplingConfig(greedy=True)), batch_size=4
-    )
-    next(events)
-    assert len(taken) == 4
 
 
 def test_cancelled_samples_leave_and_new_ones_join_without_changing_the_others():
@@ -387,45 +270,6 @@ def test_rows_start_with_a_prefix_that_was_computed_before():
     assert read[-1] == 11
 
 
-def test_samplers_choose_for_their_own_rows():
-    """Each with its own settings, in the order of the rows; their alternatives are as many as each asked for."""
-    model = make_model(context=32)
-    settings = [{"greedy": True}, {"temperature": 2.0, "seed": 1}, {"temperature": 0.5, "top_k": 3, "seed": 2}]
-    samplers = [Sampler.from_config(SamplingConfig(**each)) for each in settings]
-    asked = make_requests(7)
-    mixed = [
-        Request(request.prompt, replace(request.spec, settings=SampleSettings(samplers[number % 3], STOPS, number % 4)))
-        for number, request in enumerate(asked)
-    ]
-    events = list(generate_with_continuous_batching(session(model), mixed, Sampler(), batch_size=7))
-    found = collected(events)
-    for number, request in enumerate(asked):
-        expected = alone(model, request, samplers[number % 3])
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours[number] == (approx(theirs[number], model=model) if ours is found[1] else theirs[number])
-        best = [event.alternatives for event in events if isinstance(event, Token) and event.row == number]
-        assert {len(each) for each in best} == {number % 4}
-
-
-def test_no_requests_are_no_events():
-    assert list(generate_with_continuous_batching(session(make_model()), [], Sampler(), batch_size=4)) == []
-
-
-def test_a_row_may_have_a_stream_of_its_own():
-    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=1))
-    rows = [SampleSpec(0, 10), SampleSpec(1, 10, rng=sampler.rng(0)), SampleSpec(2, 10, rng=sampler.rng(0, seed=8))]
-    tokens, _, _ = collected(
-        generate_with_continuous_batching(session(model), [Request([3, 4], row) for row in rows], sampler, batch_size=3)
-    )
-    assert tokens[0] == tokens[1] != tokens[2]
-
-
-def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
-    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
-    with pytest.raises(UsageError, match="every token is banned"):
-        list(generate_with_continuous_batching(session(make_model()), make_requests(2), sampler, batch_size=2))
-
-
 class Pieces:
     """A stream whose token i is the i-th piece of a text."""
 
@@ -458,27 +302,6 @@ def cut_by_hand(text, stops):
     return text, False
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stops", "expected"),
-    [
-        (["one ", "two"], [], "one two"),
-        (["one ", "END", " two"], ["END"], "one "),
-        (["one E", "N", "D two"], ["END"], "one "),
-        (["one E", "N", "d two"], ["END"], "one ENd two"),
-        (["one EN"], ["END"], "one EN"),
-        (["EEN", "EEND"], ["END"], "EENE"),
-        (["END"], ["END"], ""),
-        (["a", "b", "c"], ["abc", "b"], "a"),
-        (["\n", "\n", "x"], ["\n\n"], ""),
-        (["狐", "と", "梟"], ["と梟"], "狐"),
-    ],
-)
-def test_a_text_ends_before_a_stop_string(pieces, stops, expected):
-    parts, stopped = shown(pieces, stops)
-    assert "".join(parts) == expected
-    assert stopped == (expected != "".join(pieces))
-
-
 def test_the_same_text_however_it_is_cut_and_no_part_of_a_stop_string_before_it_is_certain():
     for number in range(2000):
         chance = random.Random(number)
@@ -495,18 +318,3 @@ def test_the_same_text_however_it_is_cut_and_no_part_of_a_stop_string_before_it_
             for stop in stops:  # what may be the beginning of a stop string is held back, and no more
                 assert not any(seen.endswith(stop[:size]) and read == seen for size in range(1, len(stop)))
             assert len(read) - len(seen) < max(map(len, stops)) or found
-
-
-def test_text_is_returned_as_soon_as_it_is_certain():
-    parts, _ = shown(["one ", "two E", "x"], ["END"])
-    assert parts == ["one ", "two ", "Ex", ""]
-
-
-def test_a_sample_grows_by_its_events():
-    sample = Continuation()
-    sample.append(Token(3, 7, -0.5, "ow", ((7, -0.5), (8, -1.5))))
-    assert sample == Continuation("ow", [7], [-0.5], [((7, -0.5), (8, -1.5))])
-    assert sample.finish_reason is None
-    sample.append(Token(3, 2, -0.25))
-    sample.append(Finish(3, "end_of_text", "l"))
-    assert sample == Continuation("owl", [7, 2], [-0.5, -0.25], [((7, -0.5), (8, -1.5)), ()], "end_of_text")

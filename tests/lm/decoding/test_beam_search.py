@@ -1,5 +1,4 @@
 import itertools
-import math
 import random
 
 import numpy as np
@@ -12,7 +11,6 @@ from lm.decoding.batching import SampleSpec, Token, generate
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import StepOutput
-from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
@@ -143,27 +141,6 @@ def test_of_equal_candidates_the_lowest_ids_win():
     assert [one.tokens for one in found] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_the_search_ends_when_no_unfinished_text_can_win():
-    sure = [[9.0, 0.0, 0.0], [9.0, 0.0, 0.0], [9.0, 0.0, 0.0]]
-    for alpha, most in ((0.0, 4), (1.0, 100)):
-        steps = Table(sure)
-        (found,) = beam_search(
-            steps, torch.tensor([[1]]), beam_size=3, max_tokens=10**6, stop_ids=[0], length_penalty=alpha
-        )
-        assert found[0].tokens == (0,)
-        assert steps.fed <= most
-
-
-def test_a_finished_hypothesis_is_kept_while_others_continue():
-    # The end at once has 0.6 of the probability; all that continues is worth less, however long.
-    logits = torch.tensor([[0.6, 0.4, 1e-9], [0.5, 0.5, 1e-9], [0.5, 0.5, 1e-9]]).log().tolist()
-    (found,) = beam_search(
-        Table(logits), torch.tensor([[0]]), beam_size=4, max_tokens=6, stop_ids=[0], length_penalty=0.0, n=2
-    )
-    assert [one.tokens for one in found] == [(0,), (1, 0)]
-    assert found[0].finish_reason == "end_of_text"
-
-
 def score_by_hand(table, prompt, text, config, biases, length_penalty):
     """The score of a text by the definitions of the filters, in float64; None if it is ruled out."""
     total = 0.0
@@ -219,35 +196,3 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
         near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps
         assert [one.score for one in found] == pytest.approx(expected, abs=near), seed
         assert [scores[one.tokens] for one in found] == pytest.approx(expected, abs=near), seed
-
-
-def test_a_search_ends_early_although_some_tokens_are_favoured():
-    """The end has nearly all of the probability, and a bias of 1 makes up for 1 nat a token at most."""
-    steps = Table([[20.0, 0.0, 0.0]] * 3)
-    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(1,): 1.0})
-    (found,) = beam_search(
-        steps, torch.tensor([[1]]), beam_size=3, max_tokens=10, stop_ids=[0], length_penalty=0.0,
-        filters=sampler.filters, max_added_bias=sampler.max_added_bias,
-    )  # fmt: skip
-    assert found[0].tokens == (0,)
-    assert steps.fed <= 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "biases", "expected"),
-    [
-        ({}, {}, 0.0),
-        ({"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 1.0, "no_repeat_ngram": 2}, {}, 0.0),
-        ({}, {(1,): 2.0, (3, 1): 1.5, (2,): 3.0, (4,): -math.inf}, 3.5),
-        ({"presence_penalty": -0.5}, {(1,): 2.0, (3, 1): -1.0}, 2.5),
-        ({"repetition_penalty": 0.9}, {}, math.inf),
-        ({"frequency_penalty": -0.1}, {}, math.inf),
-    ],
-)
-def test_how_much_filters_add_at_most(settings, biases, expected):
-    assert Sampler.from_config(SamplingConfig(**settings), biases).max_added_bias == expected
-
-
-def test_more_results_than_the_beam_holds_are_refused():
-    with pytest.raises(UsageError, match="can't return 5 hypotheses"):
-        search(make_model(), beam_size=4, max_tokens=3, n=5)

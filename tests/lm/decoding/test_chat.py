@@ -8,10 +8,8 @@ import pytest
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
-from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.conversations import Message
 from lm.tokenizer.chat_template import ChatTemplate
@@ -69,16 +67,6 @@ def test_as_few_turns_as_needed_are_dropped(lengths, dropped, system, max_tokens
     assert len(prompt) == sizes[found]
 
 
-def test_a_prompt_leaves_room_for_one_token_at_least():
-    def fit(length: int) -> int:
-        return len(fit_into_context([Message("user", "x" * length)], lambda some: [0] * len(some[0].content),
-                                    context=64, max_tokens=5)[0])  # fmt: skip
-
-    assert fit(63) == 63
-    with pytest.raises(UsageError, match="it has 64 tokens, and the context is 64"):
-        fit(64)
-
-
 @pytest.mark.parametrize("has_template", [True, False])
 def test_a_reply_is_that_to_the_whole_conversation(has_template):
     """The cache of earlier turns changes none, and each reply has random numbers of its own."""
@@ -95,16 +83,6 @@ def test_a_reply_is_that_to_the_whole_conversation(has_template):
     retried = chat.undo()
     assert retried == "b"
     assert chat.messages == messages[:-2]
-
-
-def test_a_reply_ends_where_the_context_ends():
-    chat, text = open_chat(max_tokens=90), "a" * 50
-    length = len(chat.template.encode(chat.generator.tokenizer, [Message("user", text)]))
-    events = list(chat.reply(text))
-    assert sum(isinstance(event, Token) for event in events) == CONTEXT - length
-    assert isinstance(events[-1], Finish)
-    assert events[-1].reason == "length"
-    assert {event.row for event in events} == {0}
 
 
 def test_a_stop_string_ends_a_reply_and_so_does_the_next_turn_of_a_transcript():
@@ -147,29 +125,3 @@ def test_the_system_prompt_is_replaced_or_removed():
     chat.system = "Be brief."
     assert chat.undo() is None
     assert chat.system == "Be brief."
-
-
-def test_a_reply_that_is_broken_off_stays_and_one_that_never_came_takes_its_message_along():
-    chat = open_chat()
-    events = chat.reply("ab")
-    first = next(events)
-    events.close()
-    assert chat.messages == [Message("user", "ab"), Message("assistant", first.text)]
-    with pytest.raises(UsageError, match="the message is too long"):
-        say(chat, "a" * 2 * CONTEXT)
-    assert len(chat.messages) == 2
-    expected = say(open_chat(*chat.messages), "c")
-    assert len(expected) == 6
-
-
-def test_only_new_tokens_are_read():
-    read, chat = [], open_chat()
-    say(chat, "ab")
-    handle = model().decoder.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].shape[1]))
-    try:
-        say(chat, "abc")
-    finally:
-        handle.remove()
-    whole = chat.template.encode(chat.generator.tokenizer, chat.messages[:3])
-    before = chat.template.encode(chat.generator.tokenizer, chat.messages[:1])
-    assert read[0] <= len(whole) - len(before)

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm.checkpoint import LoadedModel
-from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.decoding.classifier import CompletionClassifier, build_classifier
-from lm.errors import UsageError
+from lm.decoding.classifier import CompletionClassifier
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import build_example_frame
 from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
@@ -104,27 +101,3 @@ def test_a_label_that_is_a_prefix_of_another_is_not_preferred():
     sizes = [len(BPE.encode(each)) for each in (JOY, JOYFUL)]
     ratio = BPE.vocab_size ** (sizes[1] - sizes[0])
     assert found.probabilities["joy"] / found.probabilities["joyful"] == pytest.approx(ratio, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("completions", "message"),
-    [
-        ((JOY,), "two or more labels"),
-        ((JOY, "joy"), "'joy' and 'joy' are written in two ways"),
-        ((JOY, "\n" + "the owl 狐" * 20), "does not fit into the context"),
-    ],
-)
-def test_labels_that_are_none_are_refused(completions, message):
-    with pytest.raises(UsageError, match=message) as raised:
-        CompletionClassifier(make_model(BPE.vocab_size), BPE, completions)
-    assert raised.value.settings == ("labels",)
-
-
-def test_a_run_tells_its_labels(tmp_path):
-    model = make_model(BPE.vocab_size)
-    loaded = LoadedModel(model, BPE, RunConfig(label_completions=(JOY, OWL)), tmp_path)
-    assert build_classifier(loaded).labels == ("joy", "owl")
-    assert build_classifier(loaded, (FOX, JOY)).labels == ("the fox", "joy")
-    with pytest.raises(UsageError, match="no labels are recorded in this run") as raised:
-        build_classifier(LoadedModel(model, BPE, RunConfig(), tmp_path))
-    assert raised.value.settings == ("labels",)

@@ -16,10 +16,3 @@ def test_attention_adds_up_to_one_and_padding_counts_nothing():
     assert coverage.penalties().tolist() == pytest.approx(expected)
     coverage.select(torch.tensor([1, 1, 0]))
     assert coverage.penalties().tolist() == pytest.approx([expected[1], expected[1], expected[0]])
-
-
-def test_several_models_have_the_mean_of_their_penalties():
-    source = (torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
-    coverage = CoveragePenalty(0.5, [source, source])
-    coverage.add([torch.tensor([[1.0, 0.5]]), torch.tensor([[1.0, 1.0]])])
-    assert coverage.penalties().item() == pytest.approx(0.5 * math.log(0.5) / 2)

@@ -8,9 +8,8 @@ from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.decoding.beam_search import beam_search
 from lm.decoding.candidates import Candidates, top_k_tokens
-from lm.decoding.generator import Generator, common_prefix, encode_continuation, encode_prompt, sort_by_length
+from lm.decoding.generator import Generator, encode_continuation, encode_prompt
 from lm.decoding.sampling import Sampler
-from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from lm.tokenizer.chat_template import END_OF_TURN
@@ -62,11 +61,6 @@ def test_a_sample_is_the_same_whatever_the_batch_the_cache_and_the_first_one():
     assert drawn == {number: reference[number].tokens for number in (3, 4)}
 
 
-def test_a_prompt_may_be_text_or_ids():
-    ours = generator()
-    assert ours.samples(PROMPT) == ours.samples(encode_prompt(ours.tokenizer, PROMPT))
-
-
 @pytest.mark.parametrize("kind", ["bpe", "byte", "char"])
 def test_the_text_is_that_of_the_tokens_up_to_a_stop_string(kind):
     for sample in generator(kind).samples(PROMPT, n=10):
@@ -76,24 +70,6 @@ def test_the_text_is_that_of_the_tokens_up_to_a_stop_string(kind):
     for sample in stopped:
         whole = make_tokenizer(kind).decode(sample.tokens)
         assert sample.text == (whole[: whole.index("o")] if sample.finish_reason == "stop" else whole)
-
-
-def test_an_interrupted_sample_has_all_the_text_of_its_tokens():
-    ours = generator("byte", stop=("never this",), max_tokens=40)
-    (whole,) = ours.samples("The n")
-    for size in range(1, 40):
-        (sample,) = generator("byte", max_tokens=1).samples("The n")
-        sample.tokens = whole.tokens[:size]
-        ours.interrupt(sample, encode_prompt(ours.tokenizer, "The n"))
-        assert sample.finish_reason == "interrupted"
-        assert sample.text == ours.tokenizer.decode(whole.tokens[:size])
-
-
-def test_without_a_seed_a_generator_has_one_of_its_own_and_another_has_another():
-    ours = generator(seed=None)
-    assert ours.samples(PROMPT) == ours.samples(PROMPT)
-    assert dataclasses.replace(ours).sampler.seed != ours.sampler.seed
-    assert dataclasses.replace(ours).sampler.seed != dataclasses.replace(ours).sampler.seed
 
 
 def test_a_search_is_that_of_the_ids():
@@ -107,33 +83,6 @@ def test_a_search_is_that_of_the_ids():
     assert [one.score for one in found] == [one.score for one in expected]
     assert [one.text for one in found] == [ours.tokenizer.decode(one.tokens) for one in expected]
     assert [one.finish_reason for one in found] == [one.finish_reason for one in expected]
-
-
-def test_a_beam_of_one_is_greedy():
-    ours = generator(greedy=True)
-    (found,), (greedy,) = ours.search(PROMPT, beam_size=1), ours.samples(PROMPT)
-    assert (found.text, found.tokens, found.finish_reason) == (greedy.text, greedy.tokens, greedy.finish_reason)
-    assert found.logprobs == approx(greedy.logprobs, model=ours.model)
-
-
-def test_bad_arguments_raise_usage_errors():
-    with pytest.raises(UsageError, match="give a prompt"):
-        generator("char").samples("")
-    with pytest.raises(InputError, match="Q"):
-        generator("char").samples("The Q")
-    with pytest.raises(UsageError, match="is not TEXT=VALUE"):
-        generator(logit_bias=("owl",)).samples(PROMPT)
-    with pytest.raises(UsageError, match="can't return 3 hypotheses"):
-        generator().search(PROMPT, beam_size=2, n=3)
-
-
-@pytest.mark.parametrize(("ids", "problem"), [([], "the prompt is empty"), ([5, -1], "token -1 "), ([300], "0 to 299")])
-def test_ids_that_cannot_be_are_a_usage_error(ids, problem):
-    for draft in (None, "prompt"):
-        with pytest.raises(UsageError, match=problem):
-            list(dataclasses.replace(generator(), draft=draft).generate(ids))
-    with pytest.raises(UsageError, match=problem):
-        generator().search(ids, beam_size=2)
 
 
 TEXTS = ["The owl", "", "The owl saw the fox by the mill. " * 3, "The fox", "Über den Bäumen", "The owl"]
@@ -159,14 +108,6 @@ def test_many_prompts_have_the_texts_that_each_has_alone(settings):
     assert (found[len(TEXTS) - 1][0].tokens == found[0][0].tokens) == ours.config.greedy
 
 
-@pytest.mark.parametrize("draft", [None, "prompt"])
-def test_different_prompts_draw_different_numbers(draft):
-    """Of a uniform distribution the same numbers would draw the same tokens."""
-    ours = dataclasses.replace(generator(temperature=1000.0, max_tokens=8), draft=draft)
-    drawn = [ours.samples(text, n=2)[place].tokens for text in ("The owl", "the owl", "The fox") for place in range(2)]
-    assert len(set(map(tuple, drawn))) == 6
-
-
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_samples_of_a_prompt_depend_neither_on_how_many_there_are_nor_on_the_order(batch_size):
     ours = generator(batch_size=batch_size, max_tokens=6)
@@ -175,12 +116,6 @@ def test_samples_of_a_prompt_depend_neither_on_how_many_there_are_nor_on_the_ord
         for prompt, samples in ours.continue_prompts(order, n=n):
             if not prompt.repeat:
                 assert [sample.tokens for sample in samples] == alone[prompt.number][:n]
-
-
-def test_a_prompt_may_have_a_seed_and_a_length_of_its_own():
-    ours, other = generator(), generator(seed=11, max_tokens=6)
-    ((_, found),) = ours.continue_prompts(asked([PROMPT], seed=11, max_tokens=6), n=2)
-    assert [sample.tokens for sample in found] == [sample.tokens for sample in other.samples(PROMPT, n=2)]
 
 
 def test_a_common_prefix_changes_no_text():
@@ -195,13 +130,6 @@ def test_a_common_prefix_changes_no_text():
         for each in ("", beginning)
     )
     assert shared == plain
-
-
-def test_an_invalid_prompt_is_named():
-    with pytest.raises(InputError, match=r"^file: line 2: .*Q"):
-        list(generator("char").continue_prompts(asked(["The owl", "The Q"])))
-    with pytest.raises(UsageError, match=r"^file: line 1: .*the prompt is empty"):
-        list(generator("char").continue_prompts(asked([""])))
 
 
 def likely_to_end(**settings) -> Generator:
@@ -271,20 +199,6 @@ def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
         assert (sample.text, sample.finish_reason) == ("", "stop")
 
 
-def test_a_text_without_prompt_is_decoded_from_its_beginning(elsewhere):
-    ours = generator(tokenizer=elsewhere)
-    if elsewhere.start_of_text is not None:
-        for sample in ours.samples("", n=4):
-            assert sample.text == elsewhere.decode(sample.tokens)
-
-
-def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
-    """Prompts and completions of examples are separate texts."""
-    ours = dataclasses.replace(generator(tokenizer=elsewhere), follows_examples=True)
-    for sample in ours.samples("the cat", n=4):
-        assert sample.text == elsewhere.decode(sample.tokens)
-
-
 @pytest.mark.parametrize("way", WAYS[:3])
 def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
     tokenizer = make_tokenizer("bpe").with_chat_template()
@@ -298,16 +212,6 @@ def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
         assert (sample.finish_reason == "end_of_text") == (sample.tokens[-1] in (end, tokenizer.end_of_text))
     ignoring = dataclasses.replace(ours, config=ours.config.replace(ignore_eos=True))
     assert all(len(sample.tokens) == 12 for each in outputs(ignoring, way) for sample in each)
-
-
-def test_a_stop_string_ends_a_sample_before_min_tokens():
-    ours = generator(stop=("e", "o", "a", " "), min_tokens=20)
-    assert {sample.finish_reason for sample in ours.samples(PROMPT, n=4)} == {"stop"}
-
-
-def test_min_tokens_above_max_tokens_are_refused():
-    with pytest.raises(UsageError, match="min_tokens is 30, more than max_tokens, 20"):
-        SamplingConfig(min_tokens=30, max_tokens=20)
 
 
 class Letters:
@@ -326,43 +230,10 @@ def test_a_prompt_starts_with_the_start_token_if_there_is_one():
     assert encode_prompt(Letters(None), "cab") == [2, 0, 1]
 
 
-def test_an_empty_prompt_without_start_token_is_an_error():
-    with pytest.raises(UsageError, match="give a prompt"):
-        encode_prompt(Letters(None), "")
-    with pytest.raises(UsageError, match="give a prompt"):
-        encode_continuation(Letters(None), [], "")
-
-
 def test_a_context_is_prolonged_by_a_text():
     assert encode_continuation(Letters(30), [], "cab") == encode_prompt(Letters(30), "cab")
     assert encode_continuation(Letters(30, 31), [30, 5], "cab") == [30, 5, 2, 0, 1]
     assert encode_continuation(Letters(None), [5], "") == [5]
-
-
-def test_after_the_end_of_a_document_another_starts():
-    assert encode_continuation(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
-    assert encode_continuation(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
-
-
-def test_prompts_are_sorted_by_length():
-    prompts = [Prompt(number, "x" * length, "") for number, length in enumerate([5, 1, 9, 5])]
-    assert [prompt.number for prompt in sort_by_length(prompts)] == [1, 0, 3, 2]
-
-
-@pytest.mark.parametrize(
-    ("texts", "beginning"),
-    [
-        (["You are kind. Who?", "You are kind. When?", "You are kind. W"], "You are kind."),
-        (["You are", "You are not"], "You"),
-        (["a b"], ""),
-        ([], ""),
-        (["one", "other"], ""),
-        (["same text", "same text"], "same"),
-        (["", "a b"], ""),
-    ],
-)
-def test_the_common_prefix_ends_with_a_word(texts, beginning):
-    assert common_prefix(texts) == beginning
 
 
 def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
@@ -381,32 +252,3 @@ def test_top_k_equals_a_stable_sort(size, values):
     assert not found.parents.any()
     logprobs = logits.log_softmax(-1).gather(1, expected).double()
     assert_close(found.total_logprobs, logprobs, terms=size, scale=logits, dtype=torch.float32)
-
-
-def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
-    totals = torch.tensor([[-1.0, -1.0, -2.0]], dtype=torch.float64)
-    found = Candidates.extend(totals, top_k_tokens(torch.zeros(3, 4), torch.zeros(3, 4), 2))
-    assert found.parents.tolist() == [[0, 0, 1, 1, 2, 2]]
-    assert found.tokens.tolist() == [[0, 1, 0, 1, 0, 1]]
-
-
-def test_changes_by_filters_count_without_renormalisation():
-    totals, logits = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64), random_logits(2, 9, 1000)
-    filtered = logits - torch.arange(9) * 2.0
-    found = Candidates.extend(totals, top_k_tokens(logits, filtered, 9))
-    expected = (totals + logits.log_softmax(-1).double() + filtered - logits).sort(descending=True)
-    assert found.tokens.tolist() == expected.indices.tolist()
-    assert_close(found.total_logprobs, expected.values, terms=9, scale=filtered, dtype=torch.float32)
-    ruled_out = Candidates.extend(totals, top_k_tokens(logits, torch.full_like(logits, -torch.inf), 3))
-    assert (ruled_out.total_logprobs == -torch.inf).all()
-
-
-def test_a_selection_keeps_the_order_and_is_padded():
-    totals = torch.zeros(2, 1, dtype=torch.float64)
-    found = Candidates.extend(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
-    chosen = torch.tensor([[False, True, False, True], [False, False, True, False]])
-    selected = found.keep(chosen)
-    assert selected.tokens[0].tolist() == found.tokens[0, [1, 3]].tolist()
-    assert selected.total_logprobs[0].tolist() == found.total_logprobs[0, [1, 3]].tolist()
-    assert (int(selected.tokens[1, 0]), float(selected.total_logprobs[1, 1])) == (int(found.tokens[1, 2]), -torch.inf)
-    assert found.keep(torch.zeros(2, 4, dtype=torch.bool)).total_logprobs.shape == (2, 0)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lm.decoding.mask_filling import MaskFiller
-from lm.errors import UsageError
 from tests.lm.decoding.masked_models import make_model, make_tokenizer
 from tests.tolerances import approx
 
@@ -33,18 +32,6 @@ def test_candidates_are_the_most_probable_tokens(tokenizer):
         ]
 
 
-def test_padding_of_the_vocabulary_is_no_candidate(tokenizer):
-    model = make_model(tokenizer, vocab_size=tokenizer.vocab_size + 50, init_std=0.5)
-    for filled in MaskFiller(model, tokenizer).fill(TEXTS, k=tokenizer.vocab_size + 50):
-        for guesses in filled.blanks:
-            assert sorted(guess.id for guess in guesses) == list(range(tokenizer.vocab_size))
-            assert sum(guess.probability for guess in guesses) < 0.99
-            assert [guess.probability for guess in guesses] == sorted(
-                (guess.probability for guess in guesses), reverse=True
-            )
-        assert filled.filled
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
 def test_batched_equals_single(tokenizer, batch_size):
     model = make_model(tokenizer)
@@ -63,20 +50,3 @@ def test_a_filled_text_has_the_best_candidate_for_each_mask(tokenizer):
     ids[ids.index(tokenizer.mask)] = filled.blanks[0][0].id
     assert filled.filled == tokenizer.decode(ids, skip_special=False)
     assert (unchanged.filled, unchanged.blanks) == ("no blank", ())
-
-
-def test_the_space_before_a_blank_belongs_to_its_token():
-    tokenizer = make_tokenizer("bpe")
-    whole = [tokenizer.token(index) for index in tokenizer.encode("A cup of tea")]
-    blank = [tokenizer.token(index) for index in tokenizer.encode("A [MASK] of tea", parse_special=True)]
-    assert blank == [whole[0], "[MASK]", *whole[-len(blank) + 2 :]]
-
-
-def test_more_candidates_than_tokens_are_all_tokens(tokenizer):
-    (filled,) = MaskFiller(make_model(tokenizer), tokenizer).fill(["[MASK]"], k=10_000)
-    assert sum(guess.probability for guess in filled.blanks[0]) == approx(1, terms=10_000)
-
-
-def test_a_text_beyond_the_context_is_refused(tokenizer):
-    with pytest.raises(UsageError, match="the model's context is 32; give less text"):
-        list(MaskFiller(make_model(tokenizer), tokenizer).fill(["[MASK] owl" * 30]))

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import random
 from collections import Counter
 
 import pytest
@@ -11,18 +10,14 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, SampleSpec, Token, generate
-from lm.decoding.generator import Generator
 from lm.decoding.sampling import History, Sampler
 from lm.decoding.speculative import (
     AcceptanceStats,
-    DraftToken,
     ModelDrafter,
     PromptLookupDrafter,
     generate_speculatively,
 )
-from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
-from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
@@ -108,80 +103,3 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     freedom = len(cells) - 1
     assert square < freedom + 3.5 * (2 * freedom) ** 0.5
     assert 0 < agreement.accepted < agreement.proposed
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([5, 1, 2, 3, 4, 1, 2, 3], [4, 1, 2]),
-        ([1, 2, 3], []),
-        ([7], []),
-        ([7, 7], [7]),
-        ([2, 3, 8, 9, 9, 3, 6, 9, 2, 3], [8, 9, 9]),  # after two of the same, not after the last one alone
-        ([1, 2, 3, 8, 9, 2, 3, 6, 9, 1, 2, 3], [8, 9, 2]),
-        ([0, 1, 2, 3, 8, 4, 1, 2, 3, 9, 0, 1, 2, 3], [9, 0, 1]),  # of three the latest, though four occurred before
-        ([3, 8, 1, 3, 9, 1, 4, 3], [9, 1, 4]),
-    ],
-)
-def test_prompt_lookup_proposes_what_followed_the_last_three_tokens_or_fewer(tokens, expected):
-    draft, history = PromptLookupDrafter(), History(torch.tensor([tokens]), len(tokens))
-    assert [guess.token for guess in draft.propose(history, 3, random.Random(0))] == expected
-
-
-class ScriptedDraft:
-    """A draft that is right or wrong; notes after how many tokens it is asked, and for how many."""
-
-    def __init__(self, following: list[int], *, is_right: bool) -> None:
-        self.following, self.is_right, self.asked = following, is_right, list[tuple[int, int]]()
-
-    def propose(self, history, count, rng):
-        n = history.tokens.shape[1] - PROMPT.shape[1]
-        self.asked.append((n, count))
-        return [DraftToken(token if self.is_right else (token + 1) % 40) for token in self.following[n : n + count]]
-
-
-@pytest.mark.parametrize(
-    ("is_right", "asked"),
-    [
-        # two more each time, up to 15; a token of the model follows those of a draft
-        (True, [(1, 4), (6, 6), (13, 8), (22, 10), (33, 12), (46, 14), (61, 15), (77, 15), (93, 6)]),
-        # one fewer; after three that were all wrong, pauses of 1, 2, 4, 8 and 16 steps
-        (False, [(1, 4), (2, 3), (3, 2), (5, 1), (8, 1), (13, 1), (22, 1), (39, 1), (56, 1), (73, 1), (90, 1)]),
-    ],
-)
-def test_a_draft_is_asked_for_more_while_it_is_right_and_seldom_while_it_is_not(is_right, asked):
-    ours, sampler, stats = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), AcceptanceStats()
-    expected = tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
-    draft = ScriptedDraft(expected, is_right=is_right)
-    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=stats)
-    assert tokens_of(found) == expected
-    assert draft.asked == asked
-    assert (stats.proposed, stats.accepted) == (sum(count for _, count in asked), 90 if is_right else 0)
-
-
-def test_a_rejected_draft_may_be_accepted_later():
-    sampler = Sampler(greedy=True)
-    ours = model(3, vocab_size=40, context_length=128)
-    draft = ModelDrafter(session(ours), sampler)
-    guess, agreement = draft.propose, AcceptanceStats()
-    rounds = itertools.count()
-
-    def at_first_wrong(history, count, stream):
-        right = guess(history, count, stream)
-        return right if next(rounds) >= 6 else [DraftToken((right[0].token + 1) % 40)]
-
-    draft.propose = at_first_wrong
-    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=agreement)
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
-    assert agreement.accepted > 50
-
-
-@pytest.mark.parametrize("size", [-5, 5])
-def test_a_draft_of_another_vocabulary_is_refused(size):
-    """Its tokens would be others, or none of the model's."""
-    tokenizer = make_tokenizer("byte")
-    shape = {"context_length": 16, "d_model": 8, "n_layers": 1, "n_heads": 1}
-    ours = build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape))
-    other = build_model(ModelConfig(vocab_size=tokenizer.vocab_size + size, **shape))
-    with pytest.raises(UsageError, match=rf"the draft model has a vocabulary of {other.config.vocab_size} tokens"):
-        Generator(ours, tokenizer, draft=other)

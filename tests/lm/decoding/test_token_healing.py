@@ -15,7 +15,7 @@ from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_continuation,
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats
-from lm.decoding.token_healing import HealedPrompt, PromptEnding, TokenPrefixIndex, choose_healed_prompt, heal_prompts
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts
 from lm.errors import UsageError
 from lm.model.transformer import build_model
 from lm.text.prompts import Prompt
@@ -116,15 +116,6 @@ def test_healed_prompts_are_sampled_with_their_probabilities():
             assert abs(drawn[key] / 2000 - weight / sum(weights.values())) <= 1 / 2000
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_text_is_the_prompt_and_its_continuation(prompt):
-    ours = generator()
-    for sample in [*ours.samples(prompt, n=6), *ours.search(prompt, beam_size=3, n=3)]:
-        assert text_of(prompt, sample).startswith(prompt.encode())
-        assert prompt + sample.text == text_of(prompt, sample).decode(errors="replace")
-        assert 1 <= len(sample.tokens) <= 12
-
-
 def test_logprobs_are_those_of_the_model():
     ours = generator()
     for sample in ours.samples(PROMPTS[0], n=6):
@@ -170,16 +161,6 @@ def test_recurrent_and_compressed_models_heal_too():
         assert by_tokens(found(ours, PROMPTS[0])) == approx(expected, depth=8)
 
 
-def test_a_text_without_tokens_has_no_end():
-    backend = tokenizers.Tokenizer.from_str(TOKENIZER._backend.to_str())
-    backend.normalizer = tokenizers.normalizers.Strip()
-    tokenizer = Tokenizer(backend)
-    assert PromptEnding.find(tokenizer, " ", encode_prompt(tokenizer, " ")) is None
-    assert PromptEnding.find(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None, (
-        "the space is in no token"
-    )
-
-
 @pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
 def test_tokenizers_that_start_a_text_with_a_space_heal_too(prompt):
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -200,40 +181,6 @@ def test_tokenizers_that_start_a_text_with_a_space_heal_too(prompt):
         assert prompt + sample.text in texts or not sample.prompt_bytes
 
 
-def test_stop_strings_are_searched_after_the_prompt():
-    ours = generator(greedy=True)
-    (whole,) = ours.samples("The owl ")
-    assert whole.prompt_bytes
-    assert len(whole.text) > 2
-    (cut,) = generator(greedy=True, stop=(whole.text[:2],)).samples("The owl ")
-    assert (cut.text, cut.finish_reason) == ("", "stop")
-    (same,) = generator(greedy=True, stop=("The owl ",)).samples("The owl ")
-    assert same == whole
-
-
-def test_an_interrupted_sample_has_the_text_of_its_tokens():
-    ours = generator()
-    for sample in ours.samples(PROMPTS[0], n=4):
-        interrupted = dataclasses.replace(sample, text="", finish_reason=None)
-        ours.interrupt(interrupted, encode_prompt(ours.tokenizer, PROMPTS[0]))
-        assert interrupted.text == sample.text
-
-
-def test_biases_apply_beyond_the_prompt():
-    ours = generator(greedy=True)
-    first = ours.samples("The owl ")[0].tokens[0]
-    banned = generator(greedy=True, logit_bias=(f"{first}=-inf",)).samples("The owl ")[0]
-    assert banned.tokens[0] != first
-    own = encode_prompt(TOKENIZER, "The owl ")[-1]
-    generator(greedy=True, logit_bias=(f"{own}=-inf",)).samples("The owl ")  # its own tokens stay
-
-
-@pytest.mark.parametrize("kind", ["char", "byte"])
-def test_character_and_byte_tokenizers_are_not_healed(kind):
-    tokenizer = make_tokenizer(kind)
-    assert PromptEnding.find(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None
-
-
 def test_only_the_text_of_a_prompt_is_retokenised():
     ids = encode_prompt(TOKENIZER, "The owl ")
     off = generator(token_healing=False).samples("The owl ", n=3)
@@ -247,24 +194,3 @@ def test_only_the_text_of_a_prompt_is_retokenised():
     assert PromptEnding.find(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
     with pytest.raises(UsageError, match="the prompt is empty"):
         generator().samples([])
-
-
-def test_long_words_are_retokenised_in_part():
-    prompt = "The owl " + "x" * 40
-    ending = PromptEnding.find(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
-    assert 0 < len(ending.text) <= 24
-    assert spelled(ending.prefix_ids) + ending.text == prompt.encode()
-    long = "the fox ran. " * 300 + "The ow"
-    ending = PromptEnding.find(TOKENIZER, long, encode_prompt(TOKENIZER, long))
-    assert ending.text == b" ow"
-    assert spelled(ending.prefix_ids) + ending.text == long.encode()
-
-
-def test_tokens_are_found_by_their_first_bytes():
-    vocabulary = TokenPrefixIndex(TOKENIZER)
-    special = set(TOKENIZER.special_tokens.values())
-    every = {token: TOKENIZER.token_bytes(token) for token in range(TOKENIZER.vocab_size) if token not in special}
-    for prefix in {spelling[:n] for spelling in every.values() for n in (1, 2, 3)} | {b"\xff", b"\xff\xff", b"zz"}:
-        same, longer = (ids.tolist() for ids in vocabulary.starting_with(prefix))
-        assert same == [token for token, spelling in every.items() if spelling == prefix]
-        assert sorted(longer) == [t for t, each in every.items() if each.startswith(prefix) and each != prefix]

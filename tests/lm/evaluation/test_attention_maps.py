@@ -8,14 +8,13 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation_input import TranslationModel
-from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Axis, SpecialToken, build_text_axis, build_token_axis
 from lm.evaluation.text_attention import compute_attention, compute_translation_attention
 from lm.hardware import select_inference_hardware
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
-from tests.cli.small_runs import make_run, make_tokenizer
+from tests.cli.small_runs import make_tokenizer
 from tests.cli.toy_translation import make_translation_run
 from tests.tolerances import approx, assert_close
 
@@ -54,24 +53,6 @@ def test_tokens_belong_to_the_words_they_begin_or_precede(kind):
     assert build_token_axis(tokenizer, axis.tokens[1:-1], unit="words").units == tuple(
         unit - 1 for unit in axis.units[1:-1]
     )
-
-
-def test_an_axis_of_tokens_spells_them():
-    tokenizer = make_tokenizer("byte")
-    axis = build_text_axis(tokenizer, "a 狐", unit="tokens")
-    assert axis.labels == ("a", " ", "�", "�", "�")
-    assert axis.words == (0, 1, 1, 1, 1)
-    assert axis.units == (0, 1, 2, 3, 4)
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\n"])
-def test_text_without_words_has_no_alignments(text):
-    tokenizer = make_tokenizer("bpe")
-    axis = build_text_axis(tokenizer, text, after=[SpecialToken(0, "</s>")], unit="words")
-    assert axis.labels == ((text, "</s>") if text else ("</s>",))
-    assert set(axis.words) == {None}
-    again = build_token_axis(tokenizer, tokenizer.encode(text), after=[SpecialToken(0, "</s>")], unit="words")
-    assert again == axis
 
 
 def by_loop(tokens, queries, keys):
@@ -153,51 +134,10 @@ def test_alignments_are_the_words_attended_to_most():
     assert found.pharaoh() == "0-1 1-0 1-2"
 
 
-def test_what_is_not_there_cannot_be_shown():
-    tokenizer = make_tokenizer("bpe")
-    model = small_model(tokenizer)
-    found = attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "The owl", unit="words"))
-    with pytest.raises(UsageError, match="layer 3: there are 2"):
-        found.mean(layer=3)
-    with pytest.raises(UsageError, match="head 9: there are 2"):
-        found.mean(head=9)
-    with pytest.raises(UsageError, match="no text"):
-        attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "", unit="words"))
-    with pytest.raises(UsageError, match="context is 64"):
-        attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "The owl saw. " * 40, unit="words"))
-
-
-def test_a_source_beyond_the_context_is_refused_by_the_encoder_too():
-    tokenizer = make_tokenizer("byte")
-    model = small_model(tokenizer, n_encoder_layers=1, positions="sinusoidal")
-    fits, is_longer = (build_text_axis(tokenizer, "a" * length, unit="tokens") for length in (64, 65))
-    assert attention_maps.compute_encoder_attention(model, fits).weights.shape[-1] == 64
-    with pytest.raises(UsageError, match="has 65 tokens, but the model's context is 64"):
-        attention_maps.compute_encoder_attention(model, is_longer)
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory):
-    return load_model(make_run(tmp_path_factory.mktemp("run") / "writer"), select_inference_hardware(HardwareConfig()))
-
-
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     folder = make_translation_run(tmp_path_factory.mktemp("run") / "translator", steps=20)
     return load_model(folder, select_inference_hardware(HardwareConfig()))
-
-
-def test_a_text_begins_with_its_start_and_sees_no_future(writer):
-    found = compute_attention(writer, "The owl saw")
-    assert found.texts == ("The owl saw",)
-    assert found.map.queries.labels == found.map.keys.labels == ("<s>", "The", "owl", "saw")
-    assert np.triu(found.map.weights.mean((0, 1)), 1).max() == 0
-
-
-def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
-    found = compute_attention(translator, "one fox").map
-    assert (found.kind, found.is_causal, found.keys.labels) == ("self", False, ("one", "fox", "</s>"))
-    assert found.weights.sum(-1) == approx(np.ones(found.weights.shape[:-1]), terms=64)
 
 
 def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
@@ -210,17 +150,3 @@ def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_n
     assert found.texts == ended.texts == ("one fox", "Fuchs eins")
     assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
     assert found.map.weights == approx(ended.map.weights, model=model.model)
-
-
-def test_tokens_may_be_shown_instead_of_words(writer):
-    words, tokens = (compute_attention(writer, "The owl", unit=unit).map for unit in ("words", "tokens"))
-    assert len(tokens.keys.labels) == 1 + len(writer.tokenizer.encode("The owl")) >= len(words.keys.labels)
-
-
-def test_languages_are_for_models_that_have_several(writer, translator):
-    with pytest.raises(UsageError, match="continues texts; it has no language 'de'"):
-        compute_attention(writer, "The owl", to="de")
-    with pytest.raises(UsageError, match="this model has one direction"):
-        compute_attention(translator, "one fox", to="de")
-    with pytest.raises(UsageError, match="continues texts"):
-        compute_attention(writer, "The owl", "Die Eule")

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluation import batch_scoring
 from tests.lm.evaluation.small_models import make_model, random_tokens, score_document, token_by_token
 from tests.tolerances import assert_close
 
@@ -28,15 +27,3 @@ def test_other_models_agree_with_the_loop_too(fields):
     expected = token_by_token(model, tokens, context=12, stride=4, start_token=0)
     nats = score_document(model, tokens, context=12, stride=4, start_token=0)
     assert_close(nats, expected, model=model, dtype=torch.float32)
-
-
-def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
-    model, tokens, rows = make_model(), random_tokens(26), []
-    logits = model.logits
-    monkeypatch.setattr(model, "logits", lambda states: rows.append(len(states)) or logits(states))
-    monkeypatch.setattr(batch_scoring, "_MAX_LOGITS", 10 * 4 * model.config.vocab_size)
-    nats = score_document(model, tokens, context=40, stride=40, start_token=None)
-    assert rows == [10, 10, 5]
-    assert_close(
-        nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), model=model, dtype=torch.float32
-    )

@@ -1,17 +1,10 @@
 """Classification metrics, against their definitions counted text by text and values computed by hand."""
 
-import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
-from lm.decoding.classifier import ClassifiedText
-from lm.errors import InputError
-from lm.evaluation.classification import ClassificationScores, evaluate_classifier, wilson_interval
-from lm.text.examples import Example
+from lm.evaluation.classification import ClassificationScores, wilson_interval
 
 EXPECTED = ["cat", "dog", "dog", "cat", "owl", "owl"]
 PREDICTED = ["cat", "dog", "cat", "cat", "dog", "owl"]
@@ -62,13 +55,6 @@ def test_scores_are_those_of_the_definitions(seed):
             assert scores.confusion[row, column] == pairs.count((one, other))
 
 
-def test_a_label_that_is_never_predicted_has_no_precision_and_an_f1_of_zero():
-    owl = ClassificationScores.from_predictions(["owl", "cat"], ["cat", "cat"]).by_label[1]
-    assert (owl.precision, owl.recall, owl.f1) == (None, 0.0, 0.0)
-    cat = ClassificationScores.from_predictions(["owl"], ["cat"]).by_label[0]
-    assert (cat.precision, cat.recall, cat.f1) == (0.0, None, 0.0)
-
-
 @pytest.mark.parametrize(
     ("successes", "trials", "interval"),
     [(0, 10, (0.0, 0.2775)), (10, 10, (0.7225, 1.0)), (8, 10, (0.4902, 0.9433)), (81, 263, (0.2553, 0.3662))],
@@ -76,47 +62,3 @@ def test_a_label_that_is_never_predicted_has_no_precision_and_an_f1_of_zero():
 def test_wilson_intervals_of_published_tables(successes, trials, interval):
     """The last is Newcombe's example (1998, Statistics in Medicine 17, table I, method 3)."""
     assert wilson_interval(successes, trials) == pytest.approx(interval, abs=5e-5)
-
-
-@pytest.mark.parametrize("trials", [1, 7, 100])
-def test_a_wilson_bound_is_where_the_score_test_rejects(trials):
-    """Each bound p solves |share - p| = z * sqrt(p(1 - p) / n)."""
-    for successes in range(trials + 1):
-        parallel_map = successes / trials
-        for bound in wilson_interval(successes, trials):
-            assert abs(parallel_map - bound) == pytest.approx(
-                1.959964 * math.sqrt(bound * (1 - bound) / trials), abs=1e-6
-            ) or bound in (0.0, 1.0)
-
-
-def test_the_order_of_texts_makes_no_difference():
-    order = np.random.default_rng(1).permutation(len(EXPECTED))
-    shuffled = ClassificationScores.from_predictions(
-        [EXPECTED[place] for place in order], [PREDICTED[place] for place in order]
-    )
-    assert shuffled.by_label == ClassificationScores.from_predictions(EXPECTED, PREDICTED).by_label
-
-
-@dataclass
-class First:
-    """Predicts the first letter of a text."""
-
-    labels: tuple[str, ...] = ("a", "b")
-
-    def classify(self, texts) -> Iterator[ClassifiedText]:
-        return (ClassifiedText(text, {text[0]: 1.0}) for text in texts)
-
-
-@pytest.mark.parametrize("times", [1, 5000])
-def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(times):
-    examples = [Example("apple", "\na", 1), Example("bean", "b", 2), Example("apricot", "\nc", 3)]
-    done: list[int] = []
-    scores = evaluate_classifier(First(), examples * times, progress=done.append)
-    assert done == list(range(1, 3 * times + 1))
-    assert scores.unknown == {"c": times}
-    assert (scores.labels, scores.correct, scores.examples) == (("a", "b", "c"), 2 * times, 3 * times)
-
-
-def test_no_examples_are_an_error():
-    with pytest.raises(InputError, match="no labelled examples"):
-        evaluate_classifier(First(), [])

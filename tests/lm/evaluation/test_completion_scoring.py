@@ -1,8 +1,6 @@
 """Completions are scored as training learns them: the same ids, the same targets, the same loss."""
 
 import json
-import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,10 +10,7 @@ from lm.config.data import DataConfig
 from lm.corpus.tokenized_examples import open_examples
 from lm.data.batch import Batch
 from lm.data.example_data import ExampleData
-from lm.decoding.generator import encode_prompt
-from lm.errors import InputError
 from lm.evaluation.completion_scoring import score_completions
-from lm.evaluation.file_scoring import WindowBatcher
 from lm.hardware import Hardware
 from lm.text.conversations import Conversation, Message
 from lm.text.examples import Example
@@ -67,14 +62,6 @@ def test_training_and_scoring_give_a_model_the_same_rows(data):
     assert last.shortened == data.n_truncated == 1
 
 
-def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):
-    batch = data.batch(0)
-    for example in EXAMPLES[:2]:
-        prompt, rest = encode_prompt(BPE, example.prompt), [*BPE.encode(example.completion), BPE.end_of_text]
-        padding = [0] * (batch.inputs.shape[1] - len(prompt + rest[:-1]))
-        assert [*prompt, *rest[:-1], *padding] in batch.inputs.tolist()
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_the_score_is_the_loss_of_training_whatever_the_batch(data, batch_size):
     model = make_model()
@@ -92,68 +79,6 @@ def test_only_the_completion_and_its_end_count():
     learned = len(BPE.encode(example.completion)) + 1
     nats = token_by_token(model, ids, context=CONTEXT, stride=1, start_token=BPE.start_of_text)
     assert measured(model, [example]).result.nats == approx(nats[-learned:].sum(), model=model)
-
-
-def test_what_cannot_be_scored_is_named_by_line():
-    long = Example("a", "the mill " * 20, 7)
-    with pytest.raises(InputError, match=r"task.jsonl: line 7: the completion is \d+ tokens.* context of 16; leave it"):
-        measured(make_model(), [long])
-    broken = make_model()
-    broken.embedding.tokens.weight.data[:] = np.nan
-    with pytest.raises(InputError, match="task.jsonl: line 2: the model's output is not a number"):
-        measured(broken, EXAMPLES[1:2])
-
-
-def test_no_examples_are_no_tokens():
-    last = measured(make_model(), [])
-    assert (last.result.tokens, last.shortened) == (0, 0)
-
-
-@dataclass(frozen=True)
-class Window:
-    number: int
-    tokens: np.ndarray
-
-
-def windows(lengths) -> list[Window]:
-    return [Window(number, np.zeros(length, dtype=np.int64)) for number, length in enumerate(lengths)]
-
-
-def padding(batches) -> float:
-    """The share of positions that are padding."""
-    lengths = [[len(one.tokens) for one in batch] for batch in batches]
-    return 1 - sum(map(sum, lengths)) / sum(len(each) * max(each) for each in lengths)
-
-
-def test_scores_are_in_reading_order_again_whatever_the_lengths():
-    chance = random.Random(0)
-    for count in (0, 1, 15, 16, 17, 300, 700):
-        read = windows(chance.choice([chance.randint(1, 99), 99]) for _ in range(count))
-        packing = WindowBatcher(read, 16)
-        scored = ([window.number for window in batch] for batch in packing.batches())
-        assert [number for part in packing.restore_order(scored) for number in part] == list(range(count))
-
-
-def test_full_windows_stay_in_reading_order():
-    read = windows([50] * 40)
-    assert list(WindowBatcher(read, 16).batches()) == [read[:16], read[16:32], read[32:]]
-
-
-def test_windows_of_different_lengths_have_little_padding():
-    chance = random.Random(1)
-    read = windows(chance.randint(1, 200) for _ in range(512))
-    in_order = [read[first : first + 16] for first in range(0, 512, 16)]
-    packed = list(WindowBatcher(read, 16).batches())
-    assert max(map(len, packed)) == 16
-    assert padding(packed) < 0.1
-    assert padding(in_order) > 0.4
-
-
-def test_what_is_read_ahead_is_bounded():
-    taken = []
-    batches = WindowBatcher((taken.append(one) or one for one in windows([1, 50] * 1000)), 4).batches()
-    next(batches)
-    assert len(taken) == 64
 
 
 def test_replies_are_normalised_by_the_text_within_the_context():

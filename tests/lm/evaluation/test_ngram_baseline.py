@@ -57,19 +57,6 @@ def test_probabilities_after_a_context_sum_to_one(text, context):
     assert np.exp(-np.array(last)).sum(axis=0) == pytest.approx(np.ones(ORDER))
 
 
-def test_longer_models_know_a_text_that_repeats_itself():
-    train = np.tile(np.arange(20), 30)
-    shortest, *_, longest = compute_ngram_surprisals(train, train[:40], vocab_size=20, order=3)
-    assert shortest.mean() == pytest.approx(np.log(20), rel=1e-6)
-    assert longest[2:].mean() < 0.05
-
-
-def test_a_text_too_short_for_the_order_counts_what_there_is():
-    found = compute_ngram_surprisals(np.array([1, 0]), np.array([1, 0, 1]), vocab_size=2, order=3)
-    assert len(found) == 2
-    assert all(np.isfinite(nats).all() and (nats > 0).all() for nats in found)
-
-
 class Split:
     """Tokens of two bytes each."""
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.errors import InputError
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs, score_pairs_streaming
 from lm.model.transformer import build_model
 from lm.text.parallel_text import SentencePair
-from lm.tokenizer.special_tokens import LanguageTag
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx, assert_close
 
@@ -74,11 +72,6 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     assert last.result.bytes == sum(len(pair.target.encode()) for pair in whole)
 
 
-def test_no_pairs_are_no_tokens(tokenizer):
-    *_, last = score_pairs_streaming(make_model(tokenizer), PairEncoder(tokenizer), iter([]), name="test")
-    assert (last.result.tokens, last.blank) == (0, 0)
-
-
 def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
     of_source = make_tokenizer("byte")
     model = make_model(tokenizer, source_vocab_size=of_source.vocab_size)
@@ -86,25 +79,3 @@ def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
     assert found.sources.row(0).tolist() == [*of_source.encode(PAIRS[0].source), of_source.end_of_text]
     assert found.targets.row(0).tolist() == [*tokenizer.encode(PAIRS[0].target), tokenizer.end_of_text]
     assert np.isfinite(score_pairs(model, found)[0]).all()
-
-
-def test_a_tag_comes_first(tokenizer):
-    found = PairEncoder(tokenizer, tag=LanguageTag("de", "<2de>", 7)).encode(PAIRS[:1])
-    assert found.sources.row(0).tolist()[:-1] == [7, *tokenizer.encode(PAIRS[0].source)]
-
-
-def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
-    encoder = PairEncoder(tokenizer)
-    with pytest.raises(InputError, match=r"test: line 1 has \d+ tokens, but the model's positions end at 8"):
-        list(
-            score_pairs_streaming(
-                make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"
-            )
-        )
-    both = make_model(tokenizer, positions="learned", context_length=22, **ONE_STACK)
-    with pytest.raises(InputError, match=r"test: line \d has \d+ tokens, but the model's positions end at 22"):
-        list(score_pairs_streaming(both, encoder, PAIRS, name="test"))
-    broken = make_model(tokenizer)
-    broken.embedding.tokens.weight.data[:] = torch.nan
-    with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):
-        list(score_pairs_streaming(broken, encoder, PAIRS, name="test"))

@@ -3,7 +3,6 @@
 import copy
 import math
 import statistics
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,11 +11,10 @@ import torch
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import InputError
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
-from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
+from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, measure_perplexity
 from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
-from lm.text.documents import TextPiece
 from lm.text.text_files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, score_document, token_by_token
 from tests.tolerances import approx, assert_close
@@ -56,20 +54,6 @@ def results(tmp_path, tokenizer, *texts, **options):
     return [event.result for event in scores]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 50])
-def test_the_files_before_one_that_cannot_be_read_are_scored(tmp_path, batch_size):
-    texts = [TEXT, "the owl", "", TEXT * 2, "the ☃", TEXT]
-    for index, text in enumerate(texts):
-        (tmp_path / f"{index}.txt").write_text(text)
-    sources = find_text_files([str(tmp_path)])
-    events = filter(lambda event: isinstance(event, FileScore), run(make_model(), CHAR, sources, batch_size=batch_size))
-    scores = [next(events) for _ in range(4)]
-    with pytest.raises(InputError, match=r"4\.txt: character '☃'"):
-        next(events)
-    whole = run(make_model(), CHAR, sources[:4], batch_size=batch_size)
-    assert scores == [event for event in whole if isinstance(event, FileScore)]
-
-
 def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
     parts = ["The owl saw the fox. ran past\n", "x", TEXT]
     (together,) = results(tmp_path, BPE, f"\n{SEPARATOR}\n".join(parts))
@@ -98,26 +82,12 @@ def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     assert result.nats == approx(nats.sum(), model=make_model())
 
 
-def test_words_and_bytes_by_hand(tmp_path):
-    counted = results(tmp_path, BPE, "  the owl\u2003saw\n\n the  fox", "Über", " \n\t", "a 狐 — b\r\n")
-    assert [result.words for result in counted] == [5, 1, 0, 4]
-    assert [result.bytes for result in counted] == [26, 5, 3, 12]  # a line ends with one byte, whatever its file has
-    assert [result.documents for result in counted] == [1, 1, 1, 1]
-
-
 def test_without_a_start_token_the_first_token_of_each_document_is_unscored(tmp_path):
     assert CHAR.start_of_text is None
     one, two, accent = results(tmp_path, CHAR, "t", f"the\n{SEPARATOR}\nowl", "Über")
     assert (one.tokens, one.unscored, one.bytes, one.perplexity) == (0, 1, 0, None)
     assert (two.tokens, two.unscored, two.bytes, two.words) == (3 + 2, 2, 3 + 2, 2)
     assert (accent.tokens, accent.unscored, accent.bytes) == (3, 1, 3)
-
-
-def test_an_empty_file_is_zeros_and_no_perplexity(tmp_path):
-    for tokenizer in (BPE, CHAR):
-        (empty,) = results(tmp_path, tokenizer, "")
-        assert empty == PerplexityResult()
-        assert empty.perplexity is empty.word_perplexity is empty.bits_per_byte is empty.standard_error is None
 
 
 def test_figures_follow_from_the_sums():
@@ -130,27 +100,6 @@ def test_figures_follow_from_the_sums():
     assert result.bits_per_byte == pytest.approx(7.25 / math.log(2) / 10)
     assert result.standard_error == pytest.approx(statistics.stdev(nats) / math.sqrt(4))
     assert PerplexityResult(tokens=5, words=1, nats=1e4).word_perplexity is None  # beyond the greatest float
-
-
-def test_totals_add_up(tmp_path):
-    parts = results(tmp_path, BPE, TEXT, "the owl", "")
-    total = PerplexityResult.total(parts)
-    assert total.nats == sum(part.nats for part in parts)
-    assert total.tokens == sum(part.tokens for part in parts)
-    assert total.documents == 2
-
-
-def test_progress_grows_to_the_whole_text(tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT)
-    events = list(run(make_model(), BPE, find_text_files([str(tmp_path / "a.txt")]), batch_size=2))
-    progress = [event for event in events if isinstance(event, BatchScored)]
-    assert [event.tokens for event in progress] == sorted({event.tokens for event in progress})
-    assert progress[-1] == BatchScored(len(BPE.encode(TEXT)), len(TEXT.encode()))
-
-
-def test_a_file_that_the_tokenizer_cannot_encode_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"0\.txt.*Z"):
-        results(tmp_path, CHAR, "the Z")
 
 
 def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
@@ -171,25 +120,6 @@ def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
     means = [part.nats / part.tokens for part in read]
     assert macro.standard_error == pytest.approx(statistics.stdev(means) / math.sqrt(3))
     assert macro.perplexity != pytest.approx(PerplexityResult.total(parts).perplexity, rel=1e-3)
-
-
-def test_a_macro_average_of_little_has_no_figures():
-    assert MacroAverage.from_results([PerplexityResult()]) == MacroAverage(0, None, None, None, None)
-    one = PerplexityResult(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
-    assert MacroAverage.from_results([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)
-
-
-@dataclass
-class Counts(Totals):
-    words: int = 0
-    nats: float = 0.0
-
-
-def test_a_total_adds_up_each_field_and_leaves_the_parts_alone():
-    parts = [Counts(1, 0.5), Counts(2, 0.25), Counts(4, 0.125)]
-    assert Counts.total(iter(parts)) == Counts(7, 0.875)
-    assert parts[0] == Counts(1, 0.5)
-    assert Counts.total([]) == Counts()
 
 
 def test_figures_are_those_of_each_type_alone(tmp_path):
@@ -267,22 +197,3 @@ def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
     pieces = {s.piece.first: s.piece for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(pieces) > 3
     assert sum(piece.words for piece in pieces.values()) == 1 + 3 * 100
-
-
-def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
-    """A batch is scored as soon as there is enough text for it, whatever follows."""
-    taken = []
-
-    def endless(_source, _separator):
-        while True:
-            taken.append(len(taken))
-            yield TextPiece(TEXT * 100, starts_document=len(taken) == 1)
-
-    monkeypatch.setattr("lm.evaluation.file_scoring.read_pieces", endless)
-    (tmp_path / "a.txt").touch()
-    sources = find_text_files([str(tmp_path / "a.txt")])
-    window_scorer = build_window_scorer(make_model(), CHAR, context=16, stride=16)
-    events = measure_perplexity(window_scorer, CHAR, sources, separator=SEPARATOR, batch_size=16)
-    seen = sum(len(segment.nats) for _ in range(60) for segment in next(events).segments)
-    assert seen == 60 * 16 * 16 + 1
-    assert len(taken) < seen / len(TEXT * 100) + 4

@@ -84,18 +84,6 @@ def _check_error(total, blocks):
     assert total.z == pytest.approx(ratio / math.sqrt(variance))
 
 
-def test_a_model_does_not_differ_from_itself(tmp_path):
-    total = PairedDifference.total(compare_models(scored(tmp_path, BPE), scored(tmp_path, BPE), files=4))
-    assert (total.difference, total.standard_error, total.z) == (0, 0, None)
-
-
-def test_swapping_the_models_changes_the_sign(tmp_path):
-    a, b = scored(tmp_path, BPE), scored(tmp_path, CHAR, seed=9)
-    there, back = (PairedDifference.total(compare_models(*pair, files=4)) for pair in ((a, b), (b, a)))
-    assert there.difference == pytest.approx(-back.difference)
-    assert there.standard_error == pytest.approx(back.standard_error)
-
-
 def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
     total = PairedDifference.total(compare_models(scored(tmp_path, BPE), scored(tmp_path, CHAR), files=4))
     text = sum(len(text.encode()) for text in TEXTS) - len(f"{SEPARATOR}\n")
@@ -103,13 +91,6 @@ def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
     for document in (TEXTS[0], "the owl\n", TEXT, "ran"):
         first_tokens += len(BPE.token_bytes(BPE.encode(document)[0]))
     assert total.bytes == text - first_tokens
-
-
-def test_with_one_tokenizer_the_segments_are_its_tokens(tmp_path):
-    a = scored(tmp_path, BPE)
-    pairs = list(align_segments(a, scored(tmp_path, BPE, seed=9, batch_size=1)))
-    np.testing.assert_allclose(np.concatenate([p.first for p in pairs]), np.concatenate([s.nats for s in a]))
-    assert sum(p.bytes.sum() for p in pairs) == sum(len(s.piece.data) for s in a if s.first == 0)
 
 
 def test_tokens_that_share_an_end_stay_together():
@@ -139,17 +120,6 @@ def test_where_the_truth_is_known_it_is_found():
     assert abs(np.mean(scores)) < 4 / math.sqrt(200)
     assert 0.85 < np.std(scores) < 1.15
     assert 0.9 <= np.mean(np.abs(scores) < 1.96) <= 0.99
-
-
-def test_a_single_block_has_no_standard_error():
-    total = PairedDifference()
-    assert (total.difference, total.standard_error, total.z) == (None, None, None)
-    total.add(segments=3, size=10, first=25.0, second=20.0)
-    assert (total.difference, total.standard_error, total.z) == (0.5, None, None)
-    total.add(segments=1, size=30, first=5.0, second=20.0)
-    assert total.difference == -0.25
-    assert total.standard_error == pytest.approx(math.sqrt(2 * (7.5**2 + 7.5**2)) / 40)
-    assert total.z == pytest.approx(-0.25 / (15 / 40))
 
 
 def test_tokens_that_end_where_a_segment_of_both_models_does_are_not_lost():

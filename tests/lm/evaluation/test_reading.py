@@ -9,14 +9,12 @@ import torch
 from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import iterate_token_scores
 from lm.evaluation.window_scorers import TextScorer
 from lm.model.transformer import EncoderOnly, build_model
 from lm.text.text_files import find_text_files
 from lm.tokenizer import training
-from tests.lm.evaluation import small_models
 from tests.tolerances import approx, assert_close
 
 BYTES = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(END_OF_TEXT, MASK)).tokenizer
@@ -88,15 +86,3 @@ def test_a_short_document_is_the_same_in_any_window(tmp_path):
         events = scorer(model(), **sizes).measure(find_text_files([str(tmp_path / "short.txt")]))
         found += [event.result.nats for event in events if isinstance(event, FileScore)]
     assert found == approx([found[0]] * 3, model=model())
-
-
-def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
-    masked = model()
-    masked.embedding.tokens.weight.data[:] = math.nan
-    with pytest.raises(InputError, match=r"text\.txt: .* not a number"):
-        list(scorer(masked, score_every=3).measure(files(tmp_path)))
-
-
-def test_only_masked_models_score_a_sample():
-    with pytest.raises(UsageError, match="leave `score_every` out"):
-        TextScorer.from_config(small_models.make_model(), BYTES, PerplexityConfig(score_every=2), separator=END_OF_TEXT)

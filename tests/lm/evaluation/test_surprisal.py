@@ -1,11 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 
 from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment
 from lm.evaluation.perplexity import BatchScored, measure_perplexity
-from lm.evaluation.surprisal import TextSpan, is_within_grapheme, iterate_token_scores, merge_into_spans
+from lm.evaluation.surprisal import TextSpan, iterate_token_scores, merge_into_spans
 from lm.evaluation.window_scorers import build_window_scorer
 from lm.text.documents import TextPiece
 from lm.text.text_files import find_text_files
@@ -84,10 +82,6 @@ def test_what_is_drawn_as_one_is_one_span(character):
     ]
 
 
-def test_flags_are_pairs():
-    assert [span.text for span in merge_into_spans([bytewise(FLAGS)])] == ["🇰🇷", "🇩🇪"]
-
-
 def test_a_character_may_be_split_between_segments():
     whole = bytewise("a한b")
     halves = [ScoredSegment(whole.piece, 0, np.ones(2)), ScoredSegment(whole.piece, 2, np.ones(3))]
@@ -101,51 +95,3 @@ def test_documents_are_never_joined():
         (0, 1, "\u0301"),
         (1, 0, "\u0301"),
     ]
-
-
-def test_tokens_without_text_of_their_own_belong_to_their_character():
-    parts = list(merge_into_spans([segment("한국", [3, 3, 6], [1, 2, 4])]))
-    assert parts == [TextSpan(0, 0, "한", 2, 3.0), TextSpan(0, 0, "국", 1, 4.0)]
-    assert list(merge_into_spans([segment("ab", [0, 2], [1, 2])])) == [TextSpan(0, 0, "ab", 2, 3.0)]
-
-
-def test_text_without_tokens_is_shown_too():
-    assert list(merge_into_spans([segment("\n\n", [], [])])) == [TextSpan(0, 0, "\n\n", 0, 0.0)]
-
-
-def test_an_unscored_token_makes_its_span_unscored():
-    (span,) = merge_into_spans([segment("é", [1, 2], [math.nan, 2])])
-    assert math.isnan(span.nats)
-
-
-def test_ordinary_letters_are_not_joined():
-    for before, after in [("a", "b"), ("한", "국"), ("\n", "\r"), ("🦉", "🦉"), ("a", "🇩"), (" ", "é")]:
-        assert not is_within_grapheme(before, after)
-
-
-@pytest.mark.parametrize(
-    ("before", "first", "last"),
-    [
-        ("🇦", 0x1F1E6, 0x1F1FF),  # letters of flags
-        ("x", 0x1F3FB, 0x1F3FF),  # skin tones
-        ("x", 0xE0020, 0xE007F),  # tags
-        ("x", 0x1160, 0x11FF),  # vowels and final consonants of Hangul
-        ("x", 0xD7B0, 0xD7FB),
-    ],
-)
-def test_what_joins_is_a_range_with_its_ends(before, first, last):
-    assert [is_within_grapheme(before, chr(code)) for code in (first - 1, first, last, last + 1)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
-
-
-def test_joiners_join_on_both_sides():
-    assert [
-        is_within_grapheme(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))
-    ] == [True, True, True, False]
-    assert [is_within_grapheme(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰", "🇿", "\U0001f200")] == [
-        True, False, True, False, True, True, False,
-    ]  # fmt: skip

@@ -77,14 +77,6 @@ def test_all_three_scores_and_their_signatures():
         assert abs(score.mean - score.value) < score.half_width
 
 
-def test_intervals_are_the_same_each_time_and_left_out_without_resamples():
-    assert score_translations(HYPOTHESES, [REFERENCES]) == score_translations(HYPOTHESES, [REFERENCES])
-    for resamples in (0, 1):
-        plain = score_translations(HYPOTHESES, [REFERENCES], ScoringConfig(resamples=resamples))
-        assert {(score.mean, score.half_width) for score in plain} == {(None, None)}
-        assert not any("bs:" in score.signature for score in plain)
-
-
 def test_a_better_system_is_told_from_a_worse_one():
     lines = [f"{line} {number}" for number, line in enumerate(REFERENCES * 10)]
     good, bad = garbled(lines, 0.1, seed=1), garbled(lines, 0.4, seed=2)
@@ -97,28 +89,6 @@ def test_a_better_system_is_told_from_a_worse_one():
     alike = compare_systems(good, garbled(lines, 0.1, seed=3), [lines], ScoringConfig(resamples=200))
     assert all(one.p_value > 0.05 for one in alike)
     assert all("bs:200" in one.first.signature for one in alike)
-
-
-def test_a_system_against_itself_has_no_p_value():
-    assert [(one.difference, one.p_value) for one in compare_systems(HYPOTHESES, HYPOTHESES, [REFERENCES])] == [
-        (0, None)
-    ] * 3
-
-
-def test_numbers_of_lines_must_agree():
-    for wrong in (
-        lambda: compute_bleu(HYPOTHESES[1:], REFERENCES),
-        lambda: score_translations(HYPOTHESES, [REFERENCES, REFERENCES[1:]]),
-                  lambda: compare_systems(HYPOTHESES, HYPOTHESES[1:], [REFERENCES])):  # fmt: skip
-        with pytest.raises(InputError, match="6 translations and 5|5 translations and 6"):
-            wrong()
-    with pytest.raises(InputError, match="no lines"):
-        score_translations([], [[]])
-
-
-def test_lines_may_be_blank():
-    assert score_translations(["", "a b c d e"], [["", "a b c d e"]])[0].value == pytest.approx(100)
-    assert score_translations(["", ""], [["a b", "c d"]])[0].value == 0
 
 
 def test_a_line_is_exact_if_any_reference_has_it_letter_by_letter():

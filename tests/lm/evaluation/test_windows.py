@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from lm.config.evaluation import PerplexityConfig
-from lm.config.model import ModelConfig
-from lm.errors import UsageError
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
-from lm.evaluation.scoring_windows import CausalWindowSplitter, MaskedWindowSplitter, resolve_window_sizes
+from lm.evaluation.scoring_windows import CausalWindowSplitter, MaskedWindowSplitter
 from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.text.text_files import find_text_files
 from lm.tokenizer.special_tokens import SpecialTokenFrame
@@ -31,24 +29,6 @@ def test_windows_account_for_every_token_once_however_a_document_comes(context, 
         assert sum(w.unscored for w in windows) == (start_token is None and length > 0)
         for later in windows[1:]:
             assert len(later.tokens) - 1 - later.scored >= context - stride
-
-
-def test_sizes_default_to_the_models_context_and_half_of_it():
-    config = ModelConfig(context_length=128)
-    assert resolve_window_sizes(config, PerplexityConfig()) == (128, 64)
-    assert resolve_window_sizes(config, PerplexityConfig(context=31)) == (31, 15)
-    assert resolve_window_sizes(config, PerplexityConfig(context=1)) == (1, 1)
-    assert resolve_window_sizes(config, PerplexityConfig(context=500, stride=500)) == (500, 500)
-
-
-def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(UsageError, match="stride"):
-        resolve_window_sizes(ModelConfig(), PerplexityConfig(context=10, stride=11))
-    with pytest.raises(UsageError, match="beyond the 64 positions"):
-        resolve_window_sizes(ModelConfig(positions="learned", context_length=64), PerplexityConfig(context=65))
-    for values in ({"context": 0}, {"stride": 0}, {"batch_size": -1}):
-        with pytest.raises(UsageError, match="at least 1"):
-            PerplexityConfig(**values)
 
 
 START, END = 1000, 1001
@@ -112,18 +92,6 @@ def files(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
     return find_text_files([str(tmp_path)])
-
-
-def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):
-    context = model.config.context_length
-    usual = TextScorer.from_config(model, BPE, PerplexityConfig(), separator=SEPARATOR)
-    assert (usual.context, usual.stride, usual.batch_size) == (context, context // 2, PerplexityConfig().batch_size)
-    chosen = TextScorer.from_config(
-        model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR
-    )
-    assert (chosen.context, chosen.stride, chosen.batch_size) == (8, 3, 2)
-    with pytest.raises(UsageError, match="stride 9"):
-        TextScorer.from_config(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
 
 
 def test_figures_are_those_of_the_files_and_every_segment_comes_once(model, files):

@@ -4,16 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from lm import checkpoint, run_folder
+from lm import checkpoint
 from lm.config.hardware import HardwareConfig
-from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.hardware import select_inference_hardware
-from lm.model.transformer import build_model
 from lm.optim.averaging import MovingAverage, average_checkpoints, latest_checkpoints
-from lm.tokenizer import training
 from lm.training.loop import train
 from lm.training.startup import resume_run
 
@@ -74,33 +69,3 @@ def test_the_mean_of_the_latest(make_run, tmp_path):
         resume_run(tmp_path / "mean")
     with pytest.raises(InputError, match="holds a run already"):
         average_checkpoints(chosen, run.folder)
-
-
-def test_what_cannot_be_averaged(make_run, tmp_path):
-    wide, narrow = make_run("wide", keep=1), make_run("narrow", model={"d_model": 16}, keep=1)
-    for run in (wide, narrow):
-        list(train(run))
-    with pytest.raises(UsageError, match="has 1 checkpoint"):
-        latest_checkpoints(wide.folder, 1)
-    chosen = [run_folder.find_checkpoint(run.folder) for run in (wide, narrow)]
-    with pytest.raises(InputError, match="narrow.*tensor shapes differ from .*wide"):
-        average_checkpoints(chosen, tmp_path / "mean")
-    assert not (tmp_path / "mean").exists()
-
-
-@pytest.mark.parametrize("side", ["tokenizer", "source_tokenizer"])
-def test_checkpoints_of_other_tokenizers_are_not_averaged(tmp_path, side):
-    """Of the same size, so that the shapes of the weights don't tell."""
-    model = ModelConfig(vocab_size=257, source_vocab_size=257, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
-    byte = training.train([""], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
-    other = training.train([""], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=["<x>"]).tokenizer
-    chosen = []
-    for name, changed in (("one", {}), ("two", {side: other})):
-        tokenizers = {"tokenizer": byte, "source_tokenizer": byte, **changed}
-        weights = build_model(model, seed=1).state_dict()
-        chosen.append(checkpoint.save_checkpoint(
-            tmp_path / name, config=RunConfig(model=model), model=weights, optimizer={},
-            state=run_folder.TrainingState(), is_best=True, **tokenizers,
-        ))  # fmt: skip
-    with pytest.raises(InputError, match="two.*another tokenizer"):
-        average_checkpoints(chosen, tmp_path / "mean")

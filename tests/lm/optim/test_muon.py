@@ -11,6 +11,19 @@ from tests.tolerances import rounding_error
 SHAPES = [(24, 8), (24, 8), (8, 24), (16, 16), (24, 8)]
 
 
+def jordan(x):
+    """The iteration of Jordan et al. 2024."""
+    x = x / x.norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def rank_one(*shape):
+    return torch.randn(*shape[:-1], 1) @ torch.randn(*shape[:-2], 1, shape[-1])
+
+
 def test_equals_torch():
     """To the rounding of bfloat16 in the iteration, over a few steps with weight decay."""
     torch.manual_seed(0)
@@ -44,26 +57,6 @@ def test_matrices_in_one_parameter_are_as_if_they_were_apart():
     torch.testing.assert_close(together, torch.cat(apart))
 
 
-def test_singular_values_come_near_one():
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(3, 60, 20) * 7).float())
-    assert values.min() > 0.4
-    assert values.max() < 1.4
-
-
-def jordan(x):
-    """The iteration of Jordan et al. 2024."""
-    x = x / x.norm()
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x
-
-
-def rank_one(*shape):
-    return torch.randn(*shape[:-1], 1) @ torch.randn(*shape[:-2], 1, shape[-1])
-
-
 @pytest.mark.parametrize("iteration", ["gram-newton-schulz", "newton-schulz"])
 @pytest.mark.parametrize("draw", [torch.randn, rank_one])
 @pytest.mark.parametrize("shape", [(3, 20, 20), (3, 80, 20), (3, 20, 80), (3, 20, 25), (1, 1, 5)])
@@ -74,21 +67,6 @@ def test_orthogonalised_matrices_are_those_of_float64(iteration, draw, shape):
     expected = torch.stack([jordan(matrix.double()) for matrix in matrices])
     error = (orthogonalise(matrices, iteration) - expected).abs().max()
     assert error < 3.4445**5 * rounding_error(matrices / matrices.norm(), terms=max(shape))
-
-
-@pytest.mark.parametrize("iteration", ["gram-newton-schulz", "newton-schulz"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3, 64, 64), (3, 240, 60)])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_no_singular_value_becomes_large(iteration, dtype, shape, scale):
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise((torch.randn(shape) * scale).to(dtype), iteration).float())
-    assert values.max() < 1.4
-
-
-@pytest.mark.parametrize("shape", [(2, 8, 8), (2, 8, 32)])
-def test_zeros_stay_zeros(shape):
-    assert not orthogonalise(torch.zeros(shape)).any()
 
 
 def updated(weight, gradients, *, rows, lr=0.02, weight_decay=0.1, momentum=0.95):

@@ -28,18 +28,6 @@ def test_vectors_are_not_decayed(make_run, optimizer):
         assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3)
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.99])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
-    run = make_run(steps=1, optimizer=optimizer, ema=ema)
-    list(train(run))
-    weights = [*run.model.parameters()]
-    average = [] if run.ema is None else run.ema.weights.values()
-    states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
-    kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
-    assert sum(4 * tensor.numel() for tensor in kept) == training_state_bytes(run.config.model, run.config.training)
-
-
 def test_queries_keys_values_and_gates_are_matrices_of_their_own():
     config = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_encoder_layers=1, n_heads=4, n_kv_heads=2, d_ff=48)
     model = build_model(config)
@@ -90,29 +78,6 @@ def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
     assert all(torch.equal(found[name], taken[name]) for name in taken)
 
 
-def test_each_gate_of_a_recurrent_layer_is_a_matrix_of_its_own():
-    config = ModelConfig(vocab_size=9, architecture="lstm", d_model=8, n_layers=2, n_encoder_layers=1)
-    model = build_model(config)
-    found = hidden_matrices(model)
-    assert found[model.decoder.recurrent[0].weight_ih_l0] == (8, 8, 8, 8)
-    assert found[model.encoder.recurrent[0].weight_hh_l0_reverse] == (4, 4, 4, 4)
-    assert found[model.decoder.recurrent_start.weight] == (8,) * 4  # two layers of two states each
-    assert found[model.decoder.cross_attention.combine.weight] == (8,)
-    assert model.decoder.cross_attention.score.weight not in found
-    assert model.embedding.tokens.weight not in found
-
-
-@pytest.mark.parametrize("positions", ["relative", "t5"])
-def test_tables_of_positions_are_trained_as_embeddings_are(positions):
-    model = build_model(ModelConfig(vocab_size=50, n_encoder_layers=1, positions=positions))
-    tables = [parameter for name, parameter in model.named_parameters() if ".positions." in name]
-    assert len(tables) == (2 if positions == "t5" else 4)
-    assert not set(tables) & set(hidden_matrices(model))
-    adamw, _ = build_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
-    decayed = {id(parameter) for group in adamw.param_groups if group["weight_decay"] for parameter in group["params"]}
-    assert {id(table) for table in tables} <= decayed
-
-
 @pytest.mark.parametrize("ema", [0.0, 0.99])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
@@ -129,15 +94,3 @@ def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
     states = [tensor for each in optimizers for state in each.state.values() for tensor in state.values()]
     kept = [*built.parameters(), *trained, *(trained if ema else []), *(tensor for tensor in states if tensor.ndim)]
     assert sum(4 * tensor.numel() for tensor in kept) == training_state_bytes(model, config, lora)
-
-
-def test_the_matrices_of_adapters_are_those_of_each_projection():
-    built = build_model_with_lora(
-        ModelConfig(vocab_size=50, d_model=32, n_layers=1, n_heads=4, n_kv_heads=2), LoraConfig(rank=3)
-    )
-    matrices = hidden_matrices(built)
-    names = {name: list(matrices[p]) for name, p in built.named_parameters() if p in matrices}
-    assert names["decoder.blocks.0.attention.input.lora_a"] == [3, 3, 3]
-    assert names["decoder.blocks.0.attention.input.lora_b"] == [32, 16, 16]
-    assert all(".lora_" in name for name in names)
-    assert len(names) == 2 * 4

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lm.config.training import TrainingConfig
-from lm.optim.schedules import batch_fraction, learning_rate, steps_for_batches, total_steps_from_decay
+from lm.optim.schedules import batch_fraction, learning_rate, steps_for_batches
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:
@@ -42,12 +42,6 @@ def test_wsd_is_flat_and_then_falls_over_its_share():
     assert rate(110, "wsd", decay_fraction=0.0) == 2.0
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
-def test_a_run_that_ends_with_its_warm_up_begins_at_the_peak_if_it_continues(schedule):
-    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, schedule=schedule)
-    assert learning_rate(10, config=config, steps=10) == 2.0
-
-
 def test_constant():
     assert rate(110, "constant") == 2.0
 
@@ -65,34 +59,3 @@ def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
     steps = steps_for_batches(batches, config=config)
     learned = [sum(batch_fraction(step, config=config) for step in range(count)) for count in (steps - 2, steps + 1)]
     assert learned[0] <= batches <= learned[1]
-
-
-@pytest.mark.parametrize(
-    ("step", "decay_start", "expected"),
-    [
-        (60, (60, 0.5), 1.0),  # half of the peak
-        (85, (60, 0.5), 0.6),  # half of the way to a tenth
-        (110, (60, 0.5), 0.2),
-        (120, (60, 0.5), 0.2),
-        (35, (10, 1.0), 1.55),
-        (5, (3, 1.0), 12 / 11),  # still warming up
-        (110, (110, 0.5), 1.0),
-    ],
-)
-def test_under_a_budget_it_falls_from_where_the_clock_said(step, decay_start, expected):
-    config = TrainingConfig(learning_rate=2.0, warmup_steps=10, final_learning_rate_fraction=0.1, schedule="cosine")
-    assert learning_rate(step, config=config, steps=110, decay_start=decay_start) == pytest.approx(expected)
-    without_end = learning_rate(step, config=config, steps=None, decay_start=decay_start)
-    assert without_end == pytest.approx(2.0 * decay_start[1] if step >= 10 else expected)
-
-
-@pytest.mark.parametrize(("step", "steps"), [(5, 5), (10, 10), (11, 12), (40, 60), (41, 62)])
-def test_steps_in_all_of_a_decay_over_two_fifths_that_begins_now(step, steps):
-    config = TrainingConfig(schedule="wsd", decay_fraction=0.4, warmup_steps=10)
-    assert total_steps_from_decay(step, config=config) == steps
-
-
-@pytest.mark.parametrize(("batches", "steps"), [(2, 5), (4, 7), (5, 8), (6, 9), (6.5, 10)])
-def test_steps_for_batches_by_hand(batches, steps):
-    """Over eight steps a batch grows to the whole: 5 of them, at 5/8 on average."""
-    assert steps_for_batches(batches, config=TrainingConfig(batch_warmup=8)) == steps

@@ -9,7 +9,7 @@ from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.text.conversations import Message
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import END_OF_TURN, ChatTemplate
+from lm.tokenizer.chat_template import ChatTemplate
 from tests.cli.small_runs import TEXT, make_run
 from tests.lm.serving.conftest import served
 
@@ -62,15 +62,6 @@ def test_a_reply_continues_the_rendered_messages(client, runs):
     assert given.usage.prompt_tokens == len(ids)
 
 
-def test_a_completion_ends_with_the_turn_too(client, runs):
-    end = load_for_decoding(runs / "chat", HardwareConfig(threads=1)).tokenizer.added_tokens[END_OF_TURN]
-    settings = {"model": "chat", "prompt": "The owl", "max_tokens": 5, "logit_bias": {str(end): 100}}
-    given = client.completions.create(**settings)
-    assert (given.choices[0].finish_reason, given.usage.completion_tokens) == ("stop", 1)
-    ignoring = client.completions.create(**settings, extra_body={"ignore_eos": True})
-    assert (ignoring.choices[0].finish_reason, ignoring.usage.completion_tokens) == ("length", 5)
-
-
 def test_the_template_of_a_run_is_used(client):
     text = "system: The fox.\nuser: the owl saw?\nassistant: "
     by_text = client.completions.create(
@@ -108,53 +99,10 @@ def test_log_probabilities_have_bytes_and_alternatives(client):
     assert all(entry.logprob <= entry.top_logprobs[0].logprob + 1e-4 for entry in entries)
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        ({"messages": []}, "has no messages"),
-        ({"messages": [{"role": "cat", "content": "a"}]}, "role is 'cat'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
-        ({"messages": [*MESSAGES, {"role": "assistant", "content": "a"}]}, "end with one of the user"),
-        ({"messages": [{"role": "user", "content": "owl " * 200}]}, "the model's context is 64"),
-        ({"messages": [{**MESSAGES[1], "name": "Ann"}]}, "messages.name is not supported"),
-        ({"messages": [{**MESSAGES[1], "tool_calls": [{"id": "a"}]}]}, "messages.tool_calls is not supported"),
-        ({"messages": [{**MESSAGES[1], "contents": "a"}]}, "unknown field 'messages.contents'.*'content'"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "bold": 1}]}]}, "content.bold"),
-        ({"stream": True, "stream_options": {"include": True}}, "unknown field 'stream_options.include'"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported"),
-        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
-        ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
-        ({"max_completion_tokens": 3}, "differ"),
-        ({"model": "base"}, "has no chat template"),
-    ],
-)
-def test_a_wrong_request_is_refused(client, field, expected):
-    with pytest.raises(openai.BadRequestError, match=expected):
-        ask(client, **field)
-
-
-def test_fields_without_effect_are_accepted(client):
-    given = ask(client, user="me", metadata={"a": "b"}, store=True, response_format={"type": "text"}, tools=[])
-    assert given.choices[0].message.content == ask(client).choices[0].message.content
-
-
 def test_a_reply_can_be_sent_back_as_it_came(client):
     reply = ask(client).choices[0].message
     for message in (reply, reply.model_dump()):
         assert ask(client, messages=[*MESSAGES, message, MESSAGES[1]]).choices[0].message.content
-
-
-def test_a_message_may_be_empty(client):
-    """Web pages send an empty system prompt; a reply is empty if the first token ends the turn."""
-    system, (_, user) = {"role": "system", "content": ""}, MESSAGES
-    messages = [system, user, {"role": "assistant", "content": ""}, {"role": "user", "content": " \n"}]
-    answer = ask(client, model="own", messages=messages, temperature=0)
-    prompt = "system: \nuser: the owl saw?\nassistant: \nuser:  \n\nassistant: "
-    by_text = client.completions.create(
-        model="own", prompt=prompt, temperature=0, max_tokens=20, extra_body={"token_healing": False}
-    )
-    assert answer.usage == by_text.usage
-    assert answer.choices[0].message.content == by_text.choices[0].text
 
 
 def test_the_oldest_turns_are_left_out_on_request(client):

@@ -88,12 +88,6 @@ def test_the_next_token_has_its_probability_before_and_after_the_filters(ask, mo
     assert found["filtered_entropy"] < found["entropy"]
 
 
-def test_greedy_decoding_leaves_one_token(ask):
-    found = ask("/next", model="text", prompt="The owl", temperature=0, top=3)
-    assert found["kept"] == 1
-    assert sorted(token["filtered"] for token in found["tokens"]) == [0, 0, 1]
-
-
 def test_attention_is_that_of_lm_attention(ask, model):
     found = ask("/attention", model="text", text="The owl saw")
     expected = model.attention("The owl saw", unit="tokens")
@@ -139,40 +133,11 @@ def test_translations_are_those_of_lm_translate(ask):
                 assert list(map(tuple, alignment["pairs"])) == attention.alignments()
 
 
-def test_a_language_that_the_model_does_not_know_is_a_wrong_field(ask):
-    refused = ask("/translate", status=400, model="translation", text="one", to="fr")["error"]
-    assert refused["param"] == "to"
-    assert "'fr'" in refused["message"]
-
-
 def test_blanks_are_filled_as_by_lm_fill(ask):
     found = ask("/fill", model="masked", text="one [MASK] three", top_k=3)
     expected = lm.load(RUNS / "masked", threads=1).fill("one [MASK] three", k=3)
     assert [each["id"] for each in found["blanks"][0]] == [each.id for each in expected.blanks[0]]
     assert found["filled"] == expected.filled
-
-
-def test_a_recurrent_model_completes_and_scores(ask):
-    found = ask("/v1/completions", model="lstm", prompt="one two", max_tokens=8, seed=1)
-    expected = lm.load(RUNS / "lstm", threads=1).generate("one two", max_tokens=8, seed=1)
-    assert found["choices"][0]["text"] == expected
-    assert ask("/score", model="lstm", text="one two")["nats"] > 0
-    assert "no attention" in ask("/attention", status=400, model="lstm", text="one")["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/translate", {"model": "text", "text": "a"}),
-        ("/fill", {"model": "text", "text": "a"}),
-        ("/score", {"model": "translation", "text": "a"}),
-        ("/next", {"model": "masked", "prompt": "a"}),
-        ("/v1/completions", {"model": "translation", "prompt": "a"}),
-        ("/v1/chat/completions", {"model": "masked", "messages": [{"role": "user", "content": "a"}]}),
-    ],
-)
-def test_a_model_of_another_kind_is_refused(ask, path, body):
-    assert ask(path, status=400, **body)["error"]["code"] == "wrong_model"
 
 
 def test_curves_of_a_run_can_be_read_from_a_step_on(ask):

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,12 +62,6 @@ def test_a_client_that_leaves_frees_its_rows(server):
     wait_until(lambda: is_idle(server))
 
 
-def test_a_client_that_waits_for_the_whole_answer_and_leaves_frees_its_row(server):
-    with pytest.raises(httpx.ReadTimeout):
-        request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=0.5)
-    wait_until(lambda: is_idle(server))
-
-
 def test_more_requests_than_may_wait_are_refused_at_once(server):
     running = [open_stream(server) for _ in range(4)]
     wait_until(lambda: metric(server, "lm_running") == 4)
@@ -113,17 +106,6 @@ def test_a_long_prompt_does_not_stall_the_others(server):
         texts = [answer.json()["choices"][0]["text"] for answer in found]
     assert texts == [alone[1], alone[0], alone[0], alone[1]]
     assert metric(server, "lm_shared_prompt_tokens_total") >= 2 * 59
-
-
-def test_an_idle_server_uses_no_cpu(server):
-    def seconds() -> float:
-        fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-
-    wait_until(lambda: is_idle(server))
-    before = seconds()
-    time.sleep(2)
-    assert seconds() - before <= 0.03
 
 
 @pytest.mark.medium

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 
@@ -16,17 +16,18 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Continuation, Finish, Token
 from lm.decoding.generator import Generator
-from lm.engine.pytorch import SharedPrefix
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.serving.api_errors import ApiError, invalid
-from lm.serving.scheduler import Completion, PrefixCache, Scheduler
-from lm.text.prompts import Prompt
+from lm.serving.scheduler import Completion, Scheduler
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx
 from tests.waiting import SECONDS
 
 CHUNK = 8
+
+
+BANNED = {"logit_bias": tuple(f"{token}=-inf" for token in range(300))}
 
 
 @functools.cache
@@ -168,28 +169,6 @@ def test_samples_equal_those_of_a_generator_and_are_counted():
     assert (driver.scheduler.n_waiting, driver.scheduler.n_running, driver.scheduler.n_cache_rows) == (0, 0, 0)
 
 
-def test_repeats_of_a_prompt_have_the_samples_of_a_file_with_repeats():
-    completions = [completion(ids(3), repeat=repeat) for repeat in range(2)]
-    text = "The owl"
-    healed = [completion(text, repeat=repeat) for repeat in range(2)]
-    with Driver() as driver:
-        driver.run(*completions, *healed)
-    prompts = [Prompt(number, text, "", repeat=number) for number in range(2)]
-    expected = {prompt.repeat: samples for prompt, samples in generator().continue_prompts(prompts)}
-    for repeat, each in enumerate(healed):
-        assert_equal(driver.continuations(each), expected[repeat])
-    first, second = (driver.continuations(each) for each in completions)
-    assert_equal(first, generator().samples(ids(3)))
-    assert first[0].tokens != second[0].tokens
-
-
-def test_without_a_seed_each_completion_has_one_of_its_own():
-    ours = generator()
-    seeds = {Completion(ours, ids(2), sampler=ours.sampler, samples=1).seed for _ in range(4)}
-    assert len(seeds) == 4
-    assert ours.config.seed not in seeds
-
-
 @pytest.mark.parametrize(
     ("prompts", "batch_size", "expected"),
     [
@@ -214,28 +193,6 @@ def test_about_a_chunk_of_prompts_is_computed_between_two_steps(prompts, batch_s
     assert list(map(len, driver.steps)) == expected
 
 
-@pytest.mark.parametrize(("length", "steps"), [(9, 0), (17, 1), (18, 2), (25, 2), (26, 3), (128, 15), (300, 13)])
-def test_between_chunks_of_a_long_prompt_others_get_a_token(length, steps):
-    """As many as chunks come before the last; of a prompt beyond the context the last window is computed."""
-    short, long = completion(ids(2), max_tokens=18), completion(ids(length), max_tokens=1)
-    with Driver() as driver:
-        driver.react = lambda: len(driver.steps) == 1 and driver.submit(long)
-        driver.run(short)
-    assert driver.steps.index([short, long]) - 1 == steps
-    assert_equal(driver.continuations(long), generator(max_tokens=1).samples(ids(length)))
-    assert_equal(driver.continuations(short), generator(max_tokens=18).samples(ids(2)))
-
-
-def test_samples_run_up_to_the_size_of_the_batch_and_others_wait():
-    completions = [completion(ids(2, start), max_tokens=2 + start) for start in range(6)]
-    waiting = []
-    with Driver(batch_size=3) as driver:
-        driver.react = lambda: waiting.append(driver.scheduler.n_waiting)
-        driver.run(*completions)
-        assert driver.scheduler.n_waiting == 0
-    assert list(zip(driver.running, waiting, strict=True))[:5] == [(3, 3), (2, 3), (2, 2), (2, 1), (3, 0)]
-
-
 def test_a_prompt_starts_with_the_prefix_of_an_earlier_one():
     """If it is one of 32 tokens and more; all but the last token of the same prompt."""
     first = ids(70)
@@ -254,53 +211,6 @@ def test_a_prompt_starts_with_the_prefix_of_an_earlier_one():
         assert list(map(len, driver.steps[before:])) == [8, 10, 2]  # of each, one token is left to compute
 
 
-def prefix(tokens: Sequence[int]) -> SharedPrefix:
-    computed = SharedPrefix(model())
-    computed.extend(tokens)
-    return computed
-
-
-def test_the_oldest_prefixes_leave_the_cache_and_the_last_one_stays():
-    cache = PrefixCache(model(), capacity=100)
-    prefixes = [prefix(ids(40, start)) for start in range(3)]
-    for each in prefixes[:2]:
-        cache.keep(each)
-    cache.keep(prefixes[0])  # used again
-    cache.keep(prefixes[2])
-    assert [len(cache.start(each.ids).ids) for each in prefixes] == [40, 0, 40]
-    cache.keep(prefix(ids(120, start=9)))
-    assert [len(cache.start(ids(length, start=9)).ids) for length in (120, 125, 33)] == [120, 120, 33]
-    assert not cache.start(prefixes[2].ids).ids
-
-
-def test_up_to_its_capacity_a_cache_keeps_prefixes():
-    cache = PrefixCache(model(), capacity=80)
-    for start in range(2):
-        cache.keep(prefix(ids(40, start)))
-    assert [len(cache.start(ids(40, start)).ids) for start in range(2)] == [40, 40]
-
-
-def test_the_longest_common_prefix_is_copied_and_an_equal_one_shared():
-    cache = PrefixCache(model(), capacity=1000)
-    short, long = prefix(ids(40)), prefix([*ids(50), *ids(20, start=1)])
-    for each in (short, long):
-        cache.keep(each)
-    assert cache.start(short.ids) is short
-    started = cache.start([*ids(60)])
-    assert started.ids == tuple(ids(50))
-    started.extend(ids(60)[50:])
-    with torch.inference_mode():
-        alone = model().hidden(torch.tensor([ids(60)]))[0, -1]
-        branched = model().hidden(torch.tensor([[9]]), cache=started.cache)
-        expected = model().hidden(torch.tensor([[*ids(60), 9]]))[:, -1:]
-    assert alone.shape == branched[0, 0].shape
-    assert branched.flatten().tolist() == approx(expected.flatten().tolist(), model=model())
-    assert long.ids == (*ids(50), *ids(20, start=1))
-
-
-BANNED = {"logit_bias": tuple(f"{token}=-inf" for token in range(300))}
-
-
 @pytest.mark.parametrize("prompt", ["The owl", ids(3), ids(20), "The owl saw the fox by the mill. " * 3])
 def test_a_completion_that_fails_leaves_the_others_alone(prompt):
     """At its first token, or when the end of its prompt is retokenised."""
@@ -314,21 +224,6 @@ def test_a_completion_that_fails_leaves_the_others_alone(prompt):
     assert len(driver.events[fails]) == 1
     assert_equal(driver.continuations(works[0]), generator().samples(ids(4), n=2))
     assert_equal(driver.continuations(works[1]), generator().samples("The owl saw"))
-
-
-def test_a_sample_that_fails_ends_its_completion():
-    """Of two tokens no bigram may come twice: some samples get stuck before others."""
-    tokenizer = make_tokenizer("bpe")
-    allowed = {*tokenizer.encode("o"), *tokenizer.encode("e")}
-    biases = tuple(f"{token}=-inf" for token in range(tokenizer.vocab_size) if token not in allowed)
-    fails = completion(ids(2), n=4, max_tokens=20, logit_bias=biases, no_repeat_ngram=2)
-    works = completion(ids(4), max_tokens=20)
-    with Driver(batch_size=5) as driver:
-        driver.run(fails, works)
-    assert driver.error(fails).status == 400
-    lengths = Counter(event.row for event in driver.events[fails] if isinstance(event, Token))
-    assert len({*lengths.values()}) == 2
-    assert_equal(driver.continuations(works), generator(max_tokens=20).samples(ids(4)))
 
 
 @pytest.mark.parametrize("size", [3, 20])
@@ -383,19 +278,6 @@ def test_cancelled_completions_leave_before_the_next_step_wherever_they_are():
     assert_equal(driver.continuations(joins), generator().samples(ids(5), n=3))
 
 
-def test_a_prompt_that_is_cancelled_while_nothing_else_runs_leaves_nothing():
-    prefills, asked_later = completion(ids(90)), completion(ids(60))
-    with Driver() as driver:
-        driver.submit(prefills)
-        cancelled = driver.scheduler.compute(lambda: driver.scheduler.cancel([prefills]))
-        driver.start()
-        cancelled.result(SECONDS)
-        driver.run(asked_later)
-    assert not driver.events[prefills]
-    assert driver.scheduler.n_cache_rows == 0
-    assert_equal(driver.continuations(asked_later), generator().samples(ids(60)))
-
-
 def test_a_job_runs_between_two_steps_and_its_errors_are_those_of_a_client(capsys):
     def fail(error: Exception) -> None:
         raise error
@@ -442,14 +324,3 @@ def test_a_full_queue_and_a_stopped_scheduler_refuse():
     with pytest.raises(ApiError, match="shutting down") as refused:
         driver.scheduler.compute(int)
     assert (refused.value.status, refused.value.headers) == (503, {})
-
-
-def test_the_thread_computes_with_the_threads_of_its_creator():
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    try:
-        with Driver() as driver:
-            driver.start()
-            assert driver.scheduler.compute(torch.get_num_threads).result(SECONDS) == before + 1
-    finally:
-        torch.set_num_threads(before)

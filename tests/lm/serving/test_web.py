@@ -20,7 +20,6 @@ from lm.config.options import list_options
 
 from lm import run_folder
 from lm.checkpoint import save_checkpoint
-from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -208,24 +207,6 @@ def test_escape_stops_a_completion(page, server):
     assert editor.input_value() == stopped
 
 
-def test_several_completions_are_shown_and_one_is_used(page, server):
-    show(page, server, "complete")
-    editor = page.get_by_label("Prompt and completion")
-    editor.fill(PROMPT)
-    set_option(page, "Maximum tokens", 6)
-    set_option(page, "Temperature", 3)
-    page.get_by_label("Completions", exact=True).fill("3")
-    page.get_by_role("button", name="Generate").click()
-    until(page.locator(".progress"), "tokens/s")
-    cards = page.locator(".card-text")
-    assert cards.count() == 3
-    second = cards.nth(1).text_content()
-    page.get_by_role("button", name="Use this one: completion 2").click()
-    assert editor.input_value() == PROMPT + second
-    editor.press("Control+z")
-    has_value(editor, f"^{PROMPT}$")
-
-
 def test_bars_of_the_next_token_follow_the_options(page, server):
     show(page, server, "complete")
     page.get_by_label("Prompt and completion").fill(PROMPT)
@@ -250,18 +231,6 @@ def test_bars_of_the_next_token_follow_the_options(page, server):
     until(page.locator(".distribution-summary"), r"(\d+) of \1")
     row.get_by_role("button").click()
     assert page.get_by_label("Prompt and completion").input_value() == f"{PROMPT} four"
-
-
-def test_options_have_the_defaults_and_limits_of_the_command_line(page, server):
-    show(page, server, "complete")
-    shown = page.evaluate("import('/options.js').then(({ OPTIONS }) => OPTIONS.flatMap(({ options }) => options))")
-    options = {option.name: option for option in list_options(SamplingConfig)}
-    assert {each["name"] for each in shown} == set(options)
-    for each in shown:
-        option = options[each["name"]]
-        assert (each["default"] or None) == (option.default or None)
-        assert each.get("minimum") == option.minimum
-        assert each.get("maximum") == option.maximum
 
 
 def test_an_error_of_the_server_is_one_line(page, server, problems):
@@ -302,16 +271,6 @@ def test_scores_of_tokens_add_up_to_the_total_and_alternatives_replace_the_rest(
     has_value(editor, "^one two three$")
     editor.press("Control+z")
     has_value(editor, "five")
-
-
-def test_an_alternative_is_continued(page, server):
-    show(page, server, "score")
-    editor = page.get_by_label("Text to score")
-    editor.fill("one two five")
-    until(page.locator("#token-details-title"), "five")
-    until(page.locator(".alternatives tbody button").first, "three")
-    page.locator(".alternatives tbody button").first.click()
-    has_value(editor, "^one two three .+")
 
 
 def test_stale_scores_are_never_shown(page, server):
@@ -377,22 +336,6 @@ def test_translations_are_ordered_and_a_word_shows_what_it_was_aligned_with(page
             assert marked == [found["source"].split()[source] for source in aligned]
 
 
-def test_an_empty_translation_is_called_empty(page, server):
-    def empty(route):
-        answer = route.fetch()
-        found = answer.json()
-        translation = found["results"][0]["translations"][0]
-        translation["text"] = ""
-        translation["alignment"] |= {"target": [], "target_words": [], "pairs": []}
-        route.fulfill(response=answer, json=found)
-
-    page.route("**/translate", empty)
-    show(page, server, "translate")
-    page.get_by_label("Source", exact=True).fill("drei vier")
-    page.keyboard.press("Control+Enter")
-    until(page.locator(".hypothesis").first, r"\(empty\)")
-
-
 def test_a_chat_of_several_turns(page, server):
     show(page, server, "chat")
     message, replies = page.get_by_label("Message", exact=True), page.locator(".message-assistant .message-text")
@@ -427,35 +370,6 @@ def test_a_chat_of_several_turns(page, server):
     expect(replies).to_have_count(1)
 
 
-def test_the_oldest_turns_of_a_chat_are_left_out_once_the_context_is_full(page, server):
-    show(page, server, "chat")
-    set_option(page, "Maximum tokens", 2)
-    message = page.get_by_label("Message", exact=True)
-    for turn in range(4):
-        message.fill(" ".join(NUMBERS * 3))
-        message.press("Enter")
-        expect(page.locator(".message-assistant")).to_have_count(turn + 1)
-        expect(page.get_by_role("button", name="Send")).to_be_enabled()
-    until(page.locator(".notice"), r"no longer sees the oldest (turn|. turns)")
-
-
-def test_a_message_that_is_too_long_can_be_changed_or_dropped(page, server, problems):
-    problems.expected = "status of 400"
-    show(page, server, "chat")
-    message, error = page.get_by_label("Message", exact=True), page.get_by_role("alert")
-    set_option(page, "Maximum tokens", 2)
-    message.fill(PROMPT)
-    message.press("Enter")
-    expect(page.get_by_role("button", name="New chat")).to_be_enabled()
-    message.fill(long := " ".join(NUMBERS * 12))
-    message.press("Enter")
-    until(error, "too long.* the context is 48")
-    assert message.input_value() == long
-    page.get_by_role("button", name="New chat").click()
-    expect(error).to_be_empty()
-    expect(page.locator(".message")).to_have_count(0)
-
-
 def test_curves_of_runs_appear_and_grow_while_a_run_is_trained(page, server, runs):
     show(page, server, "runs")
     loss = page.get_by_role("img", name=re.compile("^Loss, nats.token by step"))
@@ -472,39 +386,6 @@ def test_curves_of_runs_appear_and_grow_while_a_run_is_trained(page, server, run
     loss.focus()
     page.keyboard.press("ArrowLeft")
     until(page.locator(".readout").first, r"step .*: .*gpt training 0\.250")
-
-
-def test_a_run_appears_while_the_page_is_open(browser, models, problems, tmp_path):
-    folder = tmp_path / "runs"
-    with served(models / "counting", "--runs", folder) as server:
-        page = browser.new_page()
-        watch(page, problems, server.url)
-        show(page, server, "runs")
-        until(page.locator(".run-list + p, fieldset p"), "No runs in runs yet")
-        shutil.copytree(RUNS / "gpt", tmp_path / "gpt")
-        (tmp_path / "gpt" / run_folder.TIMINGS).touch()
-        folder.mkdir()
-        (tmp_path / "gpt").rename(folder / "gpt")
-        until(page.locator(".run-list"), "gpt")
-        expect(page.locator("fieldset p")).to_be_hidden()
-        expect(page.locator(".chart path").first).to_be_visible()
-        page.close()
-    assert problems == []
-
-
-def test_only_views_that_a_model_supports_are_offered(browser, server, page):
-    show(page, server, "translate")
-    expect(page.locator("#model option")).to_have_text(["translation"])
-    page.get_by_role("link", name="Complete").click()
-    expect(page.locator("#model option")).to_have_text(["counting", "talking"])
-    assert page.locator("#tabs a").all_text_contents() == [
-        "Complete", "Score", "Attention", "Translate", "Chat", "Runs",
-    ]  # fmt: skip
-    page.get_by_role("link", name="Chat").click()
-    expect(page.locator("#model option")).to_have_text(["talking"])
-    page.go_back()
-    page.go_back()
-    expect(page.get_by_role("link", name="Translate")).to_have_attribute("aria-current", "page")
 
 
 def test_a_completion_by_keyboard_alone(page, server):
@@ -576,27 +457,6 @@ def test_text_of_a_model_is_never_html(page, server):
     page.keyboard.press("Control+Enter")
     has_value(page.get_by_label("Prompt and completion"), re.escape(harmful))
     assert page.locator("main img").count() == 0
-
-
-def test_a_token_is_asked_for_once_and_kept_in_the_tab(browser, problems):
-    with served(RUNS / "gpt", "--token", "secret") as running:
-        page = browser.new_page()
-        page.set_default_timeout(WAIT)
-        watch(page, problems, running.url)
-        show(page, running, "complete")
-        page.get_by_label("Token", exact=True).fill("wrong")
-        page.keyboard.press("Enter")
-        until(page.locator("#token-help"), "doesn't accept")
-        page.get_by_label("Token", exact=True).fill("secret")
-        page.get_by_role("button", name="Continue").click()
-        expect(page.get_by_label("Prompt and completion")).to_be_visible()
-        assert all("status of 401" in problem for problem in problems)
-        problems.clear()
-        page.reload()
-        expect(page.get_by_label("Prompt and completion")).to_be_visible()
-        assert page.get_by_label("Token", exact=True).is_hidden()
-        assert problems == []
-        page.close()
 
 
 @pytest.mark.parametrize("view", ["complete", "score", "attention", "translate", "chat", "runs"])

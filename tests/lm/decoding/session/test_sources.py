@@ -108,19 +108,6 @@ def test_reordered_and_truncated_rows_continue_as_before(make):
         assert steps.length == tokens.shape[1]
 
 
-@each_model
-def test_truncated_positions_are_forgotten(make):
-    model, source, tokens, other = make(), random_ids(3, 7), random_ids(3, 12), random_ids(3, 6, seed=5)
-    for length in (0, 4, 11):
-        steps = SessionDriver(model, source, LENGTHS)
-        steps.feed(tokens)
-        steps.truncate(length)
-        assert steps.length == length
-        expected = uncached(model, source, LENGTHS, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
-        logits = torch.cat([steps.feed(part) for part in other.split([1, 4, 1], dim=1)], dim=1)
-        assert_close(logits, expected, model=model)
-
-
 @pytest.mark.parametrize("context", [6, 40])
 def test_recurrent_models_without_a_source_have_the_same_cached_and_uncached_logits(context):
     model, tokens = make_recurrent(n_encoder_layers=0, context_length=context), random_ids(2, 15)
@@ -130,44 +117,6 @@ def test_recurrent_models_without_a_source_have_the_same_cached_and_uncached_log
     cached.truncate(9)
     again.truncate(9)
     assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), model=model)
-
-
-def test_a_source_is_projected_once_for_all_hypotheses():
-    model, calls = make_model(), []
-    steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
-    steps.feed(random_ids(3, 1))
-    steps.reorder(torch.arange(3).repeat_interleave(5))
-    for block in model.decoder.blocks:
-        block.cross_attention.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].shape))
-    steps.feed(random_ids(15, 1))
-    assert calls == [(3, 5, 32)] * 2  # three sentences with five queries each
-    held = [layer.keys_and_values()[0] for layer in steps.cache._cache.cross_attention]
-    assert [keys.shape[:3] for keys in held] == [(3, 4, 7)] * 2
-
-
-def test_a_decoder_only_model_prefills_a_source_once_for_all_hypotheses():
-    model, read = make_decoder_only("rotary, grouped heads"), []
-    model.decoder.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(tuple(inputs[0].shape)))
-    steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
-    steps.feed(random_ids(3, 1))
-    steps.reorder(torch.arange(3).repeat_interleave(5))
-    steps.feed(random_ids(15, 1))
-    assert read == [(3, 7, 32), (3, 1, 32), (3, 5, 32)]  # three sentences, at last with five hypotheses each
-    assert steps.cache._cache.self_attention[0].keys_and_values()[0].shape[:3] == (3, 1, 7 + 1 + 5)
-
-
-@pytest.mark.parametrize(("make", "source"), [(make_model, 0), (make_decoder_only, 7)])
-def test_slots_of_no_hypothesis_are_freed(make, source):
-    steps = SessionDriver(make("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
-    steps.feed(random_ids(2, 1))
-    rows, most = torch.arange(2).repeat_interleave(4), 0
-    for step in range(100):
-        steps.reorder(rows)  # each time all continue from the first of their sentence
-        steps.feed(random_ids(8, 1, seed=step))
-        rows = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
-        most = max(most, steps.cache._cache.length)
-    assert steps.length == 101
-    assert most < source + 101 + 4 * 20
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder, learned", "lstm", "compressed"])
@@ -205,13 +154,3 @@ def test_an_ensemble_averages_probabilities():
     assert_close(again, found[[2, 2], 2:], model=models[0])
     alone = SessionDriver(models[:1], source, LENGTHS).feed(tokens)
     assert_close(alone.softmax(-1), probabilities[0], model=models[0])
-
-
-def test_vocabularies_of_an_ensemble_may_be_padded_to_different_sizes():
-    source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
-    models = [make_model(seed=1), make_model(seed=2, vocab_size=VOCABULARY + 8)]
-    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
-    expected = (probabilities[0] + probabilities[1][..., :VOCABULARY]) / 2
-    for order in (models, models[::-1]):
-        found = SessionDriver(order, source, LENGTHS).feed(tokens)
-        assert_close(found.exp(), expected, model=models[0])

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.session import window_start
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
@@ -65,18 +64,6 @@ def test_logits_equal_reading_by_hand_far_beyond_the_context(shape, context):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_last_only_gives_the_last_logits(cached):
-    model, tokens = make_model(), random_tokens(2, 33)
-    expected = by_hand(model, tokens)
-    for sizes in ([33], [3, 30], [12, 12, 9]):
-        steps, end = SessionDriver(model, cached=cached), 0
-        for part in tokens.split(sizes, dim=1):
-            end += part.shape[1]
-            last = steps.feed(part, last_only=True)
-            assert_close(last, expected[:, end - 1 : end], model=model)
-
-
-@pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("length", [5, 12, 13, 29])
 def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
     model, tokens = make_model("rotary, grouped heads"), random_tokens(2, 30)
@@ -99,35 +86,3 @@ def test_reordered_rows_continue_as_the_former_rows(cached, length):
     steps.reorder(rows)
     expected = by_hand(model, tokens)[rows]
     assert_close(steps.feed(tokens[rows, length:]), expected[:, length:], model=model)
-
-
-def test_a_window_starts_at_zero_until_the_context_is_full_and_never_exceeds_it():
-    for context in range(1, 20):
-        starts = [window_start(length, context) for length in range(1, 100)]
-        assert all(start == 0 for start in starts[:context])
-        assert starts == sorted(starts)
-        assert all(0 < length - start <= context for length, start in enumerate(starts, start=1))
-        assert starts[context] == context - context // 2
-
-
-def test_the_window_slides_only_when_it_is_full():
-    assert [window_start(length, 8) for length in range(7, 18)] == [0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
-
-
-@pytest.mark.parametrize("length", [0, 1, 5])
-def test_truncated_positions_are_forgotten(length):
-    model, tokens, others = make_model(), random_tokens(2, 9), random_tokens(3, 4)[:2]
-    steps = SessionDriver(model)
-    steps.feed(tokens)
-    steps.truncate(length)
-    found = steps.feed(others)
-    expected = SessionDriver(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
-    assert_close(found, expected, model=model)
-
-
-def test_long_prompts_are_prefilled_in_batches_of_at_most_4096_tokens(monkeypatch):
-    model, read = make_model("rotary, grouped heads", 128), []
-    plain = model.decode
-    monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    SessionDriver(model).join(random_tokens(40, 120).tolist())
-    assert sorted(read) == [6 * 120, 34 * 120]

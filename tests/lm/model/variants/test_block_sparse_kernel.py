@@ -76,3 +76,21 @@ def test_bfloat16_stays_near_float32():
     assert found.dtype == torch.bfloat16
     assert_close(found, expected, depth=2)
     assert_close(attend(*inputs, mask=Mask.causal(pattern=bigbird(True))), expected, terms=200, depth=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recomputation_repeats_dropout(kind, monkeypatch):
+    """The gradient of a sum of outputs is that of the weights that were drawn: of the values, by finite differences."""
+    monkeypatch.setattr(block_attention, "_SAVED_ON_CPU", 3000)
+    query, key, value = tensors(100, batch=1)
+
+    def run(value):
+        torch.manual_seed(5)
+        return BlockSparseKernel(KINDS[kind](True), Mask.causal(), dropout=0.3)(query, key, value)
+
+    direction = torch.randn(value.shape, dtype=torch.float64)
+    linear = (run(value + direction) - run(value)).sum()  # attention is linear in the values
+    (gradient,) = torch.autograd.grad(run(value).sum(), value)
+    assert_close((gradient * direction).sum(), linear, terms=value.numel(), depth=2)
+    without = BlockSparseKernel(KINDS[kind](True), Mask.causal())(query, key, value)
+    assert (run(value) - without).abs().max() > 0.1
