@@ -39,7 +39,7 @@ SpecialTokens = Annotated[
 ]
 UnknownToken = Annotated[
     str | None,
-    typer.Option(metavar="CHARACTER", help="With --kind char: token of unknown characters."),
+    typer.Option(metavar="CHARACTER", help="With --tokenizer char: token of unknown characters."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

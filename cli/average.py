@@ -27,7 +27,8 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
     """Average the weights of several checkpoints.
 
     The average often predicts better than each of them. The result is a run of its own and can be used like any other.
-    Train with --keep and --checkpoint-every to have enough checkpoints; --ema averages while training instead.
+    Train with --set training.keep_checkpoints=N and --set training.checkpoint_every=N to have enough checkpoints;
+    training.ema averages while training instead.
 
     Examples:
       lm average runs/translate --last 5 -o runs/averaged

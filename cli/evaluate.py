@@ -153,7 +153,7 @@ def evaluate(
     elif versus is not None and not versus.is_dir():
         raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
     if heads is not None and source is None and not pairs:
-        raise UsageError("--heads needs --source or --pairs: give that too")
+        raise UsageError("--dependency-heads needs --source or --pairs: give that too")
     targets, paths = target or (), [str(path) for path in (heads, versus) if path is not None]
     refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *paths])
     from cli.translation import evaluation

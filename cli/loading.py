@@ -80,11 +80,13 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
 
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
     """Load a draft model for speculative decoding; UsageError if it is not a decoder, or has another tokenizer."""
-    draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft)")
+    draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft-model)")
     same = other.tokenizer.sha256 == loaded.tokenizer.sha256
     if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
         advice = "train one with the other's (--tokenizer)"
-        raise UsageError(f"{run}: has another tokenizer than {loaded.folder}, so it cannot be the --draft; {advice}")
+        raise UsageError(
+            f"{run}: has another tokenizer than {loaded.folder}, so it cannot be the --draft-model; {advice}"
+        )
     return draft
 
 

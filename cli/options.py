@@ -127,7 +127,7 @@ def _flag_parameter(setting: Setting, *, shows_default: bool) -> Parameter:
     """Return the parameter of a flag; its value stays text, which the setting converts."""
     kind = {tuple: list[str], bool: bool}.get(setting.plain_type, str)
     option = typer.Option(
-        setting.flag if setting.default is not True else f"{setting.flag}/--no-{setting.flag[2:]}",
+        setting.flag if kind is not bool or setting.default is False else f"{setting.flag}/--no-{setting.flag[2:]}",
         help=(setting if shows_default else setting._replace(default=None)).describe(),
         metavar=None if kind is bool else _METAVARS.get(setting.plain_type, "NAME"),
         autocompletion=completion.complete_from(setting.choices) if setting.choices else None,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+
 from cli.main import build_app, run
 from cli.options import settings_page as format_settings
 from lm.config.run_config import SECTIONS

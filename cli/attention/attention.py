@@ -55,7 +55,7 @@ def attention(
     each row sums to 100%. In a GPT a word attends to itself and earlier words, the start of the text (<s>) included, in
     a masked model to the whole text. In an encoder-decoder, --target shows the cross-attention of a translation: of
     each of its words while it is predicted, and of its end (</s>); without it, the encoder's self-attention is shown.
-    In a run with --decoder-only the words of a translation attend to the text and to earlier words.
+    In a run with --set model.decoder_only=true the words of a translation attend to the text and to earlier words.
 
     Attention shows where information flows, not why a model decides as it does.
 

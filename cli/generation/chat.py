@@ -35,7 +35,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     Examples:
       lm chat runs/chats
       lm chat runs/chats --system "Be brief." --temperature 0.5
-      lm chat runs/chats --greedy < questions.txt > answers.txt
+      lm chat runs/chats --temperature 0 < questions.txt > answers.txt
     '''
     config = options.build(SamplingConfig)
     run = resolve_hub_name(run)

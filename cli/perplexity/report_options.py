@@ -65,7 +65,7 @@ class PairFiles:
 
     def __post_init__(self) -> None:
         if self.heads and not self:
-            raise UsageError("--heads needs --source or --pairs: give that too")
+            raise UsageError("--dependency-heads needs --source or --pairs: give that too")
         if bool(self.sources) != bool(self.targets):
             raise UsageError("pairs have two sides; give --source and --target, or both in one file (--pairs)")
 

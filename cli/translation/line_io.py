@@ -30,7 +30,7 @@ def read_lines_with_heads(
     files = files or [STDIN]
     if len(files) != len(heads):
         raise UsageError(
-            f"{len(files)} files to translate and {len(heads)} files of heads: give one for each (--heads)"
+            f"{len(files)} files to translate and {len(heads)} files of heads: give one for each (--dependency-heads)"
         )
     parsed = (
         pair

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.recipe CORPUS... [--seeds 1 2] [--only NAME...] [-- flags of lm train]
 
-With --tokens among the flags, batches that start smaller take more steps.
+With --set training.tokens=among the flags, batches that start smaller take more steps.
 
 Prints a table in Markdown: bits per byte of the whole validation split at the end (the mean of the seeds, and its
 difference to the recipe), and the seconds of a step relative to the recipe's.
@@ -21,20 +21,40 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "AdamW for all weights, 3e-3": ("--optimizer", "adamw", "--learning-rate", "3e-3"),
     "half the learning rate": ("--learning-rate", "0.01"),
     "twice the learning rate": ("--learning-rate", "0.04"),
-    "cosine to a tenth": ("--schedule", "cosine", "--final-learning-rate-fraction", "0.1"),
-    "constant, then linear over the last half": ("--schedule", "wsd", "--decay-fraction", "0.5"),
+    "cosine to a tenth": ("--set", "training.schedule=cosine", "--set", "training.final_learning_rate_fraction=0.1"),
+    "constant, then linear over the last half": (
+        "--set",
+        "training.schedule=wsd",
+        "--set",
+        "training.decay_fraction=0.5",
+    ),
     "learned positions": ("--positions", "learned"),
-    "no QK-norm": ("--no-qk-norm",),
-    "RMSNorm": ("--norm", "rmsnorm"),
-    "SwiGLU": ("--activation", "swiglu"),
-    "ReLU²": ("--activation", "relu2"),
-    "no zero initialisation": ("--no-zero-init",),
-    "an output layer of its own": ("--no-tie-embeddings",),
-    "soft cap of 15": ("--softcap", "15"),
-    "no value residual": ("--no-value-residual",),
-    "embedding shortcut": ("--embedding-shortcut",),
+    "no QK-norm": (
+        "--set",
+        "model.qk_norm=false",
+    ),
+    "RMSNorm": ("--set", "model.norm=rmsnorm"),
+    "SwiGLU": ("--set", "model.activation=swiglu"),
+    "ReLU²": ("--set", "model.activation=relu2"),
+    "no zero initialisation": (
+        "--set",
+        "model.zero_init=false",
+    ),
+    "an output layer of its own": (
+        "--set",
+        "model.tie_embeddings=false",
+    ),
+    "soft cap of 15": ("--set", "model.softcap=15"),
+    "no value residual": (
+        "--set",
+        "model.value_residual=false",
+    ),
+    "embedding shortcut": (
+        "--set",
+        "model.embedding_shortcut=true",
+    ),
     "no weight decay": ("--weight-decay", "0"),
-    "a batch that grows over 100 steps": ("--batch-warmup", "100"),
+    "a batch that grows over 100 steps": ("--set", "training.batch_warmup=100"),
 }
 
 

@@ -228,7 +228,7 @@ def llama_server(program: str, file: Path, *, streams: int, threads: int) -> Ite
 
 def first_token_of_generate(run: Path, dtype: str, threads: int) -> tuple[float, float]:
     """Return wall and CPU seconds from the start of `lm generate` to its first token."""
-    options = "--no-echo", "--max-tokens", "1", "--no-token-healing", "--seed", "1", "--dtype", dtype
+    options = "--no-echo", "--max-tokens", "1", "--set", "sampling.token_healing=false", "--seed", "1", "--dtype", dtype
     command = [sys.executable, "-m", "cli", "generate", str(run), "The owl", *options, "--threads", str(threads)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -16,8 +16,8 @@ from tests.cli.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run
 from tests.forked import start
 
-SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--kind", "byte"]
-GREEDY = ("--greedy", "--max-tokens", 6)
+SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--tokenizer", "byte"]
+GREEDY = ("--temperature", "0", "--max-tokens", 6)
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_names_command_no_terminal(tmp_path, capsys, monkeypatch):
         ["evaluate", "--hypotheses", file.name, "--target", file.name, "--versus", file.name],
         ["runs", "."],
         ["info", folder.name],
-        ["prepare", file.name, "--kind", "byte", "-o", f"{IN_A_NAME}-tokens"],
+        ["prepare", file.name, "--tokenizer", "byte", "-o", f"{IN_A_NAME}-tokens"],
         ["train", file.name, "-o", folder.name],
     ):
         monkeypatch.setattr(sys, "stdout", out := Terminal())
@@ -105,7 +105,7 @@ def test_a_corpus_may_be_called_anything(tmp_path, monkeypatch):
     names = [os.fsdecode(name) for name in (b"caf\xe9.txt", b"held-\xff.txt", b"tokens-\xfe")]
     for name in names[:2]:
         (tmp_path / name).write_text(TEXT)
-    held_out = ["--validation", names[1], "--kind", "byte"]
+    held_out = ["--validation", names[1], "--tokenizer", "byte"]
     assert run(["prepare", names[0], "-o", names[2], *held_out]) == 0
     shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "8", "--steps", "1"]
     for corpus in ([names[0], *held_out], [names[2]]):

@@ -45,15 +45,15 @@ def test_a_folder_says_what_it_leaves_out(place, capsys):
     for name in ("src/a.py", "src/b.py", "src/c.js", "src/read.me.md"):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(f"text of {name}\n" * 9)
-    assert run(["prepare", "src", "-o", "run", "--kind", "byte"]) == 0
+    assert run(["prepare", "src", "-o", "run", "--tokenizer", "byte"]) == 0
     assert "2 .py, 1 .js files not read" in capsys.readouterr().err
-    assert run(["prepare", "src", "--include", "*.py", "--exclude", "a.*", "-o", "tokens", "--kind", "byte"]) == 0
+    assert run(["prepare", "src", "--include", "*.py", "--exclude", "a.*", "-o", "tokens", "--tokenizer", "byte"]) == 0
     assert "text of src/b.py" in prepared("tokens")
     assert "a.py" not in prepared("tokens")
 
 
 def test_tables_are_rows_of_text(place, capsys):
-    assert run(["prepare", "reviews.csv", "--kind", "byte", "-o", "tokens"]) == 0
+    assert run(["prepare", "reviews.csv", "--tokenizer", "byte", "-o", "tokens"]) == 0
     assert REVIEWS[0][0] in prepared("tokens")
     assert "pos" not in prepared("tokens")
     Path("ambiguous.jsonl").write_text('{"title": "a", "notes": "b"}\n')
@@ -74,8 +74,8 @@ def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, first, se
 
 @pytest.mark.medium
 def test_labels_of_tables_are_learned_and_classified(place, capsys):
-    assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--kind", "byte", *SMALL]) == 0
-    columns = ["--no-header", "--text-column", "2", "--label-column", "1"]
+    assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--tokenizer", "byte", *SMALL]) == 0
+    columns = ["--set", "files.header=false", "--text-column", "2", "--label-column", "1"]
     for name, out, flags in (("reviews.csv", "csv", []), ("sms.tsv", "tsv", columns)):
         tuned = ["--supervised", "--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
         assert run(["train", name, *flags, *tuned]) == 0, capsys.readouterr().err
@@ -92,16 +92,16 @@ def test_labels_of_tables_are_learned_and_classified(place, capsys):
 
 
 def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
-    assert run(["train", "windows.txt", "-o", "run", "--kind", "byte", *SMALL]) == 0
+    assert run(["train", "windows.txt", "-o", "run", "--tokenizer", "byte", *SMALL]) == 0
     capsys.readouterr()
     scores = {}
-    for name, *flags in (("windows.txt",), ("unix.txt",), ("windows.txt", "--keep-line-ends")):
+    for name, *flags in (("windows.txt",), ("unix.txt",), ("windows.txt", "--set", "data.keep_line_ends=true")):
         assert run(["perplexity", "run", name, "--json", *flags]) == 0
         scores[name, *flags] = json.loads(capsys.readouterr().out)["total"]
     assert scores["windows.txt",] == scores["unix.txt",]
-    assert scores["windows.txt", "--keep-line-ends"]["bytes"] == Path("windows.txt").stat().st_size
+    assert scores["windows.txt", "--set", "data.keep_line_ends=true"]["bytes"] == Path("windows.txt").stat().st_size
     for prompt in ("a\r\nb", "a\nb"):
-        assert run(["generate", "run", prompt, "--greedy", "--max-tokens", "5", "--json"]) == 0
+        assert run(["generate", "run", prompt, "--temperature", "0", "--max-tokens", "5", "--json"]) == 0
     first, second = (json.loads(line)["tokens"] for line in capsys.readouterr().out.splitlines())
     assert first == second
 
@@ -110,7 +110,23 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
 def test_a_book_of_project_gutenberg_is_stripped():
     book = "Header\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n" + "Emma.\n" * 40
     Path("emma.txt").write_text(book + "*** END OF THE PROJECT GUTENBERG EBOOK EMMA ***\nLicence\n")
-    assert run(["prepare", "emma.txt", "--kind", "byte", "-o", "t", "--strip-gutenberg", "--validation", "0"]) == 0
+    assert (
+        run(
+            [
+                "prepare",
+                "emma.txt",
+                "--tokenizer",
+                "byte",
+                "-o",
+                "t",
+                "--set",
+                "data.strip_gutenberg=true",
+                "--validation",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert prepared("t") == "Emma.\n" * 40
 
 
@@ -120,8 +136,8 @@ def test_encodings_and_what_cannot_be_read(capsys):
     Path("image.txt").write_bytes(b"\0\1\2")
     assert run(["prepare", "novel.txt", "image.txt", "unix.txt", "-o", "tokens"]) == 1
     assert "2 of 3 files cannot be read: novel.txt, image.txt." in capsys.readouterr().err
-    flags = ["--kind", "byte", "--validation", "0"]
-    assert run(["prepare", "image.txt", "unix.txt", "-o", "some", "--skip-unreadable", *flags]) == 0
+    flags = ["--tokenizer", "byte", "--validation", "0"]
+    assert run(["prepare", "image.txt", "unix.txt", "-o", "some", "--set", "files.skip_unreadable=true", *flags]) == 0
     assert prepared("some") == Path("unix.txt").read_text()
     assert run(["prepare", "novel.txt", "-o", "chinese", "--encoding", "gb18030", *flags]) == 0
     assert prepared("chinese") == "中文文本。" * 60
@@ -130,7 +146,18 @@ def test_encodings_and_what_cannot_be_read(capsys):
 def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     with Path("sms.tsv").open("rb") as file:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file, isatty=lambda: False))
-        flags = ["--format", "tsv", "--no-header", "--text-column", "2", "--kind", "byte", "-o", "tokens"]
+        flags = [
+            "--format",
+            "tsv",
+            "--set",
+            "files.header=false",
+            "--text-column",
+            "2",
+            "--tokenizer",
+            "byte",
+            "-o",
+            "tokens",
+        ]
         assert run(["prepare", "-", *flags]) == 0
     assert "pos\t" not in prepared("tokens")
 
@@ -139,14 +166,14 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     ("name", "text", "flags"),
     [
         ("a.csv", "source,target\n{}", []),
-        ("c.csv", "{}", ["--no-header"]),
+        ("c.csv", "{}", ["--set", "files.header=false"]),
         ("e.tsv", "target\tsource\n{}", ["--source-column", "target", "--target-column", "source"]),
     ],
 )
 def test_pairs_come_in_tables(name, text, flags, place):
     delimiter = "\t" if name.endswith("tsv") else ","
     Path(name).write_text(text.format("".join(f"eins {n}{delimiter}one {n}\n" for n in range(30))))
-    shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--kind", "byte", "--steps", "1"]
+    shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--tokenizer", "byte", "--steps", "1"]
     assert run(["train", "--pairs", name, *flags, *shape, "--device", "cpu", "-o", "run"]) == 0
     config = load_config(find_checkpoint(Path("run")))
     assert config.plan is not None
@@ -183,10 +210,10 @@ def write_rows(folder: Path, *, malformed: bool) -> dict[str, list[str]]:
 def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys, monkeypatch, name):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     good, bad = (write_rows(tmp_path / kind, malformed=kind == "bad")[name] for kind in ("good", "bad"))
-    preset = [*SHAPE, *(["--n-encoder-layers", "1"] if "pairs" in name else [])]
+    preset = [*SHAPE, *(["--set", "model.n_encoder_layers=1"] if "pairs" in name else [])]
     assert run(["train", *bad, *preset, "-o", str(tmp_path / "none")]) in (1, 2)
     weights = []
-    for number, named in enumerate((good, [*bad, "--skip-malformed"])):
+    for number, named in enumerate((good, [*bad, "--set", "files.skip_malformed=true"])):
         folder = tmp_path / str(number)
         assert run(["train", *named, *preset, "-o", str(folder)]) == 0
         weights.append((folder / "checkpoints" / "step-1" / "model.safetensors").read_bytes())
@@ -194,7 +221,7 @@ def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys
         assert said == ["6, 22"] * number
     assert weights[0] == weights[1]
     totals = []
-    for named in (good, [*bad, "--skip-malformed"]):
+    for named in (good, [*bad, "--set", "files.skip_malformed=true"]):
         assert run(["perplexity", str(tmp_path / "0"), *named, "--json"]) == 0
         totals.append(json.loads(capsys.readouterr().out)["total"])
     assert totals[0] == totals[1]

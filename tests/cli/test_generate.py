@@ -73,7 +73,7 @@ def test_json_describes_each_sample(generate, runs):
 
 
 def test_text_is_the_prompt_and_its_continuation(generate, runs):
-    flags = ("--greedy", "--max-tokens", 10)
+    flags = ("--temperature", "0", "--max-tokens", 10)
     (sample,) = records(generate, runs["bpe"], "The owl", *flags)
     assert generate(runs["bpe"], "The owl", *flags) == "The owl" + sample["text"].removesuffix("\n") + "\n"
     assert generate(runs["bpe"], "The owl", *flags, "--no-echo") == sample["text"].removesuffix("\n") + "\n"
@@ -125,7 +125,7 @@ def test_a_beam_gives_the_best_texts_with_their_scores(generate, runs):
     assert [sample["score"] for sample in best] == sorted((sample["score"] for sample in best), reverse=True)
     (summed,) = records(generate, *flags, "--beam", 4, "--length-penalty", 0)
     assert summed["score"] == pytest.approx(sum(summed["logprobs"]))
-    greedy, one = records(generate, *flags, "--greedy"), records(generate, *flags, "--beam", 1)
+    greedy, one = records(generate, *flags, "--temperature", "0"), records(generate, *flags, "--beam", 1)
     assert greedy[0]["tokens"] == one[0]["tokens"]
 
 
@@ -153,8 +153,8 @@ def test_on_a_terminal_nothing_waits_for_a_key(runs):
 
 @pytest.mark.parametrize("draft", ["prompt", "small"])
 def test_a_draft_changes_no_greedy_text(runs, generate, draft):
-    command = (runs["bpe"], "The owl saw the owl saw", "--greedy", "--max-tokens", 20)
-    assert generate(*command, "--draft", runs.get(draft, draft)) == generate(*command)
+    command = (runs["bpe"], "The owl saw the owl saw", "--temperature", "0", "--max-tokens", 20)
+    assert generate(*command, "--draft-model", runs.get(draft, draft)) == generate(*command)
 
 
 LINES = ["The owl", "", "The owl saw the fox by the mill.", "The fox", "Über den Bäumen"]
@@ -192,7 +192,7 @@ def test_samples_depend_neither_on_how_many_there_are_nor_on_the_order_of_the_li
 
 
 def test_texts_are_separated_as_documents_and_may_go_to_a_file(runs, prompts, generate, tmp_path):
-    flags = ("--prompts", prompts, "--max-tokens", 5, "--greedy")
+    flags = ("--prompts", prompts, "--max-tokens", 5, "--temperature", "0")
     written = generate(runs["bpe"], *flags)
     assert written.count("<|endoftext|>\n") == len(LINES) - 1
     assert written.startswith("The owl")
@@ -201,7 +201,7 @@ def test_texts_are_separated_as_documents_and_may_go_to_a_file(runs, prompts, ge
 
 
 def test_several_samples_of_each_and_their_alternatives(runs, prompts, generate):
-    flags = ("--max-tokens", 4, "--seed", 1, "-n", 2, "--top-alternatives", 3)
+    flags = ("--max-tokens", 4, "--seed", 1, "-n", 2, "--top-logprobs", 3)
     found = records(generate, runs["bpe"], "--prompts", prompts, *flags)
     assert [one["prompt"] for one in found] == [line for line in LINES for _ in range(2)]
     assert all(len(one["alternatives"]) == len(one["tokens"]) for one in found)
@@ -277,7 +277,7 @@ def plain(generate):
     return lambda folder, prompt, *flags: generate(folder, prompt, "--no-echo", *flags)
 
 
-GREEDY = ("--greedy", "--max-tokens", 8)
+GREEDY = ("--temperature", "0", "--max-tokens", 8)
 
 
 def test_each_line_is_continued_from_the_whole_text(talk, plain, runs):

@@ -62,9 +62,9 @@ def text(tmp_path):
 SHORT = ("--max-tokens", 3, "--json")
 COMMANDS = {
     "samples": ("decoder", ["generate", "RUN", "The owl", *SHORT]),
-    "filtered": ("decoder", ["generate", "RUN", "The owl", "--top-p", 0.9, "--typical", 0.9, *SHORT]),
+    "filtered": ("decoder", ["generate", "RUN", "The owl", "--top-p", 0.9, "--typical-p", 0.9, *SHORT]),
     "beam": ("decoder", ["generate", "RUN", "The owl", "--beam", 3, *SHORT]),
-    "draft": ("decoder", ["generate", "RUN", "The owl the owl", "--draft", "prompt", *SHORT]),
+    "draft": ("decoder", ["generate", "RUN", "The owl the owl", "--prompt-lookup", *SHORT]),
     "prompts": ("decoder", ["generate", "RUN", "--prompts", "TEXT", *SHORT]),
     "attention": ("decoder", ["attention", "RUN", "The owl saw", "--json"]),
     "perplexity": ("decoder", ["perplexity", "RUN", "TEXT", "--json"]),

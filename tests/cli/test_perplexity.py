@@ -146,7 +146,7 @@ def test_a_longer_context_than_the_models_is_allowed_with_rotary_positions(repor
 def test_documents_are_split_as_asked(report, runs, texts):
     (texts / "c.txt").write_text("The fox.\n---\nThe owl.\n")
     assert report(runs["bpe"], texts / "c.txt")["total"]["documents"] == 1
-    assert report(runs["bpe"], texts / "c.txt", "--separator", "---")["total"]["documents"] == 2
+    assert report(runs["bpe"], texts / "c.txt", "--set", "data.separator=---")["total"]["documents"] == 2
 
 
 def test_each_type_is_measured_as_alone(report, succeed, runs, texts):

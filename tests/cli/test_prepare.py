@@ -36,7 +36,7 @@ def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys):
 
 
 def test_a_second_run_reuses_the_tokens(capsys):
-    arguments = ["prepare", "corpus.txt", "-o", "out", "--kind", "char", "--json"]
+    arguments = ["prepare", "corpus.txt", "-o", "out", "--tokenizer", "char", "--json"]
     assert run(arguments) == 0
     before = Path("out/train-00000.npy").stat().st_mtime_ns
     assert run(arguments) == 0
@@ -46,14 +46,14 @@ def test_a_second_run_reuses_the_tokens(capsys):
 
 
 def test_without_a_folder_tokens_go_to_the_cache(folder, capsys):
-    assert run(["prepare", "corpus.txt", "--kind", "byte", "--json"]) == 0
+    assert run(["prepare", "corpus.txt", "--tokenizer", "byte", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert Path(report["folder"]).is_relative_to(folder / "cache")
 
 
 def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     Path("held.txt").write_text("held out")
-    assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--kind", "byte"]) == 0
+    assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--tokenizer", "byte"]) == 0
     arguments = ["prepare", "corpus.txt", "--tokenizer", "t.json", "-o", "out", "--validation", "held.txt", "--json"]
     assert run(arguments) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
@@ -61,7 +61,7 @@ def test_a_tokenizer_and_validation_files_of_its_own(capsys):
 
 def test_stdin_is_a_corpus(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcabc")))
-    assert run(["prepare", "-", "--kind", "char", "-o", "out", "--validation", "0"]) == 0
+    assert run(["prepare", "-", "--tokenizer", "char", "-o", "out", "--validation", "0"]) == 0
     assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
 
 
@@ -70,7 +70,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys):
     Path("a.jsonl").write_text(lines)
     Path("b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for name in ("a.jsonl", "b.jsonl.gz"):
-        arguments = ["prepare", name, "--text-column", "body", "--kind", "char", "--validation", "0", "--json"]
+        arguments = ["prepare", name, "--text-column", "body", "--tokenizer", "char", "--validation", "0", "--json"]
         assert run(arguments) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}
@@ -78,7 +78,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys):
 
 
 def test_partitions_are_joined_to_what_one_command_makes(capsys):
-    whole = ["corpus.txt", "--kind", "char", "--json"]
+    whole = ["corpus.txt", "--tokenizer", "char", "--json"]
     for number in ("1", "2"):
         assert run(["prepare", *whole, "--part", f"{number}/2", "-o", number]) == 0
     assert run(["prepare", "--join", "1", "2", "-o", "joined", "--json"]) == 0
@@ -95,7 +95,7 @@ def test_repeated_text_is_told_and_warned_of(capsys):
     stories = [f"{number} " + " ".join(f"{number}{word}" for word in TEXT.split()[:60]) for number in range(20)]
     Path("train.txt").write_text("\n<|endoftext|>\n".join([*stories[:18], stories[3]]))
     Path("held.txt").write_text("\n<|endoftext|>\n".join(stories[16:]))
-    arguments = ["prepare", "train.txt", "--validation", "held.txt", "--kind", "byte", "-o", "out", "--json"]
+    arguments = ["prepare", "train.txt", "--validation", "held.txt", "--tokenizer", "byte", "-o", "out", "--json"]
     for _ in range(2):  # the second time it is read from the folder
         assert run(arguments) == 0
         captured = capsys.readouterr()
@@ -118,7 +118,7 @@ def as_conversation(number):
 def test_copies_of_examples_and_conversations_are_on_one_side(capsys, make):
     numbers = [*range(200), *range(20), *range(10)]
     Path("task.jsonl").write_text("".join(make(number) + "\n" for number in numbers))
-    arguments = ["prepare", "task.jsonl", "--supervised", "--kind", "byte", "--json"]
+    arguments = ["prepare", "task.jsonl", "--supervised", "--tokenizer", "byte", "--json"]
     assert run([*arguments, "--validation", "0.2", "-o", "out"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["repetition"] == {"documents": 30, "held_out": 0.0, "window": 0}

@@ -52,7 +52,20 @@ def test_runs_are_listed(folder, succeed):
     assert row.endswith("0 of 0")
 
 
-SMALL = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "32", "--kind", "byte", "--threads", "1"]
+SMALL = [
+    "--d-model",
+    "16",
+    "--n-layers",
+    "1",
+    "--n-heads",
+    "2",
+    "--context",
+    "32",
+    "--tokenizer",
+    "byte",
+    "--threads",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")

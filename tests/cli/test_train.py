@@ -68,7 +68,7 @@ def test_a_command_that_fails_leaves_no_folder(monkeypatch, tmp_path):
 
 def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, tmp_path):
     tokens, first, shape = str(tmp_path / "tokens"), tmp_path / "first", SMALL[:-2]
-    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--kind", "char"]) == 0
+    assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--tokenizer", "char"]) == 0
     assert run(["train", tokens, "-o", str(first), "--steps", "1", *shape]) == 0
     flags = (["--from", str(first)], ["--tokenizer", str(first), *shape], ["--tokenizer", tokens, *shape])
     for number, given in enumerate(flags):
@@ -79,7 +79,7 @@ def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, tmp_
 def test_damaged_tokens_are_named_and_not_trained_on(place, capsys, tmp_path):
     """In a folder that is named, and in that of a resumed run."""
     tokens, begun = tmp_path / "tokens", str(tmp_path / "begun")
-    assert run(["prepare", str(place / "text.txt"), "-o", str(tokens), "--kind", "byte"]) == 0
+    assert run(["prepare", str(place / "text.txt"), "-o", str(tokens), "--tokenizer", "byte"]) == 0
     assert run(["train", str(tokens), "-o", begun, "--steps", "1", *SMALL[:-2]]) == 0
     shard = tokens / "train-00000.npy"
     np.save(shard, np.zeros_like(np.load(shard)))
@@ -109,8 +109,8 @@ def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path):
     (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
     (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
     tokens, held_out = str(tmp_path / "tokens"), str(tmp_path / "held.txt")
-    made_with = ["--separator", "%%", "--validation", held_out]
-    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--kind", "byte", *made_with]) == 0
+    made_with = ["--set", "data.separator=%%", "--validation", held_out]
+    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--tokenizer", "byte", *made_with]) == 0
     assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 0
     data = json.loads((tmp_path / "run" / "config.json").read_text())["data"]
     assert (data["separator"], data["validation"]) == ("%%", held_out)

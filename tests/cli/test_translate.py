@@ -47,7 +47,15 @@ def translate(monkeypatch, capfd, copying):
 def test_line_n_out_is_the_translation_of_line_n_in(translate, tmp_path):
     sources = [*SOURCES[:5], "", *SOURCES[5:], "  "]
     text = "\n".join(sources)
-    for flags in ((), ("--greedy",), ("--batch-tokens", "1"), ("--read-ahead", "3")):
+    for flags in (
+        (),
+        (
+            "--temperature",
+            "0",
+        ),
+        ("--batch-tokens", "1"),
+        ("--set", "translation.read_ahead=3"),
+    ):
         code, out, err = translate(*flags, text=text)
         assert (code, err) == (0, "")
         assert out == [source.strip() for source in sources]

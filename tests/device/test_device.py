@@ -126,7 +126,7 @@ def test_greedy_text_is_that_of_a_cpu(device):
     assert isinstance(model, DecoderOnly)
 
     def continued() -> list[int]:
-        sampler = Sampler.from_config(SamplingConfig(greedy=True))
+        sampler = Sampler.from_config(SamplingConfig(temperature=0))
         events = generate(session(model), torch.tensor([[1, 2, 3]]), [SampleSpec(0, max_tokens=12)], sampler)
         return [event.id for event in events if isinstance(event, Token)]
 

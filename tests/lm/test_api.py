@@ -7,11 +7,11 @@ import sys
 
 import pytest
 import torch
-from lm.config.options import list_options
 
 import lm
 from cli.main import run
 from lm.config.run_config import SECTIONS
+from lm.config.settings import list_options
 from lm.errors import InputError, UsageError
 from lm.files import atomic_new_file, atomic_new_folder
 from lm.hardware import MAX_THREADS

@@ -11,7 +11,7 @@ from lm.files import sha256
 from lm.run_folder import find_checkpoint
 
 SMALL = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "16", "--batch-size", "4",
-         "--kind", "byte"]  # fmt: skip
+         "--tokenizer", "byte"]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

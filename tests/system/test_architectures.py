@@ -10,7 +10,7 @@ from cli.main import run
 from tests.system.conftest import SMALL, assert_resumes_exactly
 
 FIXED = ["--threads", "1", "--device", "cpu", "--dtype", "float32", "--seed", "3", "--dropout", "0.1",
-         "--n-layers", "2", "--schedule", "constant", "--evaluate-every", "3", "--steps", "6"]  # fmt: skip
+         "--n-layers", "2", "--set", "training.schedule=constant", "--evaluate-every", "3", "--steps", "6"]  # fmt: skip
 TRANSLATION = ["--preset", "translation-tiny", "--d-model", 32, "--n-heads", 2, "--vocab-size", 300,
                "--bleu-sentences", 2]  # fmt: skip
 SCHEMES = {
@@ -55,7 +55,7 @@ def pairs(tmp_path) -> list[object]:
 @each("bigbird", slow=("relative", "t5", "alibi", "window", "compressed"))
 def test_a_language_model(scheme, place, train, succeed):
     trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--optimizer", "muon")
-    for decoder in (["--greedy"], ["--beam", 3]):  # past the context too
+    for decoder in (["--temperature", "0"], ["--beam", 3]):  # past the context too
         command = ["generate", trained, "one", *decoder, "--max-tokens", 20, "--json"]
         cached, uncached = (json.loads(succeed(*command, *flags))["tokens"] for flags in ([], ["--no-cache"]))
         assert 0 < len(cached) <= 20
@@ -87,7 +87,7 @@ def test_an_encoder_decoder(scheme, pairs, train, succeed, capsys, tmp_path):
 
 @each("window", slow=("bigbird", "compressed"))
 def test_a_translation_model_without_an_encoder(scheme, pairs, train, succeed, tmp_path):
-    trained = train(*pairs, *TRANSLATION, "--decoder-only", *SCHEMES[scheme])
+    trained = train(*pairs, *TRANSLATION, "--set", "model.decoder_only=true", *SCHEMES[scheme])
     for options in (["--beam", 4], ["--sample", "--seed", 1]):
         assert succeed("translate", trained, tmp_path / "three", *options).count("\n") == 3
 

@@ -185,11 +185,11 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path
 
 
 def test_bytes_have_no_merges_to_leave_out(pairs, plan):
-    assert plan(*pairs, "--kind", "byte", "--budget", "1s")[0].parallel.bpe_dropout == 0
+    assert plan(*pairs, "--tokenizer", "byte", "--budget", "1s")[0].parallel.bpe_dropout == 0
 
 
 def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
-    flags = [*SMALL, "--steps", "5", "--schedule", "linear", "-o", str(tmp_path / "run")]
+    flags = [*SMALL, "--steps", "5", "--set", "training.schedule=linear", "-o", str(tmp_path / "run")]
     assert run(["train", str(place / "text.txt"), *flags]) == 0
     assert run(["train", "--resume", str(tmp_path / "run"), "--budget", "3s"]) == 0
     made = config(tmp_path / "run")

@@ -96,7 +96,7 @@ def test_a_file_of_settings_and_flags_that_win(place, capsys):
 
 def test_training_continues_from_the_weights_of_another_run(place):
     """The first loss is that of the other run's last steps, not that of a fresh model."""
-    lengths = ["--steps", "1", "--warmup-steps", "0", "--batch-size", "16"]
+    lengths = ["--steps", "1", "--set", "training.warmup_steps=0", "--batch-size", "16"]
     text, source = str(place / "text.txt"), str(place / "run")
     assert run(["train", text, "--from", source, "-o", str(place / "tuned"), *lengths]) == 0
     assert run(["train", text, "-o", str(place / "fresh"), *lengths, *SMALL[:-4], *SMALL[-2:]]) == 0
@@ -146,7 +146,7 @@ def test_closed_streams_are_no_reason_to_fail(place, tmp_path, closed):
 
 
 def test_experts_train_resume_generate_and_are_told_of(place, capsys, tmp_path):
-    flags = ["--experts", "4", "--experts-per-token", "2", *SMALL]
+    flags = ["--set", "model.experts=4", "--set", "model.experts_per_token=2", *SMALL]
     command = ["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "4", "--evaluate-every", "2"]
     assert run([*command, *flags]) == 0
     assert run(["train", "--resume", str(tmp_path / "run"), "--steps", "6"]) == 0

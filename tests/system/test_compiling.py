@@ -41,13 +41,13 @@ def test_a_compiled_run_learns_the_same_and_continues_uncompiled(place):
     """Half a minute of compiling, once: losses agree to rounding; names of weights, and what follows, are the same."""
     plain, compiled = place / "plain", place / "compiled"
     lm("train", str(place / "text.txt"), "-o", str(plain), *FLAGS)
-    said = lm("train", str(place / "text.txt"), "-o", str(compiled), *FLAGS, "--compile")
+    said = lm("train", str(place / "text.txt"), "-o", str(compiled), *FLAGS, "--set", "training.compile=true")
     assert "more time than it saves" in said
     assert "Recompiling" not in said
     assert losses(compiled) == approx(losses(plain), terms=64, depth=30)
     assert weights(compiled) == weights(plain)
     assert not any("_orig_mod" in name for name in weights(compiled))
     for folder in (plain, compiled):
-        lm("train", "--resume", str(folder), "--steps", "6", "--no-compile")
+        lm("train", "--resume", str(folder), "--steps", "6", "--set", "training.compile=false")
     assert losses(compiled) == approx(losses(plain), terms=64, depth=60)
     assert json.loads((compiled / "config.json").read_text())["training"]["compile"] is False

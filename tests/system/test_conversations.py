@@ -18,7 +18,7 @@ from tests.tolerances import approx
 
 NAMES = ["Ann", "Bob", "Cid", "Dora", "Eve", "Finn"]
 SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "192"]
-LENGTH = ["--steps", "8", "--batch-size", "4", "--evaluate-every", "4", "--keep", "0"]
+LENGTH = ["--steps", "8", "--batch-size", "4", "--evaluate-every", "4", "--set", "training.keep_checkpoints=0"]
 
 
 def write_conversations(path: Path, n: int = 40) -> list[list[dict[str, str]]]:

@@ -10,7 +10,7 @@ from lm.run_folder import load_config
 from tests.cli.toy_translation import pairs
 
 SHAPE = ["--d-model", "32", "--vocab-size", "300", "--threads", "1", "--device", "cpu", "--dtype", "float32"]
-LENGTH = ["--evaluate-every", "5", "--dropout", "0.2", "--bleu-sentences", "5"]
+LENGTH = ["--evaluate-every", "5", "--dropout", "0.2", "--set", "training.bleu_sentences=5"]
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,42 @@ def folder(tmp_path_factory) -> Path:
         (folder / f"few-{path}").write_text("".join(lines[:5]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        command = ["train", *files(folder), "--preset", "translation-tiny", "--decoder-only", *SHAPE, *LENGTH]
+        command = [
+            "train",
+            *files(folder),
+            "--preset",
+            "translation-tiny",
+            "--set",
+            "model.decoder_only=true",
+            *SHAPE,
+            *LENGTH,
+        ]
         command += ["--n-layers", "2", "--steps", "10", "--sample", "one two"]
-        extra = ["--ema", "0.9", "--bpe-dropout", "0.2", "--source-loss", "0.5", "--r-drop", "0.5"]
-        assert run([*command, "-o", str(folder / "one"), *extra, "--label-smoothing", "0.1"]) == 0
-        assert run([*command, "-o", str(folder / "two"), "--bidirectional", "--best-by", "bleu"]) == 0
+        extra = [
+            "--set",
+            "training.ema=0.9",
+            "--set",
+            "parallel.bpe_dropout=0.2",
+            "--set",
+            "training.source_loss=0.5",
+            "--set",
+            "training.r_drop=0.5",
+        ]
+        assert run([*command, "-o", str(folder / "one"), *extra, "--set", "training.label_smoothing=0.1"]) == 0
+        assert (
+            run(
+                [
+                    *command,
+                    "-o",
+                    str(folder / "two"),
+                    "--set",
+                    "parallel.bidirectional=true",
+                    "--set",
+                    "training.best_by=bleu",
+                ]
+            )
+            == 0
+        )
         text = ["train", str(folder / "text.en"), "-o", str(folder / "lm"), *SHAPE, "--n-layers", "2"]
         assert run([*text, "--context", "16", "--steps", "2"]) == 0
     return folder
@@ -79,7 +110,7 @@ def test_attention_and_its_alignments(folder, tmp_path, capsys):
 
 
 def test_a_run_starts_from_another_and_from_a_model_of_texts(folder, tmp_path):
-    for number, (start, options) in enumerate((("one", []), ("lm", ["--decoder-only"]))):
+    for number, (start, options) in enumerate((("one", []), ("lm", ["--set", "model.decoder_only=true"]))):
         made = tmp_path / str(number)
         command = ["train", *files(folder), "--from", str(folder / start), *options, "-o", str(made), "--steps", "1"]
         assert run([*command, "--threads", "1", "--dtype", "float32"]) == 0

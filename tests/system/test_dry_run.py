@@ -52,12 +52,12 @@ def folder(tmp_path_factory) -> Path:
 PAIRS = ["--source", "pairs.en", "--target", "pairs.de"]
 KINDS = {
     "text": ["text.txt", *TINY],
-    "characters": ["text.txt", "--kind", "char", *TINY],
+    "characters": ["text.txt", "--tokenizer", "char", *TINY],
     "examples": ["examples.jsonl", "--supervised", *TINY],
     "labels": ["labels.jsonl", "--supervised", *TINY],
     "conversations": ["chat.jsonl", *TINY],
     "pairs": PAIRS,
-    "decoder-only pairs": [*PAIRS, "--decoder-only"],
+    "decoder-only pairs": [*PAIRS, "--set", "model.decoder_only=true"],
     "masked": ["text.txt", "--objective", "masked", *TINY],
     "prepared": ["tokens", *TINY],
     "another tokenizer": ["text.txt", "--tokenizer", "base", *TINY],

@@ -45,7 +45,9 @@ def read(place: Path, capsys, *arguments: str) -> str:
 
 
 def test_it_writes_as_it_would_in_transformers(place, capsys):
-    told = json.loads(read(place, capsys, "generate", "{0}/run", "The owl", "--greedy", "--max-tokens", "9", "--json"))
+    told = json.loads(
+        read(place, capsys, "generate", "{0}/run", "The owl", "--temperature", "0", "--max-tokens", "9", "--json")
+    )
     theirs, tokenizer = AutoModelForCausalLM.from_pretrained(place / "model"), make_tokenizer("bpe")
     prompt = torch.tensor([[tokenizer.start_of_text, *tokenizer.encode("The owl")]])
     drawn = theirs.generate(prompt, do_sample=False, max_new_tokens=9, pad_token_id=0)[0, prompt.shape[1] :].tolist()

@@ -31,7 +31,18 @@ def home(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         patch.chdir(folder)
-        llama = ["--norm", "rmsnorm", "--activation", "swiglu", "--no-qk-norm", "--no-value-residual", "--no-zero-init"]
+        llama = [
+            "--set",
+            "model.norm=rmsnorm",
+            "--set",
+            "model.activation=swiglu",
+            "--set",
+            "model.qk_norm=false",
+            "--set",
+            "model.value_residual=false",
+            "--set",
+            "model.zero_init=false",
+        ]
         assert run(["train", "text.txt", "-o", "runs/base", "--steps", "6", *SMALL, *llama]) == 0
         assert run(["train", "text.txt", "--from", "runs/base", "-o", "runs/tuned", *LORA]) == 0
         yield folder
@@ -61,7 +72,7 @@ def test_the_checkpoint_is_small_and_names_its_base(home):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["generate", "runs/tuned", "The owl", "--greedy", "--max-tokens", "8"], ["info", "runs/tuned"],
+    [["generate", "runs/tuned", "The owl", "--temperature", "0", "--max-tokens", "8"], ["info", "runs/tuned"],
      ["generate", "runs/tuned", "The owl", "--beam", "2", "--max-tokens", "8"], ["attention", "runs/tuned", "The owl"],
      ["perplexity", "runs/tuned", "text.txt", "--versus", "runs/base"], ["tokenizer", "encode", "runs/tuned", "The"],
      ["plot", "runs/tuned"]],
@@ -117,7 +128,7 @@ def test_translation_has_adapters_too(told, home):
         (home / f"text.{language}").write_text("\n".join(lines) + "\n")
     files = ["--source", "text.en", "--target", "text.de"]
     told("train", *files, "--from", "runs/backwards", "-o", "runs/translation", "--lora", "2", "--steps", "3",
-         "--evaluate-every", "2", "--batch-tokens", "200", "--warmup-steps", "1")  # fmt: skip
+         "--evaluate-every", "2", "--batch-tokens", "200", "--set", "training.warmup_steps=1")  # fmt: skip
     assert told("evaluate", "runs/translation", *files)[0]
     saved = load_file(find_checkpoint(home / "runs" / "translation", which="last") / "model.safetensors")
     assert any("cross_attention" in name for name in saved)
@@ -141,7 +152,7 @@ def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
 def test_compiled_they_learn_the_same(home, monkeypatch):
     monkeypatch.chdir(home)
     runs = [home / "runs" / name for name in ("plain", "compiled")]
-    for folder, flag in zip(runs, ("--no-compile", "--compile"), strict=True):
+    for folder, flag in zip(runs, ("--set", "training.compile=false", "--set", "training.compile=true"), strict=True):
         said = lm("train", "text.txt", "--from", "runs/base", "-o", str(folder), "--dtype", "float32", *LORA, flag)
         assert "Recompiling" not in said
     assert losses(runs[1]) == approx(losses(runs[0]), terms=64, depth=60)

@@ -34,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
             "train", str(folder / "text.txt"), "-o", str(folder / "lm"), "--objective", "masked", *SHAPE, *MACHINE,
         ]  # fmt: skip
         sample = ["--sample", "The [MASK] and the wolf"]
-        assert run([*command, "--steps", "20", "--evaluate-every", "10", "--ema", "0.9", *sample]) == 0
+        assert run([*command, "--steps", "20", "--evaluate-every", "10", "--set", "training.ema=0.9", *sample]) == 0
         command = ["train", str(folder / "labels.jsonl"), "--supervised", "--from", str(folder / "lm"), *MACHINE]
         options = ["--steps", "60", "--learning-rate", "5e-3", "--evaluate-every", "30"]
         assert run([*command, *options, "-o", str(folder / "labels")]) == 0

@@ -16,7 +16,7 @@ from tests.system.test_budget import steady  # noqa: F401 (a fixture)
 
 BPE = [*SMALL[:-2], "--vocab-size", "300"]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
-TINY = ["--vocab-size", "300", "--d-model", "32", "--n-layers", "1", "--n-encoder-layers", "1"]
+TINY = ["--vocab-size", "300", "--d-model", "32", "--n-layers", "1", "--set", "model.n_encoder_layers=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def readings(monkeypatch) -> Counter[str]:
     ("name", "flags", "first", "again"),
     [
         ("text.txt", ["--vocab-size", "300"], 3, 1),
-        ("text.jsonl", ["--kind", "char"], 3, 1),
-        ("text.txt", ["--kind", "byte"], 2, 1),
+        ("text.jsonl", ["--tokenizer", "char"], 3, 1),
+        ("text.txt", ["--tokenizer", "byte"], 2, 1),
         ("few.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
     ],
 )
@@ -72,7 +72,7 @@ def test_preparing_reads_a_file_three_times_at_most(name, flags, first, again, r
     [
         (["text.txt", *BPE], 3),
         (["few.jsonl", "--supervised", *BPE], 3),
-        ([*PAIRS, "--preset", "translation-tiny", *TINY, "--bleu-sentences", "2"], 3),
+        ([*PAIRS, "--preset", "translation-tiny", *TINY, "--set", "training.bleu_sentences=2"], 3),
     ],
 )
 def test_training_reads_a_file_as_preparing_does(corpus, expected, readings):

@@ -24,8 +24,23 @@ def folder(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         command = ["train", *files(folder), "-o", str(folder / "mt"), "--preset", "seq2seq-tiny"]
-        assert run([*command, *SHAPE, *LENGTH, "--bleu-sentences", "5", "--ema", "0.9", "--steps", "10"]) == 0
-        command = ["train", str(folder / "text.eins"), "-o", str(folder / "lm"), "--architecture", "gru"]
+        assert (
+            run(
+                [
+                    *command,
+                    *SHAPE,
+                    *LENGTH,
+                    "--set",
+                    "training.bleu_sentences=5",
+                    "--set",
+                    "training.ema=0.9",
+                    "--steps",
+                    "10",
+                ]
+            )
+            == 0
+        )
+        command = ["train", str(folder / "text.eins"), "-o", str(folder / "lm"), "--set", "model.architecture=gru"]
         assert run([*command, *SHAPE, *LENGTH, "--context", "16", "--sample", "drei", "--steps", "10"]) == 0
     return folder
 

@@ -13,8 +13,8 @@ from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 
 WORDS = ["red", "blue", "green", "black", "white", "grey", "brown", "pink"]
-SHAPE = ["--d-model", "32", "--n-layers", "2", "--n-heads", "2", "--context", "40", "--kind", "byte"]
-LENGTH = ["--steps", "150", "--batch-size", "32", "--learning-rate", "3e-3", "--warmup-steps", "20"]
+SHAPE = ["--d-model", "32", "--n-layers", "2", "--n-heads", "2", "--context", "40", "--tokenizer", "byte"]
+LENGTH = ["--steps", "150", "--batch-size", "32", "--learning-rate", "3e-3", "--set", "training.warmup_steps=20"]
 
 
 def example(draw: random.Random) -> dict[str, str]:
@@ -33,7 +33,20 @@ def task(tmp_path_factory) -> Iterator[Path]:
     command = ["train", str(folder / "task.jsonl"), "--supervised", "-o", str(folder / "run"), *SHAPE, *LENGTH]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        assert run([*command, "--evaluate-every", "75", "--keep", "0", "--sample", "red blue pink grey"]) == 0
+        assert (
+            run(
+                [
+                    *command,
+                    "--evaluate-every",
+                    "75",
+                    "--set",
+                    "training.keep_checkpoints=0",
+                    "--sample",
+                    "red blue pink grey",
+                ]
+            )
+            == 0
+        )
         yield folder
 
 
@@ -43,7 +56,7 @@ def metrics(folder: Path) -> list[dict[str, object]]:
 
 def answer(folder: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     capsys.readouterr()
-    assert run(["generate", str(folder), prompt, "--greedy", "--json"]) == 0
+    assert run(["generate", str(folder), prompt, "--temperature", "0", "--json"]) == 0
     answered: dict[str, object] = json.loads(capsys.readouterr().out)
     return answered
 
@@ -88,7 +101,7 @@ def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):
 
 def test_prepared_examples_are_a_corpus(task, capsys):
     folder = task / "prepared"
-    command = ["prepare", str(task / "task.jsonl"), "--supervised", "--kind", "char", "-o", str(folder), "--json"]
+    command = ["prepare", str(task / "task.jsonl"), "--supervised", "--tokenizer", "char", "-o", str(folder), "--json"]
     assert run(command) == 0
     documents = [split["documents"] for split in json.loads(capsys.readouterr().out)["splits"].values()]
     assert sum(documents) == 1000

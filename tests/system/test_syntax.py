@@ -13,11 +13,11 @@ from tests.lm.text.random_trees import random_heads
 from tests.system.conftest import assert_resumes_exactly, hashes
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
-SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads",
+SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--set", "model.n_encoder_layers=1", "--n-heads",
          "2", "--vocab-size", "300", "--batch-tokens", "300", "--threads", "1", "--device", "cpu", "--dtype",
          "float32"]  # fmt: skip
-LEARNING = ["--dropout", "0", "--learning-rate", "0.01", "--warmup-steps", "10", "--steps", "100", "--evaluate-every",
-            "50", "--best-by", "loss", "--bleu-sentences", "5"]  # fmt: skip
+LEARNING = ["--dropout", "0", "--learning-rate", "0.01", "--set", "training.warmup_steps=10", "--steps", "100", "--evaluate-every",
+            "50", "--set", "training.best_by=loss", "--set", "training.bleu_sentences=5"]  # fmt: skip
 
 
 def write(folder: Path, name: str, count: int, *, seed: int) -> None:
@@ -60,7 +60,7 @@ def plain(folder) -> Path:
 
 
 def train(folder: Path, syntax: str) -> Path:
-    trees = ["--heads", str(folder / "train.heads")] if syntax != "none" else []
+    trees = ["--dependency-heads", str(folder / "train.heads")] if syntax != "none" else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         command = ["train", *files(folder, "train"), *trees, "--syntax", syntax, "-o", str(folder / syntax)]
@@ -84,12 +84,12 @@ def right(folder: Path, translations: str) -> int:
 def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, succeed):
     learned = parsed if syntax == "both" else train(folder, syntax)
     for beam in (1, 4):
-        translated = succeed("translate", learned, folder / "test.en", "--heads", folder / "test.heads",
+        translated = succeed("translate", learned, folder / "test.en", "--dependency-heads", folder / "test.heads",
                              "--beam", beam)  # fmt: skip
         assert right(folder, translated) >= 38
     chains = folder / "chains.heads"
     chains.write_text("0 1 2 3\n" * 40)  # the first word is the root of each
-    translated = succeed("translate", learned, folder / "test.en", "--heads", chains)
+    translated = succeed("translate", learned, folder / "test.en", "--dependency-heads", chains)
     firsts = [line.split()[0].upper() for line in (folder / "test.en").read_text().splitlines()]
     assert sum(one == other for one, other in zip(translated.splitlines(), firsts, strict=True)) >= 30
 
@@ -100,7 +100,7 @@ def test_without_a_tree_it_is_not_learned(folder, plain, succeed):
 
 
 def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain, succeed):
-    pairs, trees = files(folder, "test"), ["--heads", folder / "test.heads"]
+    pairs, trees = files(folder, "test"), ["--dependency-heads", folder / "test.heads"]
     scores = json.loads(succeed("evaluate", parsed, *pairs, *trees, "--json"))
     assert scores["exact"] >= 38
     compared = succeed("evaluate", parsed, *pairs, *trees, "--versus", folder / "test.de", "--json")
@@ -113,7 +113,7 @@ def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain,
     succeed("translate", parsed, folder / "test.en", *trees, "--attention", aligned)
     assert len(aligned.read_text().splitlines()) == 40
     for target in ([], ["--target", "TWO"]):
-        assert succeed("attention", parsed, "one two six", "--heads", "2 0 2", *target)
+        assert succeed("attention", parsed, "one two six", "--dependency-heads", "2 0 2", *target)
     assert "rotary, depths and distances in trees" in succeed("info", parsed)
 
 
@@ -122,18 +122,18 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):
     lines = (folder / "test.en").read_text().splitlines()
     heads = [[*map(int, line.split())] for line in (folder / "test.heads").read_text().splitlines()]
     translated = [one.translations[0].text for one in model.translations(lines, heads=heads)]
-    written = succeed("translate", parsed, folder / "test.en", "--heads", folder / "test.heads")
+    written = succeed("translate", parsed, folder / "test.en", "--dependency-heads", folder / "test.heads")
     assert translated == written.splitlines()
     assert model.translate(lines[0], heads=heads[0]) == translated[0]
     assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
 
 
 def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
-    flags = [*SHAPE, "--dropout", "0.2", "--bpe-dropout", "0.3", "--schedule", "constant", "--checkpoint-every", "3",
-             "--evaluate-every", "3", "--bleu-sentences", "3", "--max-distance", "2"]  # fmt: skip
+    flags = [*SHAPE, "--dropout", "0.2", "--set", "parallel.bpe_dropout=0.3", "--set", "training.schedule=constant", "--set", "training.checkpoint_every=3",
+             "--evaluate-every", "3", "--set", "training.bleu_sentences=3", "--set", "model.max_distance=2"]  # fmt: skip
     held_out = ["--validation-source", folder / "test.en", "--validation-target", folder / "test.de",
-                "--validation-heads", folder / "test.heads"]  # fmt: skip
-    trees = ["--heads", folder / "train.heads", "--syntax", "both"]
+                "--validation-dependency-heads", folder / "test.heads"]  # fmt: skip
+    trees = ["--dependency-heads", folder / "train.heads", "--set", "model.syntax=both"]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     succeed("train", *files(folder, "train"), *trees, *held_out, "-o", whole, "--steps", 6, *flags)
     assert_resumes_exactly(whole, resumed, step=3)

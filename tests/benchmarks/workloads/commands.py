@@ -15,7 +15,7 @@ from tests.benchmarks.workloads.timing import timer
 
 NANOGPT_LOSS = 1.886
 """The validation loss at the end of nanoGPT's recipe, in nats/character."""
-NANOGPT_FLAGS = ("--depth", "2", "--kind", "char", "--context", "64", "--batch-size", "12", "--steps", "400",
+NANOGPT_FLAGS = ("--depth", "2", "--tokenizer", "char", "--context", "64", "--batch-size", "12", "--steps", "400",
                  "--evaluate-every", "20")  # fmt: skip
 
 

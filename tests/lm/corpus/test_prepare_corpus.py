@@ -98,7 +98,7 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path)
 def prepare_small_parts(text: str, folder: str) -> None:
     text_corpus.CHUNK_BYTES = 3000
     os.environ["LM_CACHE"] = f"{folder}/cache"
-    sys.exit(run(["prepare", text, "-o", f"{folder}/out", "--kind", "byte", "--processes", "2"]))
+    sys.exit(run(["prepare", text, "-o", f"{folder}/out", "--tokenizer", "byte", "--processes", "2"]))
 
 
 @pytest.mark.usefixtures("small_parts")

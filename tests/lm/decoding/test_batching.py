@@ -25,7 +25,7 @@ from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close, rounding_error
 
-GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
+GREEDY = Sampler.from_config(SamplingConfig(temperature=0))
 PROMPT = [3, 14, 15, 9, 2, 6]
 
 
@@ -162,7 +162,9 @@ def test_samples_end_before_a_stop_string_without_changing_the_others():
 
 def test_greedy_generation_with_penalties_agrees_with_hugging_face():
     model = make_model()
-    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
+    sampler = Sampler.from_config(
+        SamplingConfig(temperature=0, repetition_penalty=1.3, no_repeat_ngram_size=3), {(7,): -4.0}
+    )
     theirs = hugging_face.gpt2(model).generate(
         torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, repetition_penalty=1.3, no_repeat_ngram_size=3,
         sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,

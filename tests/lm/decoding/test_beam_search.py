@@ -69,7 +69,7 @@ def test_a_wide_beam_equals_exhaustive_search(seed):
 def test_a_beam_of_one_is_greedy(context):
     for seed in range(3):
         model = make_model(40, context, seed)
-        greedy = Sampler.from_config(SamplingConfig(greedy=True))
+        greedy = Sampler.from_config(SamplingConfig(temperature=0))
         for stop_ids in ([], [2, 5, 7, 11]):
             events = generate(session(model), torch.tensor([PROMPT]), [SampleSpec(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
@@ -184,7 +184,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
                 "repetition_penalty": draw.choice([0.5, 1.0, 1.5]), "presence_penalty": draw.choice([-2.0, 0.0, 1.0]),
                 "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram": draw.choice([None, 2]),
             }  # fmt: skip
-        config, penalty = SamplingConfig(greedy=True, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
+        config, penalty = SamplingConfig(temperature=0, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
         sampler, prompt, n = Sampler.from_config(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
         scores = {text: score_by_hand(table, prompt, text, config, biases, penalty) for text in every}
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]

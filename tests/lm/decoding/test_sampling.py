@@ -139,7 +139,7 @@ def test_min_tokens_agrees_with_hugging_face_and_counts_each_row_without_its_pad
 
 def test_all_filters_one_after_the_other_agree_with_hugging_face():
     config = SamplingConfig(
-        temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.8, repetition_penalty=1.3, no_repeat_ngram=2
+        temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical_p=0.8, repetition_penalty=1.3, no_repeat_ngram_size=2
     )
     biases = {(3,): 2.0, (1, 2): -INF}
     sampler = Sampler.from_config(config, biases)
@@ -178,7 +178,7 @@ def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_promp
         (SamplingConfig(presence_penalty=0.5), [1, 0.5, 0.5, 1]),
         (SamplingConfig(frequency_penalty=0.5), [1, 0.5, 0, 1]),
         (SamplingConfig(repetition_penalty=2), [0.5, 0.5, 0.5, 1]),
-        (SamplingConfig(no_repeat_ngram=1), [-INF, -INF, -INF, 1]),
+        (SamplingConfig(no_repeat_ngram_size=1), [-INF, -INF, -INF, 1]),
     ):
         ours = apply_filters(logits, Sampler.from_config(config).filters, history) * config.temperature
         assert ours[0].tolist() == pytest.approx(expected)
@@ -192,13 +192,18 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p():
 
 
 EVERYTHING = SamplingConfig(
-    repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, no_repeat_ngram=2, temperature=0.7, seed=0
+    repetition_penalty=1.5,
+    presence_penalty=0.5,
+    frequency_penalty=0.25,
+    no_repeat_ngram_size=2,
+    temperature=0.7,
+    seed=0,
 )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
-    config = dataclasses.replace(EVERYTHING, no_repeat_ngram=size)
+    config = dataclasses.replace(EVERYTHING, no_repeat_ngram_size=size)
     filters = Sampler.from_config(config, {(3,): 1.0, (1, 2): -INF, (0, 1, 2): 2.0}).filters
     chance = torch.Generator().manual_seed(size)
     prompts = [[1, 2], [0, 1, 2, 0, 1], [4], [3, 1, 2, 1, 3, 1]]
@@ -247,9 +252,9 @@ def goodness_of_fit(drawn: torch.Tensor, probabilities: torch.Tensor) -> float:
         SamplingConfig(temperature=1.0, top_p=0.9),
         SamplingConfig(temperature=0.9, top_k=12, top_p=0.8),
         SamplingConfig(temperature=1.0, min_p=0.1),
-        SamplingConfig(temperature=1.0, typical=0.7),
+        SamplingConfig(temperature=1.0, typical_p=0.7),
         SamplingConfig(temperature=1.2, repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.4),
-        SamplingConfig(temperature=1.0, no_repeat_ngram=1),
+        SamplingConfig(temperature=1.0, no_repeat_ngram_size=1),
     ],
     ids=str,
 )
@@ -300,7 +305,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_filter():
 
 
 @pytest.mark.parametrize(
-    "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=2.0, greedy=True)], ids=str
+    "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=2.0, temperature=0)], ids=str
 )
 def test_greedy_chooses_the_best_without_random_numbers(config):
     tokens, _ = Sampler.from_config(config).sample(random_logits(), [], history(200))

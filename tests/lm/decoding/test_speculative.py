@@ -47,7 +47,7 @@ def plain(one: DecoderOnly, sampler: Sampler, row: SampleSpec, **options) -> lis
 def test_greedy_samples_are_the_same(kind, penalty):
     """Beyond the context too, with log-probabilities, stop tokens and alternatives."""
     shape = {"vocab_size": 40, "n_layers": 2}
-    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=penalty))
+    sampler = Sampler.from_config(SamplingConfig(temperature=0, repetition_penalty=penalty))
     for seed, stop in itertools.product(range(2), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)

@@ -131,7 +131,7 @@ def test_logprobs_are_those_of_the_model():
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_equals_a_beam_of_one_and_speculative_decoding(prompt):
-    ours = generator(greedy=True)
+    ours = generator(temperature=0)
     (expected,) = ours.samples(prompt)
     (found,) = ours.search(prompt, beam_size=1)
     assert found.tokens[: len(expected.tokens)] == expected.tokens

@@ -50,7 +50,7 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
 def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "run", activation=activation)
     assert find_unsupported(ModelConfig(activation=activation), COMPILED_SUPPORT) is None
-    arguments = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "12", "--stats"]
+    arguments = ["generate", str(folder), "The owl", "--temperature", "0", "--max-tokens", "12", "--stats"]
     (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
     assert found["tokens"] == expected["tokens"]
     assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)

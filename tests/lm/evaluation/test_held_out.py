@@ -112,7 +112,7 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
         file.write_text("".join(f"{line}\n" for line in lines))
     if pairs[0].heads:
         files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
-    named = ["--source", files[0], "--target", files[1], *(["--heads", files[2]] if pairs[0].heads else [])]
+    named = ["--source", files[0], "--target", files[1], *(["--dependency-heads", files[2]] if pairs[0].heads else [])]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
     assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])
@@ -140,7 +140,9 @@ def test_training_text_is_recognised_whatever_its_file_is_called(trained, docume
     assert warned(capsys, trained / "text", new) == []
 
 
-@pytest.mark.parametrize("command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --max-length-extra 1"])
+@pytest.mark.parametrize(
+    "command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --set translation.max_length_extra=1"]
+)
 def test_training_pairs_are_recognised(trained, tmp_path, capsys, command):
     if not (trained / "pairs").exists():
         rows = [f"The owl saw {number} foxes.\tDie Eule sah {number} Füchse.\n" for number in range(60)]

@@ -25,7 +25,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def guarded():
-    with served(RUNS / "gpt", "--host", "0.0.0.0", LM_SERVE_TOKEN=TOKEN) as running:
+    with served(RUNS / "gpt", "--host", "0.0.0.0", LM_TOKEN=TOKEN) as running:
         running.url = f"http://127.0.0.1:{running.port}"
         yield running
 

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 import torch.nn.functional as F
-from lm.config.options import list_options
 
 from lm import run_folder
 from lm.checkpoint import save_checkpoint

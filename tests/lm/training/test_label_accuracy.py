@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from lm.config.keywords import run_spec
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig

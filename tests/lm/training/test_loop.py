@@ -233,7 +233,7 @@ def test_experts_are_balanced_by_the_mean_of_the_parts_of_a_batch_by_their_targe
 )
 def test_activations_that_are_computed_again_change_nothing(model, make_run):
     runs = [
-        make_run(str(again), model={"dropout": 0.2, "n_layers": 2, **model}, steps=4, checkpoint_activations=again)
+        make_run(str(again), model={"dropout": 0.2, "n_layers": 2, **model}, steps=4, gradient_checkpointing=again)
         for again in (False, True)
     ]
     kept, again = ([event for event in train(run) if isinstance(event, Step)] for run in runs)

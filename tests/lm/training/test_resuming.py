@@ -140,7 +140,7 @@ def test_how_long_a_run_is_and_how_it_is_computed_may_differ(make_run):
     list(train(run, stop=stop_after(2)))
     path = run.folder / "config.json"
     settings = json.loads(path.read_text())
-    settings["training"] |= {"steps": None, "budget": "9m", "schedule": "wsd", "checkpoint_activations": True}
+    settings["training"] |= {"steps": None, "budget": "9m", "schedule": "wsd", "gradient_checkpointing": True}
     settings["plan"] |= {"steps": 99, "threads": 2, "processes": 2}
     path.write_text(json.dumps(settings))
     assert resume_run(run.folder).plan.steps == 4

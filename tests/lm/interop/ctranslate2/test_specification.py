@@ -1,9 +1,9 @@
 """What CTranslate2 has no description for is refused by name."""
 
 import pytest
-from lm.config.options import list_options
 
 from lm.config.model import ModelConfig
+from lm.config.settings import list_options
 from lm.errors import UsageError
 from lm.interop.ctranslate2.specification import _SUPPORTED, check_supported
 

@@ -133,22 +133,22 @@ def hub(model, tmp_path):
 
 @pytest.mark.medium
 def test_a_name_is_used_as_a_run_and_downloaded_once(hub):
-    first = hub("generate", "hf:org/tiny", "The owl", "--greedy", "--max-tokens", 5)
+    first = hub("generate", "hf:org/tiny", "The owl", "--temperature", "0", "--max-tokens", 5)
     assert first.returncode == 0, first.stderr
     files = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
     assert not files & {"pytorch_model.bin", "modeling_evil.py", "README.md"}
     hub.asked.clear()
-    chat = hub("chat", "hf:org/tiny", "--greedy", "--max-tokens", 5, stdin="The owl\n")
+    chat = hub("chat", "hf:org/tiny", "--temperature", "0", "--max-tokens", 5, stdin="The owl\n")
     assert chat.returncode == 0, chat.stderr
     assert "was not trained on conversations" not in chat.stderr  # the template came along
     assert not any("/resolve/" in path for path in hub.asked)
     hub.asked.clear()
-    offline = hub("generate", "hf:org/tiny", "The owl", "--greedy", "--max-tokens", 5, HF_HUB_OFFLINE="1")
+    offline = hub("generate", "hf:org/tiny", "The owl", "--temperature", "0", "--max-tokens", 5, HF_HUB_OFFLINE="1")
     assert (offline.returncode, offline.stdout) == (0, first.stdout)
     assert hub.asked == []
     unreachable = hub(
-        "generate", "hf:org/tiny", "The owl", "--greedy", "--max-tokens", 5, HF_ENDPOINT="http://127.0.0.1:9"
+        "generate", "hf:org/tiny", "The owl", "--temperature", "0", "--max-tokens", 5, HF_ENDPOINT="http://127.0.0.1:9"
     )
     assert (unreachable.returncode, unreachable.stdout) == (0, first.stdout)
     (run,) = (hub.folder / "cache" / "models").iterdir()

@@ -132,7 +132,16 @@ def test_a_run_with_both_is_trained_on(tmp_path, monkeypatch):
     for side, text in SIDES.items():
         (tmp_path / f"{side}.txt").write_text("\n".join([*text.split()[:16], text] * 4) + "\n")
     files = ["--source", str(tmp_path / "source.txt"), "--target", str(tmp_path / "target.txt")]
-    short = ["--steps", "2", "--bpe-dropout", "0", "--from", str(tmp_path / "run"), "-o", str(tmp_path / "tuned")]
+    short = [
+        "--steps",
+        "2",
+        "--set",
+        "parallel.bpe_dropout=0",
+        "--from",
+        str(tmp_path / "run"),
+        "-o",
+        str(tmp_path / "tuned"),
+    ]
     assert run(["train", *files, *short]) == 0
     assert load_config(find_checkpoint(tmp_path / "tuned")).model.source_vocab_size is None
     export_hugging_face(tmp_path / "tuned", tmp_path / "out")

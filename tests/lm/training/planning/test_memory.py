@@ -133,11 +133,11 @@ def kept(config: RunConfig, rows: int, n_layers: int) -> int:
     return measure_activation_bytes(shape, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0))
 
 
-@pytest.mark.parametrize("fields", [{}, {"r_drop": 0.5, "checkpoint_activations": True}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"r_drop": 0.5, "gradient_checkpointing": True}], ids=str)
 def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory(fields):
     """With the gradients of a layer, and a layer that is recomputed; 15% are for workspaces."""
     config, factor = config_of(**fields), 2 if fields else 1
-    plain = dataclasses.replace(config, training=dataclasses.replace(config.training, checkpoint_activations=False))
+    plain = dataclasses.replace(config, training=dataclasses.replace(config.training, gradient_checkpointing=False))
     with fake_cuda():
         first, second = (kept(config, rows, 3) for rows in (1, 2))
         each = second - first
