@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from lm import run_folder
-from lm.adapter_base import find_base_weights, link_base, read_base_path, refuse_adapters, with_base_hash
+from lm.adapter_base import find_base_weights, link_base, read_base_path, with_base_hash
 from lm.checkpoint import load_tokenizers, save_checkpoint
 from lm.config.lora import LoraConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.run_folder import TrainingState, find_checkpoint, load_config
 from tests.cli.small_runs import make_run
 
@@ -31,13 +31,6 @@ def run(tmp_path, base):
     return made
 
 
-def test_the_line_is_as_seen_from_the_run(run, base, tmp_path, monkeypatch):
-    assert (tmp_path / "runs" / "adapted" / "base").read_text() == "../base/checkpoints/step-0\n"
-    assert find_base_weights(run, load_config(run)).samefile(base / "model.safetensors")
-    monkeypatch.chdir(tmp_path)
-    assert read_base_path(find_checkpoint(run.parent.parent.relative_to(tmp_path))) == "runs/base/checkpoints/step-0"
-
-
 def test_a_checkpoint_that_was_taken_out_of_its_run_has_weights_of_its_own(run, base, tmp_path):
     alone = shutil.copytree(run, tmp_path / "alone")
     with pytest.raises(InputError, match="alone/base.safetensors: missing; .*alone adapts these weights$"):
@@ -53,9 +46,3 @@ def test_another_file_is_not_taken_for_the_weights(run, base):
         file.write(b"x")
     with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\)$"):
         find_base_weights(run, load_config(run))
-
-
-def test_adapters_are_no_base(run, base):
-    refuse_adapters(base)
-    with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
-        refuse_adapters(run)

@@ -1,7 +1,6 @@
 """The front door does what the commands do, and imports nothing before it is asked for."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -10,12 +9,9 @@ import torch
 
 import lm
 from cli.main import run
-from lm.config.run_config import SECTIONS
-from lm.config.settings import list_options
-from lm.errors import InputError, UsageError
-from lm.files import atomic_new_file, atomic_new_folder
+from lm.errors import UsageError
 from lm.hardware import MAX_THREADS
-from tests.cli.small_runs import TEXT, make_run, make_tokenizer
+from tests.cli.small_runs import make_run, make_tokenizer
 from tests.cli.toy_translation import make_translation_run
 from tests.golden.make_runs import RUNS
 from tests.tolerances import assert_close
@@ -51,19 +47,6 @@ def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
     events = list(model.stream("The owl", n=3, **settings))
     assert sorted(event.row for event in events if isinstance(event, lm.Finish)) == [0, 1, 2]
     assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", **settings)
-
-
-def test_every_setting_of_a_run_is_a_keyword():
-    for config in SECTIONS.values():
-        for option in list_options(config):
-            with pytest.raises(UsageError, match=rf"^{option.name} "):
-                lm.run_spec("text.txt", **{option.setting: object()})
-
-
-def test_a_stop_string_may_be_alone(writer):
-    model, settings = lm.load(writer), {"max_tokens": 9, "seed": 3}
-    whole = model.generate("The owl", **settings)
-    assert model.generate("The owl", stop=whole[3:5], **settings) == whole[: whole.index(whole[3:5])]
 
 
 def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, capsys):
@@ -104,11 +87,6 @@ def test_what_is_scored_of_a_file_is_what_the_command_scores(tmp_path, capsys):
             model.perplexity(*wrong)
 
 
-def test_an_unknown_keyword_is_named(writer):
-    with pytest.raises(UsageError, match=r"no setting 'max_token'.*max_tokens"):
-        lm.load(writer).generate("The owl", max_token=3)
-
-
 def test_logits_are_those_of_the_module(writer):
     model = lm.load(writer)
     ids = model.tokenizer.encode("The owl saw")
@@ -119,29 +97,9 @@ def test_logits_are_those_of_the_module(writer):
             model.logits(wrong)
 
 
-def test_ids_that_cannot_be_continued_are_an_error_of_ours(writer):
-    for prompt in ([], [-1], [10**6]):
-        with pytest.raises(lm.LMError):
-            list(lm.load(writer).stream(prompt))
-
-
 def test_a_translation_attends_to_its_source(translator):
     cross = lm.load(translator).attention("one fox", "Fuchs eins")
     assert (cross.kind, cross.keys.labels[:2]) == ("cross", ("one", "fox"))
-
-
-def test_translations_are_as_many_as_were_asked_for(translator):
-    both = list(lm.load(translator).translations(["one two", "", "sun fox"], beam=3, n_best=2))
-    assert [len(line.translations) for line in both] == [2, 2, 2]
-
-
-def test_a_model_of_the_other_kind_says_so(writer, translator):
-    with pytest.raises(UsageError, match="this run translates"):
-        lm.load(translator).generate("one")
-    with pytest.raises(UsageError, match="this run translates"):
-        lm.load(translator).perplexity("text.txt")
-    with pytest.raises(UsageError, match="continues texts"):
-        lm.load(writer).translate("one")
 
 
 @pytest.mark.parametrize("shape", [{}, {"decoder_only": True}])
@@ -158,12 +116,6 @@ def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch, shape):
         model.generate("one two")
 
 
-def test_a_folder_that_holds_a_run_is_kept(writer, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    with pytest.raises(InputError, match="holds a run already"):
-        lm.train(tmp_path / "text.txt", out=writer, steps=1)
-
-
 @pytest.fixture(autouse=True)
 def threads_as_before():
     before = torch.get_num_threads()
@@ -175,40 +127,6 @@ def loaded(name: str) -> lm.Model:
     return lm.load(RUNS / name, threads=1)
 
 
-def test_models_and_results_are_shown_in_a_readable_line():
-    gpt, translation = loaded("gpt"), loaded("transformer")
-    result = gpt.perplexity(RUNS / "counting-short.txt")
-    (translated,) = translation.translations(["six five one"])
-    shown = {
-        gpt: r"<lm.Model .*gpt/checkpoints/step-150: 3,378 parameters, continues texts, on cpu>",
-        translation: r"<lm.Model .*/step-1200: [\d,]+ parameters, translates, on cpu>",
-        gpt.loaded: r"<.*gpt/checkpoints/step-150: 3,378 parameters, continues texts, on cpu>",
-        gpt.tokenizer: r"<Tokenizer: char, 15 tokens>",
-    }
-    results = [
-        (result, r"<PerplexityResult: perplexity 1\.\d+, 0\.\d{4} bits/byte, 73 tokens, 73 bytes>"),
-        (translated, r"<Translated 'six five one': <Translation 'sechs fünf eins', score -0\.000\d+>>"),
-        (gpt.attention("one two"), r"<AttentionMap self: 1 layers, 2 heads, 2 queries, 2 keys>"),
-        (lm.Trainer(lm.run_spec("a.txt")), r"<Trainer of a.txt>"),
-        *shown.items(),
-    ]
-    for value, pattern in results:
-        assert re.fullmatch(pattern, repr(value)), repr(value)
-    assert repr(type(result)()) == "<PerplexityResult of no tokens>"
-
-
-def test_a_trained_model_and_its_run(tmp_path):
-    (tmp_path / "text.txt").write_text("The owl saw the fox.\n" * 30)
-    small = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context": 32, "kind": "byte", "steps": 2}
-    runs = []
-    model = lm.train(
-        tmp_path / "text.txt", out=tmp_path / "run", threads=1, device="cpu", **small,
-        on_event=lambda event: runs.append(repr(event.run)) if hasattr(event, "run") else None,
-    )  # fmt: skip
-    assert runs == [f"<Run {tmp_path / 'run'}: step 0 of 2>"]
-    assert repr(model).startswith(f"<lm.Model {tmp_path / 'run'}/checkpoints/step-2: ")
-
-
 @pytest.mark.parametrize(
     ("keyword", "variable", "expected"), [(2, None, 2), (None, "3", 3), (2, "3", 2), (None, "", MAX_THREADS)]
 )
@@ -218,37 +136,6 @@ def test_threads_of_a_model(monkeypatch, keyword, variable, expected):
     torch.set_num_threads(5)
     lm.load(RUNS / "gpt", threads=keyword)
     assert torch.get_num_threads() == expected
-
-
-@pytest.mark.parametrize(("keyword", "variable"), [(2, None), (None, "2"), (2, "3")])
-def test_threads_of_training_and_of_the_model_that_it_gives(monkeypatch, tmp_path, keyword, variable):
-    if variable is not None:
-        monkeypatch.setenv("LM_THREADS", variable)
-    (tmp_path / "text.txt").write_text("The owl saw the fox.\n" * 30)
-    small = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context": 32, "kind": "byte", "steps": 1}
-    threads = {} if keyword is None else {"threads": keyword}
-    model = lm.train(tmp_path / "text.txt", out=tmp_path / "run", **small, **threads)
-    assert torch.get_num_threads() == model.loaded.config.plan.threads == 2
-    assert lm.run_spec("a.txt", **threads).set_by["hardware.threads"] == (
-        "environment" if keyword is None else "python"
-    )
-
-
-@pytest.mark.parametrize("value", ["many", "0", "-1", "1025", "1.5"])
-def test_a_wrong_number_of_threads_is_told_as_the_variable(monkeypatch, value):
-    monkeypatch.setenv("LM_THREADS", value)
-    for call in (lambda: lm.load(RUNS / "gpt"), lambda: lm.train("a.txt")):
-        with pytest.raises(lm.LMError, match=f"^LM_THREADS must be an integer from 1 to 1024, not '{value}'$"):
-            call()
-
-
-def test_messages_about_places_name_settings(tmp_path):
-    (tmp_path / "file").write_text("taken")
-    for place, opened in ((tmp_path / "file", atomic_new_file), (tmp_path, atomic_new_folder)):
-        with pytest.raises(lm.LMError, match="choose a") as raised, opened(place):
-            pass
-        assert raised.value.settings == ("out",)
-        assert "-o" not in str(raised.value).removeprefix(str(place))
 
 
 def test_a_run_is_exported_and_imported_again(tmp_path):

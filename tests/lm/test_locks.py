@@ -1,14 +1,10 @@
 """A lock keeps other processes out, and ends with the process that holds it."""
 
-import errno
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from lm import locks
 from lm.locks import LockFile
 
 HOLD = (
@@ -47,14 +43,3 @@ def test_it_is_released_once_and_held_once(tmp_path):
     other.acquire()
     del other
     mine.acquire()
-
-
-def test_a_system_without_locks_continues(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    LockFile(tmp_path / ".lock").acquire()
-    with Path(tmp_path / ".lock").open() as file:
-        assert not locks.try_lock(file.fileno())
-    LockFile(tmp_path / ".lock").acquire()

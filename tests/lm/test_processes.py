@@ -12,8 +12,6 @@ import pytest
 from lm.errors import InputError, LMError
 from lm.processes import (
     WorkerPool,
-    available_cores,
-    in_numbered_order,
     map_in_processes,
     map_on_threads,
     open_process_map,
@@ -22,7 +20,6 @@ from tests.lm.worker_functions import (
     fail,
     kill_oneself,
     make_double,
-    make_pairs,
     map_slowly,
     refuse,
     refuse_three,
@@ -36,10 +33,6 @@ def test_results_are_in_the_order_of_the_items_whatever_each_takes():
     assert [seconds for seconds, _, _ in found] == [0.2, 0.0, 0.1]
     assert os.getpid() not in {process for _, process, _ in found}
     assert not any(torch for _, _, torch in found)
-
-
-def test_one_process_is_this_one():
-    assert [process for _, process, _ in map_in_processes(map_slowly, [0.0], processes=1)] == [os.getpid()]
 
 
 def test_variables_are_set_and_what_is_printed_is_no_result(capfd, monkeypatch):
@@ -104,32 +97,11 @@ def is_alive(process: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_there_is_a_processor():
-    assert available_cores() >= 1
-
-
 def test_workers_are_set_up_once_and_work_again():
     with open_process_map(make_double, 3) as double_all:
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
-
-
-def test_a_worker_may_make_as_many_results_of_items_as_it_likes():
-    with WorkerPool(make_pairs, 2) as workers:
-        results = list(workers.imap_unordered(range(11)))
-    assert sorted(number for result in results for number in result) == list(range(11))
-
-
-def test_items_are_read_only_as_they_are_wanted():
-    read = []
-    with open_process_map(make_double, 2) as double_all:
-        next(double_all(read.append(number) or number for number in range(1000)))
-        assert len(read) <= 6
-
-
-def test_order_is_kept_by_waiting():
-    assert list(in_numbered_order([(2, "c"), (0, "a"), (1, "b"), (3, "d")])) == ["a", "b", "c", "d"]
 
 
 def test_an_interrupt_of_the_terminal_ends_them():
@@ -151,11 +123,3 @@ def test_results_of_threads_are_in_order_and_errors_come_in_their_turn():
     assert [next(found), next(found)] == [2.5, 2.0]
     with pytest.raises(ZeroDivisionError):
         next(found)
-
-
-def test_threads_run_ahead_by_a_bounded_number_of_items():
-    taken: list[int] = []
-    found = map_on_threads(abs, (taken.append(one) or one for one in range(100)), threads=2, max_pending=3)
-    assert next(found) == 0
-    assert taken == [0, 1, 2, 3]
-    assert list(found) == list(range(1, 100))

@@ -15,7 +15,7 @@ from cli.training import running
 from lm.config.run_spec import RunSpec
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.trainer import SpeedMeter, Started, Trainer
+from lm.training.trainer import Trainer
 from tests.lm.training.steady import steady
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
@@ -128,14 +128,6 @@ def test_pairs(tmp_path):
     assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
 
 
-def test_labels(tmp_path):
-    for name, train in (("ours", lm.train), ("theirs", command)):
-        train("text.txt", out=tmp_path / name / "masked", objective="masked", steps=3, **SMALL)
-        more = {"from_run": tmp_path / name / "masked", "supervised": True, "steps": 3, "seed": 1}
-        train("reviews.jsonl", out=tmp_path / name / "labels", **more)
-    assert tensors(tmp_path / "ours" / "labels") == tensors(tmp_path / "theirs" / "labels")
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_budget(tmp_path, monkeypatch, pairs):
@@ -162,24 +154,6 @@ def test_a_budget(tmp_path, monkeypatch, pairs):
         )
 
 
-class Unmeasurable(SpeedMeter):
-    """A machine that must not be measured."""
-
-    def measure_flop_rate(self, config, *, seconds):
-        pytest.fail("measured before the files were read")
-
-
-def test_files_are_read_before_the_machine_is_measured(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"text": \n')
-    (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n" * 99)
-    (tmp_path / "pairs.tsv").write_text("one\teins\ntwo\n")
-    for data in ({"corpus": "rows.jsonl"}, {"corpus": "bad.txt"}, {"pairs": tmp_path / "pairs.tsv"}):
-        files = [tmp_path / data["corpus"]] if "corpus" in data else []
-        spec = lm.run_spec(*files, out=tmp_path / "run", **({} if files else data))
-        with pytest.raises(InputError):
-            list(Trainer(spec, speed_meter=Unmeasurable()))
-
-
 @pytest.mark.medium
 def test_two_processes(tmp_path):
     events: list[object] = []
@@ -193,21 +167,6 @@ def test_two_processes(tmp_path):
         list(Trainer(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
 
 
-@pytest.mark.slow
-def test_two_processes_of_the_command_train_the_same(tmp_path):
-    lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, **SMALL)
-    command("text.txt", out=tmp_path / "theirs", steps=4, processes=2, threads=1, **SMALL)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
-
-
-def test_a_run_has_a_folder_of_its_own_unless_one_is_named(tmp_path, monkeypatch, files):
-    monkeypatch.chdir(tmp_path)
-    for event in Trainer(lm.run_spec(files / "text.txt", steps=1, **SMALL)):
-        if isinstance(event, Started):
-            assert event.run.folder == Path("runs/text-tiny")
-    assert load_state(find_checkpoint(Path("runs/text-tiny"))).finished
-
-
 def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
@@ -217,27 +176,6 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     assert spec.set_by == {"preset": "file", "from_run": "python", "training.seed": "file",
                             "training.tokens": "python", "training.sample": "python"}  # fmt: skip
     assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
-
-
-@pytest.mark.parametrize(
-    ("corpus", "options", "message"),
-    [
-        ([], {}, "name a corpus"),
-        ([], {"source": "a.en"}, "source and target go together"),
-        (["text.txt"], {"d_modle": 16}, "unknown keyword 'd_modle'.*d_model"),
-        (["text.txt"], {"steps": "many"}, "steps must be"),
-        (["text.txt"], {"steps": 5, "epochs": 1.0}, "only one of"),
-        (["text.txt"], {"preset": "small", "depth": 3}, "leave out preset"),
-        (["text.txt"], {"lora": 3, "steps": 1}, "adapters need the weights of a run"),
-        ([], {"resume": "runs/base", "learning_rate": 1.0}, "keeps its training.learning_rate"),
-        ([], {"resume": "runs/base", "out": "runs/other"}, "keeps its out"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_before_anything_is_made(tmp_path, corpus, options, message):
-    where = {} if "resume" in options else {"out": tmp_path / "run"}
-    with pytest.raises(UsageError, match=message):
-        lm.train(*corpus, **{**where, **options})
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -39,21 +39,5 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def in_pairs(items):
-    """Two items make a result, and the last may be alone."""
-    held = []
-    for item in items:
-        held.append(item)
-        if len(held) == 2:
-            yield tuple(held)
-            held = []
-    if held:
-        yield tuple(held)
-
-
-def make_pairs():
-    return in_pairs
-
-
 def make_double():
     return double

@@ -1,19 +1,11 @@
 """The fastest type is taken where it costs nothing else; none of these tests is about speed."""
 
-import math
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from lm.benchmark import dtypes
-from lm.benchmark.dtypes import BRIEF, DtypeMeasurement, compare_dtypes, measure_and_record_dtype, select_fastest_dtype
+from lm.benchmark.dtypes import DtypeMeasurement, measure_and_record_dtype, select_fastest_dtype
 from lm.config.hardware import HardwareConfig
-from lm.config.run_config import RunPlan
-from lm.data.batch import Batch
 from lm.engine.compiled.build import compile_decode_step
-from lm.engine.fastest_dtype import decoding_dtype, load_for_decoding, read_recorded_dtypes
-from lm.errors import InputError, UsageError
+from lm.engine.fastest_dtype import decoding_dtype, read_recorded_dtypes
 from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run
@@ -43,34 +35,6 @@ def test_the_fastest_at_the_most_usual_work_that_costs_nothing_else(changed, cho
     assert select_fastest_dtype([*others, DtypeMeasurement("int8", **figures)]) == chosen
 
 
-def test_float32_is_what_is_left():
-    assert (
-        select_fastest_dtype([])
-        == select_fastest_dtype([DtypeMeasurement("bfloat16", {"usual": 1.0}, 1.0, 0.0)])
-        == "float32"
-    )
-
-
-def test_only_the_targets_that_an_effort_allows_are_scored(tmp_path):
-    loaded = load_for_decoding(make_run(tmp_path / "run"), CPU)
-    ids = np.ones((40, 5), np.int64)
-    batches = [Batch(ids, ids)] * 3
-    one, two, all_of_them = (
-        dtypes._compare_nats([loaded], iter(batches), replace(BRIEF, targets=targets, scoring_seconds=math.inf))[0]
-        for targets in (1, 16 * 5 + 1, 1 << 20)
-    )
-    assert two == pytest.approx(2 * one)
-    assert all_of_them == pytest.approx(one / 16 * 120)
-
-
-def test_there_must_be_something_to_measure(tmp_path):
-    plan = RunPlan("cpu", "float32", 1, 9, str(tmp_path / "gone"), "")
-    with pytest.raises(InputError, match="the corpus of this run is not available"):
-        compare_dtypes(make_run(tmp_path / "alone", plan=plan), CPU)
-    with pytest.raises(UsageError, match="fills blanks"):
-        compare_dtypes(make_run(tmp_path / "masked", objective="masked"), CPU)
-
-
 _WIDE = {"d_model": 192, "n_heads": 3, "n_layers": 3}
 """1.4M parameters."""
 
@@ -86,20 +50,6 @@ def test_a_new_run_decodes_in_the_dtype_that_was_measured_and_recorded(tmp_path,
         assert chosen is None or chosen.is_acceptable
         assert read_recorded_dtypes(find_checkpoint(run)) == {"cpu": dtype}
         assert decoding_dtype(run, CPU) == dtype
-
-
-@pytest.mark.parametrize(
-    ("shape", "plan"),
-    [({}, None), (_WIDE, RunPlan("cpu", "float32", 1, 9, "", ""))],
-    ids=["a small model", "a short training"],
-)
-def test_what_gains_little_is_not_measured(shape, plan, tmp_path, pytestconfig):
-    pytest.importorskip("numba")
-    with kept_code(pytestconfig):
-        compile_decode_step()
-        run = make_run(tmp_path / "run", plan=plan, **shape)
-        assert measure_and_record_dtype(run, CPU) is None
-        assert not read_recorded_dtypes(find_checkpoint(run))
 
 
 def test_without_compiled_code_nothing_is_recorded(tmp_path, monkeypatch):

@@ -2,29 +2,24 @@
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lm.benchmark import generation, hugging_face
-from lm.benchmark.hardware_limits import HardwareLimits, measure_hardware_limits
-from lm.benchmark.speed import CONCURRENCY, MEASUREMENTS_PER_MODEL, choose_timed_rows, measure_speed
-from lm.config.data import ParallelTextConfig
+from lm.benchmark import hugging_face
+from lm.benchmark.hardware_limits import HardwareLimits
+from lm.benchmark.speed import CONCURRENCY, MEASUREMENTS_PER_MODEL, measure_speed
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.hardware import Hardware
-from lm.model.cost import training_flops, training_flops_per_token
-from lm.model.layers import Int8Embedding
+from lm.model.cost import training_flops_per_token
 from lm.training import step_timing
 from lm.training.planning.budget import EvaluationCost
 from lm.training.step_timing import random_data_run, training_step_timer
 from lm.training.training_corpus import TrainingCorpus, open_data
 
-CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
 CONFIG = RunConfig(
     model=MODEL,
@@ -64,16 +59,6 @@ def test_figures_are_positive_finite_and_fit_together(found):
     assert measured[0].flops == pytest.approx(measured[0].tokens * training_flops_per_token(MODEL))
 
 
-def test_it_generates_in_a_type_that_it_is_not_trained_in():
-    is_int8 = HardwareConfig(device="cpu", dtype="int8")
-    step, *others = measure_speed(CONFIG, LIMITS, seconds=0, generating=is_int8)
-    assert step.hardware.dtype == "float32"
-    assert {each.hardware.dtype for each in others} == {"int8"}
-    assert {each.hardware.matmul_dtype for each in (step, *others)} == {"float32"}
-    assert {each.limit for each in (step, *others)} == {1e12}
-    assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens, Int8Embedding)
-
-
 def test_a_comparison_has_the_other_side_too(found):
     compared, measured = found
     for each in measured:
@@ -101,39 +86,6 @@ def test_the_step_is_that_of_training_and_leaves_nothing_behind():
     assert not folder.exists()
 
 
-def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
-    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
-    config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelTextConfig(bpe_dropout=0.3))
-    with random_data_run(config, rows=3) as run:
-        batch = run.data.batch(0)
-        assert batch.source is not None
-        assert batch.source.shape == batch.inputs.shape == (3, step_timing.SENTENCE_LENGTH)
-        assert (batch.source_lengths == step_timing.SENTENCE_LENGTH).all()
-        assert 0 <= batch.source.min() <= batch.source.max() < 64
-        assert training_step_timer(run)() > 0
-        assert run.config.model == shape
-
-
-def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
-    """A step is made to take half a second."""
-    monkeypatch.setattr(step_timing, "measure_step_seconds", lambda run, seconds: 0.5)
-    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
-    for model, lengths in ((MODEL, {"length": 16}), (shape, {"length": 16, "source_length": 16})):
-        config = dataclasses.replace(
-            CONFIG, model=model, training=dataclasses.replace(CONFIG.training, batch_tokens=160, micro_batch_size=None)
-        )
-        assert step_timing.measure_flop_rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
-
-
-def test_hugging_face_generates_as_many_tokens():
-    made = []
-    model = hugging_face.inference_model(MODEL, CPU)
-    generate = model.generate
-    model.generate = lambda *inputs, **options: made.append(generate(*inputs, **options))
-    assert hugging_face.decode_timer(model, generation.random_prompt(MODEL), CPU, rows=3, tokens=5)() > 0
-    assert made[0].shape == (3, 8 + 1 + 5)
-
-
 def test_hugging_face_has_the_shape():
     config = build_run_config("nanogpt-cpu").model
     theirs = hugging_face.gpt2(config)
@@ -141,22 +93,6 @@ def test_hugging_face_has_the_shape():
     assert theirs.config.n_head == config.n_heads
     assert theirs.transformer.wte.weight.shape == (config.vocab_size, config.d_model)
     assert theirs.transformer.wpe.weight.shape == (config.context_length, config.d_model)
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1e-3, 1e3])
-def test_as_many_rows_as_there_is_time_for(seconds):
-    assert choose_timed_rows(CONFIG, flops_per_second=1e9, seconds=seconds) == (4 if seconds > 1 else 1)
-    wide = dataclasses.replace(CONFIG, training=TrainingConfig(steps=9, batch_size=1 << 20))
-    flops_per_second = 100 * training_flops(MODEL, rows=1, length=16)
-    few, many = (choose_timed_rows(wide, flops_per_second=flops_per_second, seconds=each) for each in (1.0, 4.0))
-    assert many == 4 * few  # 30 rows of 100 at the utilisation that is likely, a quarter of the time
-    assert choose_timed_rows(wide, flops_per_second=1e30, seconds=1.0) * 16 == 1 << 15
-
-
-def test_limits_are_of_the_arithmetic_asked_for_too():
-    limits = measure_hardware_limits(HardwareConfig(device="cpu", dtype="bfloat16"))
-    assert {"float32", "bfloat16"} == set(limits.flops)
-    assert all(rate > 0 and math.isfinite(rate) for rate in (*limits.flops.values(), limits.memory_bandwidth))
 
 
 def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(monkeypatch, tmp_path):
@@ -193,12 +129,3 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
     assert (endless.batch_size, endless.evaluate_every, endless.checkpoint_every) == (2, 0, 0)
     assert (endless.budget, endless.patience) == (None, None)
     assert endless.steps > 1e12
-
-
-def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
-    times = iter([90.0, 2.0, 7.0, 3.0])
-    clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
-    monkeypatch.setattr(step_timing, "training_step_timer", lambda run, **_: times.__next__)
-    monkeypatch.setattr("lm.training.step_timing.time", SimpleNamespace(perf_counter=clock.__next__))
-    assert step_timing.measure_step_seconds(None, seconds=3.0) == 3.0
-    assert next(times, None) is None

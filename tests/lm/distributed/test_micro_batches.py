@@ -36,12 +36,3 @@ def test_one_process_takes_the_batch_as_it_is_split(at_once):
     found = [micro_batch.batch.inputs for micro_batch in split_micro_batches(whole, rank=0, size=1, rows=at_once)]
     assert all(map(np.array_equal, found, expected))
     assert len(found) == len(expected)
-
-
-def test_what_processes_have_to_do_differs_by_a_row_at_most():
-    for size in (2, 3, 5):
-        rows = [
-            sum(t.batch.rows for t in split_micro_batches(batch(13), rank=r, size=size, rows=None) if t.is_real)
-            for r in range(size)
-        ]
-        assert max(rows) - min(rows) <= 1

@@ -197,15 +197,6 @@ def test_compiled_beam_search_equals_torch(monkeypatch, refill):
         assert a.score == approx(b.score, model=model)
 
 
-def test_an_output_layer_may_have_a_bias():
-    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1, output_bias=True)
-    model, tokens = built(config), torch.tensor([[1, 2, 3]])
-    steps = SessionDriver(model)
-    found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
-    assert_close(found, model(tokens), model=model)
-    assert model in selection._compiled
-
-
 def test_the_top_k_equal_those_of_torch():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
     fed, output_spec = SessionDriver(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
@@ -216,23 +207,6 @@ def test_the_top_k_equal_those_of_torch():
     expected = logits.log_softmax(-1).topk(3)
     assert best.indices.tolist() == expected.indices.tolist()
     assert_close(best.logprobs, expected.values, model=model)
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_beam_search_is_the_same_with_shared_and_copied_caches(positions):
-    """Of prompts of several lengths: compiled code finds a hypothesis' past by its slots."""
-    config = ModelConfig(vocab_size=37, context_length=40, d_model=16, n_layers=2, positions=positions, init_std=0.3)
-    model, prompts = built(config), [[3, 4, 5, 6], [7], [8, 9]]
-    of, rows = random.Random(1), [0, 1, 2]
-    shared, copied = session(model, shares_prefixes=True), session(model)
-    found = [each.add(prompts).last_logits for each in (shared, copied)]
-    assert_close(*found, model=model)
-    for token in range(24):
-        rows = sorted(of.randrange(len(rows)) for _ in range(6))
-        for each in (shared, copied):
-            each.select(rows)
-        found = [each.extend(torch.full((6, 1), token)).last_logits for each in (shared, copied)]
-        assert_close(*found, model=model)
 
 
 def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
@@ -318,61 +292,6 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
     assert length == 1 or model in selection._compiled
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 15, 16, 17, 40])
-def test_a_window_is_as_wide_as_for_torch(width):
-    config = ModelConfig(
-        vocab_size=37, context_length=64, d_model=16, n_layers=2, attention="window", attention_window=width
-    )
-    model, tokens = built(config), torch.randint(37, (2, 50))
-    steps = SessionDriver(model)
-    parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
-    found = torch.cat([steps.feed(part) for part in parts], dim=1)
-    assert_close(found, model(tokens), model=model)
-    assert model in selection._compiled
-
-
-@pytest.mark.parametrize("has_source", [False, True])
-@pytest.mark.parametrize("token", [-1, 37, 38, 2**31, 10**12, -(2**63)])
-def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
-    """Whether logits are wanted or the best ones, and wherever the token stands."""
-    layers = int(has_source)
-    model = built(ModelConfig(vocab_size=37, context_length=12, d_model=16, n_layers=1, n_encoder_layers=layers))
-    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs start at 0"
-    for place in range(2):
-        tokens = torch.tensor([[3], [4]])
-        tokens[place] = token
-        steps = SessionDriver(model, torch.tensor([[1, 2], [3, 4]])) if has_source else SessionDriver(model)
-        steps.feed(torch.tensor([[1], [2]]))
-        with pytest.raises(UsageError, match=message):
-            steps.session.extend(tokens, OutputSpec(top_k=3 if has_source else 0))
-    assert model in selection._compiled
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
-    """And stay small where a context is long."""
-    monkeypatch.setattr("lm.engine.compiled.engine._POSITIONS", 4)
-    config = ModelConfig(vocab_size=37, context_length=20, d_model=16, n_layers=1, positions=positions)
-    model, tokens = built(config), torch.randint(37, (1, 20))
-    steps, lengths = SessionDriver(model), set()
-    found = [steps.feed(tokens[:, :2])]
-    for token in tokens[:, 2:].split(1, dim=1):
-        found.append(steps.feed(token))
-        lengths.add(selection._compiled[model]._tables.length)
-    assert_close(torch.cat(found, dim=1), model(tokens), model=model)
-    assert min(lengths) < max(lengths) <= 20
-
-
-@pytest.mark.parametrize("positions", sorted({*POSITIONS} - {"learned"}))
-def test_a_long_context_takes_no_memory_until_it_is_used(positions):
-    config = ModelConfig(vocab_size=37, context_length=2**30, d_model=16, n_layers=1, positions=positions)
-    model = built(config)
-    steps = SessionDriver(model)
-    for token in range(4):
-        steps.feed(torch.tensor([[token]]))
-    assert model in selection._compiled
-
-
 def test_a_model_in_training_runs_in_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
@@ -418,58 +337,6 @@ def test_threads_may_generate_concurrently_with_numbas_own_pool():
     assert told.stdout.strip() == "workqueue 30 True True", told.stderr
 
 
-IN_ANOTHER_PROCESS = """
-import torch
-from lm.config.model import ModelConfig
-from lm.engine.engine import OutputSpec
-from lm.kernels.torch_ops import int8_matmul, top_k
-from lm.model.layers import quantise
-from lm.model.transformer import build_model
-from tests.lm.decoding.session_driver import SessionDriver
-for bias in (False, True):
-    model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1, bias=bias), seed=1).eval()
-    for _ in range(2):
-        steps = SessionDriver(model.requires_grad_(False))
-        for tokens in range(1, 4):
-            steps.feed(torch.ones(3, tokens, dtype=torch.long))
-        best = steps.session.extend(torch.ones(3, 1, dtype=torch.long), OutputSpec(top_k=3)).top_k
-        quantise(model)
-    assert top_k(torch.rand(3, 9), torch.rand(3, 9), 2) is not None
-from lm.engine.compiled.decode_step import decode_step
-from lm.kernels.matmul import matmul
-from lm.kernels.topk import top_k
-print([(bool(each.stats.cache_hits), bool(each.stats.cache_misses)) for each in (decode_step, matmul, top_k)])
-"""
-
-
-@pytest.mark.medium
-def test_all_that_is_called_was_compiled():
-    told = run_python(IN_ANOTHER_PROCESS, {**os.environ})
-    assert told.stdout.strip() == f"{[(True, False)] * 3}", told.stderr
-
-
 def run_python(program: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-
-
-def test_learned_positions_end_with_the_context():
-    """As they do for torch: the window moves on before."""
-    config = ModelConfig(vocab_size=37, context_length=4, d_model=16, n_layers=1, positions="learned")
-    steps = SessionDriver(built(config))
-    for _ in range(9):
-        try:
-            steps.feed(torch.zeros(1, 1, dtype=torch.long))
-        except UsageError as error:  # pragma: no cover (it would be a defect)
-            pytest.fail(str(error))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_torch_keeps_the_threads_it_was_given(threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        SessionDriver(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)

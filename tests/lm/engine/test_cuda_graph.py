@@ -4,10 +4,8 @@ The recorder is not a GPU's but one for any device, as strict: it repeats operat
 with, and what Python made of numbers stays as it was.
 """
 
-import gc
 import logging
 import random
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -24,8 +22,7 @@ from lm.engine.cuda_graph import Computation
 from lm.kernels import code_cache
 from lm.model import attention
 from lm.model.layers import quantise
-from lm.model.positions import RotaryPositions
-from lm.model.transformer import DecoderOnly, Stack, build_model
+from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.decoding.session_driver import SessionDriver
@@ -168,29 +165,6 @@ def test_distances_within_a_window_are_as_without_a_cache(monkeypatch):
     assert cuda_graph._static_steps[model] is not None
 
 
-def test_a_step_is_recorded_once_for_the_rows_and_positions_that_share_a_power_of_two():
-    model = built(drawn(0))
-    steps = SessionDriver(model)
-    steps.feed(torch.zeros(3, 1, dtype=torch.long))
-    found = []
-    for _ in range(7):  # of 3 or 4 rows and 2 to 8 positions
-        steps.feed(torch.zeros(3, 1, dtype=torch.long))
-        found.append(steps_recorded(model))
-    assert found == [1, 1, 1, 2, 2, 2, 2]
-    del steps
-    SessionDriver(model).feed(torch.zeros(4, 1, dtype=torch.long))
-    assert steps_recorded(model) == 2
-
-
-def test_sequences_that_grow_at_the_same_time_do_not_share_buffers():
-    model = built(drawn(1))
-    pairs = [(SessionDriver(model), SessionDriver(model, cached=False)) for _ in range(3)]
-    for _ in range(6):
-        for steps, again in pairs:
-            tokens = torch.randint(VOCABULARY, (2, 1))
-            same(steps.feed(tokens), again.feed(tokens))
-
-
 def test_leftovers_of_an_aborted_sequence_are_masked():
     """A weight of zero makes nothing of infinity."""
     model = built(drawn(0))
@@ -235,47 +209,6 @@ def test_moved_weights_are_detected(change):
         if len(found) == 1:
             change(model)
     assert found[0] is not found[1]
-
-
-def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_place():
-    model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=1))
-    assert isinstance(model.decoder, Stack)
-    assert isinstance(model.decoder.positions, RotaryPositions)
-    table, cpu = model.decoder.positions.table, torch.device("cpu")
-    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
-    addresses = []
-    for length in (3, 1, 1, 1):
-        tokens = torch.randint(VOCABULARY, (1, length))
-        same(steps.feed(tokens), again.feed(tokens))
-        addresses.append(table.rows(0, 1, cpu).data_ptr())
-        table.rows(0, 10_000 * len(addresses), cpu)
-    assert len(set(addresses)) == len(addresses)
-    assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._kept_alive] == addresses[1:3]
-
-
-def test_buffers_are_freed_with_the_model():
-    model = built(drawn(0))
-    steps = SessionDriver(model)
-    for _ in range(2):
-        steps.feed(torch.zeros(1, 1, dtype=torch.long))
-    buffers = weakref.ref(cuda_graph._static_steps[model])
-    del steps, model
-    gc.collect()
-    assert buffers() is None
-
-
-@pytest.mark.parametrize(
-    "fields", [{"experts": 2}, {"architecture": "lstm"}, {"attention": "compressed"}, {"attention": "bigbird"}]
-)
-def test_steps_whose_shapes_depend_on_the_tokens_are_not_recorded(fields):
-    config = ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=2, **fields)
-    model = built(config)
-    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
-    for _ in range(3):
-        tokens = torch.randint(VOCABULARY, (2, 1))
-        same(steps.feed(tokens), again.feed(tokens))
-    assert selection.find_unsupported(config, selection.CUDA_GRAPH_SUPPORT)
-    assert not steps_recorded(model)
 
 
 @pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.requires_grad_()])

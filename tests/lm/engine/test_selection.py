@@ -11,9 +11,7 @@ from lm.config.presets import PRESETS, build_run_config
 from lm.engine import selection
 from lm.engine.selection import (
     ANY_VALUE,
-    COMPILED_OPERATIONS,
     COMPILED_SUPPORT,
-    CUDA_GRAPH_OPERATIONS,
     CUDA_GRAPH_SUPPORT,
     Operation,
     find_unsupported,
@@ -44,11 +42,6 @@ def with_compiled_code(monkeypatch):
     monkeypatch.setattr(selection, "get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
 
 
-@pytest.mark.parametrize("declared", [COMPILED_OPERATIONS, CUDA_GRAPH_OPERATIONS])
-def test_every_operation_is_declared(declared):
-    assert declared.keys() == set(OPERATIONS)
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("shares", [False, True])
 def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_compiled_code):
@@ -69,15 +62,6 @@ def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_comp
         assert str(plan) == f"float32, {reason if setting is None else f'PyTorch (no compiled code for {setting})'}"
 
 
-def test_a_few_tokens_do_not_load_compiled_code_unless_it_is_loaded(with_compiled_code, monkeypatch):
-    model = build_model(ModelConfig(vocab_size=64, d_model=16, n_heads=2)).eval().requires_grad_(False)
-    cases = [(None, False, "compiled"), (10, False, "PyTorch"), (10, True, "compiled"), (10_000, False, "compiled")]
-    for tokens, is_loaded, name in cases:
-        monkeypatch.setattr(selection, "sys", SimpleNamespace(modules={"numba": None} if is_loaded else {}))
-        engine = plan_engines(model, tokens=tokens).engine("step", 1)
-        assert engine.name == name
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_field_of_a_model_is_declared(engine):
     assert ENGINES[engine].keys() == {field.name for field in fields(ModelConfig)}
@@ -91,17 +75,3 @@ def test_a_field_without_a_declaration_is_not_supported(engine):
             find_unsupported(ModelConfig(), dict.fromkeys(declared, ANY_VALUE))
             == f"{name}={getattr(ModelConfig(), name)}"
         )
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_presets_that_engines_support(preset):
-    """Those of blocks that attend to everything or to a window, and learn to predict what follows."""
-    model = build_run_config(preset).model
-    is_plain = model.architecture == "transformer" and model.attention in {"full", "window"}
-    is_causal = model.objective == "causal" and not model.experts
-    reason = find_unsupported(model, COMPILED_SUPPORT)
-    is_known = model.positions != "relative" and not model.decoder_only
-    assert (reason is None) == (is_plain and is_causal and is_known), reason
-    assert (find_unsupported(model, CUDA_GRAPH_SUPPORT) is None) == (
-        is_plain and is_causal and not model.n_encoder_layers
-    )

@@ -4,9 +4,6 @@ import torch
 
 from lm.engine.tree_cache import SlotTable
 from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.mask import padding_bias
-
-INF = torch.inf
 
 
 def cache(sentences: int, positions: int) -> DecoderCache:
@@ -48,26 +45,6 @@ def test_each_row_attends_to_its_prefix_and_its_own_past():
         made.self_attention[0].keys_and_values()[0].shape[0],
     ) == (2, 1, 3, 1)
     assert seen(slots.allocate_and_mask(1)) == [[[0, 1, 3, 4, 6, 7], [0, 1, 3, 4, 5, 8]]]
-
-
-def test_prefixes_of_one_length_need_no_mask_and_no_positions_of_their_own():
-    slots = SlotTable(cache(2, 3), 2, torch.zeros(1))
-    mask = slots.allocate_and_mask(2)
-    assert (mask.bias, mask.is_causal, slots.query_positions(2), slots.next_position) == (None, True, None, 5)
-
-
-def test_truncated_slots_are_masked():
-    made = cache(1, 1)
-    slots = SlotTable(made, 1, torch.zeros(1))
-    slots.allocate_and_mask(3)
-    read(made, 1, 3)
-    slots.truncate(1)
-    assert seen(slots.allocate_and_mask(1)) == [[[0, 1, 4]]]
-    assert slots.key_positions(1).tolist() == [[0, 1, 0, 0, 2]]
-
-
-def test_padding_of_prefixes_is_masked():
-    assert padding_bias(torch.tensor([2, 0]), 3).tolist() == [[0, 0, -INF], [-INF] * 3]
 
 
 def test_sentences_may_stay_where_they_are_until_something_moves():

@@ -33,14 +33,6 @@ def test_it_equals_the_matmul(ready, has_bias):
     assert torch.equal(torch_ops.int8_matmul(values, scales, shift, turned), found.transpose(0, 1))
 
 
-def test_unsupported_tensors_are_left_to_torch(ready):
-    values, scales, bias, x = drawn()
-    assert torch_ops.int8_matmul(values, scales, bias, x.double()) is None
-    assert torch_ops.int8_matmul(values, scales, bias, x.requires_grad_()) is None
-    with torch.no_grad():
-        assert torch_ops.int8_matmul(values, scales, bias, x) is not None
-
-
 def test_without_compiled_code_all_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(code_cache, "is_complete", lambda: False)
     assert torch_ops.int8_matmul(*drawn()) is None
