@@ -17,7 +17,7 @@ from lm.errors import InputError, UsageError
 def import_(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="Folder with config.json, .safetensors, tokenizer.json; or hf:ORG/NAME."),
+        typer.Argument(metavar="MODEL", help="Folder with config.json, .safetensors, tokenizer.json; or ORG/NAME (Hub)."),
     ],
     *,
     out: Annotated[
@@ -41,7 +41,7 @@ def import_(
     executed, and pickles are not read. If a model has an unsupported setting, the error names it, and nothing is
     written.
 
-    hf:ORG/NAME, or hf:ORG/NAME@REVISION, is downloaded from the Hugging Face Hub with the cache, token and offline mode
+    ORG/NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub with the cache, token and offline mode
     (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept such a name too; nothing
     else is downloaded.
 
@@ -58,6 +58,8 @@ def import_(
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
     from lm.run_folder import count_parameters, find_checkpoint, load_config, refuse_existing
 
+    if not folder.exists() and str(folder).count("/") == 1:  # ORG/NAME
+        folder = Path(f"hf:{folder}") if not is_hub_name(folder) else folder
     if is_hub_name(folder):
         name = parse_hub_name(str(folder))
         if out is None:

@@ -107,7 +107,7 @@ def with_settings(
         if len(added) < len(settings):
             added += [
                 _set_parameter(settings),
-                _page("--help-settings", "Show every setting.", settings_page(settings)),
+                _page("--help-settings", "Show every setting.", settings),
             ]
         if common:
             added.append(_page("-h", "Show the common options.", common.split()))

@@ -1,5 +1,4 @@
-"""Settings as frozen dataclasses: type, default, help and limits of each option; presets, `RunSpec` and `RunConfig`.
+"""Settings: each an annotated field with type, limits, help and default; presets, `RunSpec` and `RunConfig`.
 
-Start with `run` (`RunConfig`) and `options` (`option`, `CheckedConfig`); flags, TOML keys and messages are derived from
-these fields. Must import neither torch nor numpy.
+Start with `settings` (how they are declared, converted and merged) and `run_spec`. Must import neither torch nor numpy.
 """

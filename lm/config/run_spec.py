@@ -182,7 +182,11 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        return cls(**{**values, "data": DataFiles(**values["data"])})
+        settings = {
+            section: {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            for section, given in values["settings"].items()
+        }
+        return cls(**{**values, "data": DataFiles(**values["data"]), "settings": settings})
 
 
 def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:

@@ -99,7 +99,7 @@ class Setting(NamedTuple):
         try:
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            problem = str(error).partition(" - at")[0].replace("got `str`", f"not {value!r}")
+            problem = str(error).partition(" - at")[0].replace(" | null", "").replace("got `str`", f"not {value!r}")
             known = f"; choose from {', '.join(self.choices)}" if self.choices else ""
             raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}") from None
 

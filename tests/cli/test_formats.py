@@ -167,7 +167,11 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     [
         ("a.csv", "source,target\n{}", []),
         ("c.csv", "{}", ["--set", "files.header=false"]),
-        ("e.tsv", "target\tsource\n{}", ["--source-column", "target", "--target-column", "source"]),
+        (
+            "e.tsv",
+            "target\tsource\n{}",
+            ["--set", "parallel.source_column=target", "--set", "parallel.target_column=source"],
+        ),
     ],
 )
 def test_pairs_come_in_tables(name, text, flags, place):

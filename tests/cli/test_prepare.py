@@ -53,7 +53,7 @@ def test_without_a_folder_tokens_go_to_the_cache(folder, capsys):
 
 def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     Path("held.txt").write_text("held out")
-    assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--tokenizer", "byte"]) == 0
+    assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--kind", "byte"]) == 0
     arguments = ["prepare", "corpus.txt", "--tokenizer", "t.json", "-o", "out", "--validation", "held.txt", "--json"]
     assert run(arguments) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8

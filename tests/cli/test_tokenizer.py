@@ -28,7 +28,7 @@ def corpus(tmp_path) -> Path:
 @pytest.fixture
 def byte_tokenizer(corpus, tmp_path) -> Path:
     path = tmp_path / "bytes.json"
-    assert run(["tokenizer", "train", str(corpus), "-o", str(path), "--tokenizer", "byte"]) == 0
+    assert run(["tokenizer", "train", str(corpus), "-o", str(path), "--kind", "byte"]) == 0
     return path
 
 
@@ -46,13 +46,13 @@ def test_training_writes_a_file_and_says_what_it_made(corpus, tmp_path, capsys):
 
 def test_characters_are_exactly_the_corpus_s(corpus, tmp_path, capsys):
     out = tmp_path / "char.json"
-    assert run(["tokenizer", "train", str(corpus), "-o", str(out), "--tokenizer", "char", "--json"]) == 0
+    assert run(["tokenizer", "train", str(corpus), "-o", str(out), "--kind", "char", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["vocab_size"] == len(set(TEXT))
 
 
 def test_a_file_is_replaced_only_if_asked(corpus, byte_tokenizer):
     before = byte_tokenizer.read_bytes()
-    arguments = ["tokenizer", "train", str(corpus), "-o", str(byte_tokenizer), "--tokenizer", "char"]
+    arguments = ["tokenizer", "train", str(corpus), "-o", str(byte_tokenizer), "--kind", "char"]
     assert run(arguments) == 1
     assert byte_tokenizer.read_bytes() == before
     assert run([*arguments, "--force"]) == 0

@@ -210,7 +210,7 @@ def assert_equals_the_log(folder: Path) -> None:
 
 
 def test_curves_and_samples_are_those_of_the_log(train):
-    folder = train("--tensorboard")
+    folder = train("--set", "training.tensorboard=true")
     assert_equals_the_log(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     samples = [line["sample"] for line in lines if "sample" in line]
@@ -222,7 +222,7 @@ def test_curves_and_samples_are_those_of_the_log(train):
 
 def test_a_resumed_run_continues_with_it_and_doubles_nothing(train):
     """Steps after the checkpoint that is resumed are shown once, without asking for it again."""
-    folder = train("--tensorboard")
+    folder = train("--set", "training.tensorboard=true")
     assert run(["train", "--resume", str(folder / "checkpoints" / "step-2"), "--steps", "8"]) == 0
     assert [event.step for event in read(folder).Scalars("loss")] == list(range(1, 9))
     assert_equals_the_log(folder)

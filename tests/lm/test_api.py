@@ -109,7 +109,7 @@ def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch, shape):
     (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
     model = lm.train(
         source=tmp_path / "a.en", target=tmp_path / "a.de", out=tmp_path / "run", preset="translation-tiny",
-        kind="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7, **shape,
+        tokenizer="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7, **shape,
     )  # fmt: skip
     assert model.translate("one two") is not None
     with pytest.raises(UsageError, match="this run translates"):

@@ -18,7 +18,7 @@ from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import Trainer
 from tests.lm.training.steady import steady
 
-SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
+SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "training.py"
 
@@ -121,7 +121,7 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
 
 @pytest.mark.medium
 def test_pairs(tmp_path):
-    shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "kind": "byte", "d_model": 16, "n_layers": 1,
+    shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "tokenizer": "byte", "d_model": 16, "n_layers": 1,
              "n_encoder_layers": 1, "n_heads": 2, "d_ff": 32}  # fmt: skip
     lm.train(source="train.en", target=[Path("train.de")], out=tmp_path / "ours", **shape)
     command(source="train.en", target="train.de", out=tmp_path / "theirs", **shape)

@@ -17,10 +17,26 @@ SCHEMES = {
     "relative": ["--positions", "relative"],
     "t5": ["--positions", "t5"],
     "alibi": ["--positions", "alibi"],
-    "window": ["--attention", "window", "--attention-window", 4],
-    "bigbird": ["--attention", "bigbird", "--attention-block", 2, "--global-blocks", 1, "--random-blocks", 1],
-    "compressed": ["--attention", "compressed", "--attention-block", 4, "--attention-stride", 2],
-    "linformer": ["--attention", "linformer", "--attention-rank", 6],
+    "window": ["--set", "model.attention=window", "--set", "model.attention_window=4"],
+    "bigbird": [
+        "--set",
+        "model.attention=bigbird",
+        "--set",
+        "model.attention_block=2",
+        "--set",
+        "model.global_blocks=1",
+        "--set",
+        "model.random_blocks=1",
+    ],
+    "compressed": [
+        "--set",
+        "model.attention=compressed",
+        "--set",
+        "model.attention_block=4",
+        "--set",
+        "model.attention_stride=2",
+    ],
+    "linformer": ["--set", "model.attention=linformer", "--set", "model.attention_rank=6"],
 }
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from lm.config.model_fields import Positions
+from lm.config.model import Positions
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

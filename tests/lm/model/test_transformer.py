@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from lm.config.model_fields import Positions
+from lm.config.model import Positions
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config

@@ -3,7 +3,7 @@
 import pytest
 
 from lm.config.model import ModelConfig
-from lm.config.settings import list_options
+from lm.config.settings import list_settings
 from lm.errors import UsageError
 from lm.interop.ctranslate2.specification import _SUPPORTED, check_supported
 
@@ -60,5 +60,5 @@ OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}
 
 def test_no_field_of_a_model_is_forgotten():
     """A new field is said to CTranslate2, or a model that has it is refused."""
-    fields = {described.name for described in list_options(ModelConfig)}
+    fields = {described.name for described in list_settings("model", ModelConfig)}
     assert fields == set(_SUPPORTED) | OF_WEIGHTS | OF_OTHERS | OF_TRAINING

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lm.config.keywords import run_spec
 
 from lm import run_folder
 from lm.checkpoint import load_weights
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
+from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
 from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lm.config.keywords import run_spec
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
+from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.training.loop import train
