@@ -17,7 +17,7 @@ from lm.errors import InputError, UsageError
 def import_(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="Folder with config.json, .safetensors, tokenizer.json; or ORG/NAME (Hub)."),
+        typer.Argument(metavar="MODEL", help="Folder with config.json and .safetensors; or ORG/NAME of the Hub."),
     ],
     *,
     out: Annotated[
@@ -41,9 +41,9 @@ def import_(
     executed, and pickles are not read. If a model has an unsupported setting, the error names it, and nothing is
     written.
 
-    ORG/NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub with the cache, token and offline mode
-    (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept such a name too; nothing
-    else is downloaded.
+    ORG/NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub, with the cache, token and
+    offline mode (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept hf:ORG/NAME
+    too; nothing else is downloaded.
 
     PEFT adapters become a run beside that of their base model, like one of lm train --lora.
 

@@ -31,9 +31,7 @@ def with_base_hash(config: RunConfig, base: Path) -> RunConfig:
 def refuse_adapters(base: Path) -> None:
     """Raise UsageError if a checkpoint has adapters itself."""
     if run_folder.load_config(base).lora:
-        raise UsageError(
-            f"{base}: has adapters itself; merge them into a plain run first (lm merge)", settings=["from"]
-        )
+        raise UsageError(f"{base}: has adapters itself; merge them into a plain run first (lm merge)")
 
 
 def read_base_path(checkpoint: Path) -> str | None:

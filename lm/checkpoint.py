@@ -305,7 +305,7 @@ def write_merged_run(path: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     checkpoint = run_folder.find_checkpoint(path)
     if not run_folder.load_config(checkpoint).lora:
-        raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
+        raise UsageError(f"{path}: has no adapters, so there is nothing to merge")
     return write_derived_run(checkpoint, out, load_weights(checkpoint), keeps_scores=True)
 
 

@@ -162,7 +162,7 @@ def atomic_new_file(path: Path) -> Iterator[Path]:
     """
     check_writable(path)
     if path.exists():
-        raise InputError(f"{path}: already exists; choose a new file", settings=("out",))
+        raise InputError(f"{path}: already exists; choose a new file")
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -186,7 +186,7 @@ def atomic_new_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     check_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; choose an empty or a new folder", settings=("out",))
+        raise InputError(f"{folder}: is not empty; choose an empty or a new folder")
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)

@@ -236,7 +236,7 @@ def select_device(config: HardwareConfig) -> str:
     if config.device == "auto":
         return next(name for name, is_there in available.items() if is_there)
     if not available[config.device]:
-        raise UsageError(f"no {config.device} device on this machine", settings=[f"device={config.device}"])
+        raise UsageError(f"no {config.device} device on this machine")
     return config.device
 
 

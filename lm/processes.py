@@ -232,7 +232,6 @@ class WorkerPool(Generic[Item, Result]):
         return InputError(
             f"a worker process has ended (exit code {self._workers[pipe].wait()}), perhaps because "
             "memory ran out; try again with fewer",
-            settings=["processes"],
         )
 
 

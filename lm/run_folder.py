@@ -267,9 +267,7 @@ def find_run(path: Path) -> Path:
         return path
     checkpoint = find_checkpoint(path, which="last")
     if checkpoint.parent.name != CHECKPOINTS:
-        raise InputError(
-            f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one", settings=["resume"]
-        )
+        raise InputError(f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one")
     return checkpoint.parent.parent
 
 
@@ -299,16 +297,14 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
     """
     _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        problem, instead = f"{folder}: holds a run already; choose another folder", (f"resume={folder}",)
+        problem = f"{folder}: holds a run already; choose another folder"
         if can_resume:
-            raise InputError(f"{problem}, or resume it", settings=("out", *instead))
-        raise InputError(problem, settings=("out",))
+            raise InputError(f"{problem}, or resume it")
+        raise InputError(problem)
     files.check_folder(folder)
     if (others := _visible_files(folder)) and not _is_unsaved_run(folder):
         some = list_some(others, limit=3)
-        raise InputError(
-            f"{folder}: holds what is no run's ({some}); choose an empty or a new folder", settings=("out",)
-        )
+        raise InputError(f"{folder}: holds what is no run's ({some}); choose an empty or a new folder")
 
 
 def _visible_files(folder: Path) -> list[str]:

@@ -6,13 +6,10 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from cli.console.escapes import escape_controls
 from lm.distributed import launcher_env
-
-if TYPE_CHECKING:
-    from lm.errors import Advice
 
 _HEADING_WIDTH = 8
 _MIN_WIDTH = 10
@@ -36,7 +33,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
         print_labelled("warning", warning)
 
 
-def print_notes(notes: Iterable[Advice]) -> None:
+def print_notes(notes: Iterable[str]) -> None:
     """Print notes about skipped and normalised files on stderr, with the flags of their settings."""
     for note in notes:
         print_labelled("note", note)

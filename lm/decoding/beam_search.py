@@ -128,9 +128,7 @@ def beam_search(
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
     if n > beam_size:
-        raise UsageError(
-            f"a beam of {beam_size} can't return {n} hypotheses", settings=[f"beam={n}", f"samples={beam_size}"]
-        )
+        raise UsageError(f"a beam of {beam_size} can't return {n} hypotheses")
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
     gain = max_added_bias if filters else 0.0

@@ -110,15 +110,15 @@ class CompletionClassifier:
     def __post_init__(self) -> None:
         """UsageError unless there are two or more labels, which fit into the context and differ in their tokens."""
         if len(self.completions) < 2:
-            raise UsageError("a classifier needs two or more labels", settings=("labels",))
+            raise UsageError("a classifier needs two or more labels")
         if self._max_text_tokens < 0:
             longest = max(self.labels, key=len)
-            raise UsageError(f"label {longest!r} does not fit into the context", settings=("labels",))
+            raise UsageError(f"label {longest!r} does not fit into the context")
         for keys, problem in ((self._suffixes, "have the same tokens"), (self.labels, "are written in two ways")):
             counts = Counter[object](keys)
             if alike := [label for label, key in zip(self.labels, keys, strict=True) if counts[key] > 1]:
                 named = " and ".join(map(repr, alike[:2]))
-                raise UsageError(f"labels {named} {problem}: the model can't tell them apart", settings=("labels",))
+                raise UsageError(f"labels {named} {problem}: the model can't tell them apart")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def build_classifier(
     if isinstance(model, EncoderOnly) and model.config.labels:
         if completions:
             settled = "this run has an output for each of its labels, and can't choose among others"
-            raise UsageError(f"{folder}: {settled}; leave them out", settings=("labels",))
+            raise UsageError(f"{folder}: {settled}; leave them out")
         return Classifier(model, loaded.tokenizer, batch_size)
     if not isinstance(model, DecoderOnly) or model.config.translates:
         raise UsageError(f"{folder}: this run {model.config.purpose}; it does not classify texts")
@@ -234,7 +234,6 @@ def build_classifier(
     if not completions:
         raise UsageError(
             f"{folder}: no labels are recorded in this run; name a file of examples that have all of them",
-            settings=("labels",),
         )
     return CompletionClassifier(model, loaded.tokenizer, completions, batch_size)
 

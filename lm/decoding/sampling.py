@@ -299,18 +299,16 @@ def _parse_logit_bias(spec: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...],
     except ValueError:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
+        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf")
     if abs(bias) > _MAX_BIAS and bias != -math.inf:
-        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"])
+        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token")
     if not text.isdecimal():
         tokens = tuple(tokenizer.encode(text))
         if not tokens:
-            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID", settings=["logit_bias"])
+            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID")
         return tokens, bias
     if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
-        raise UsageError(
-            f"there is no token {text}; IDs go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
-        )
+        raise UsageError(f"there is no token {text}; IDs go from 0 to {tokenizer.vocab_size - 1}")
     return (int(text),), bias
 
 
@@ -328,7 +326,6 @@ def no_token_left() -> UsageError:
     """Return the error for a row whose tokens are all banned."""
     return UsageError(
         "every token is banned by biases or repeated n-grams",
-        settings=["logit_bias", "no_repeat_ngram_size"],
     )
 
 

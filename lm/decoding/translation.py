@@ -109,13 +109,11 @@ class Translator:
             sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(
-                f"{self.config.n_best} translations per line need a beam at least as wide", settings=["beam", "n_best"]
-            )
+            raise UsageError(f"{self.config.n_best} translations per line need a beam at least as wide")
         if self.config.coverage_penalty and not all(
             model.model.decoder.attention_layers(cross=True) for model in self.models
         ):
-            raise UsageError("a coverage penalty needs a model with cross-attention", settings=["coverage_penalty"])
+            raise UsageError("a coverage penalty needs a model with cross-attention")
 
     def translate(
         self,

@@ -57,13 +57,11 @@ class DistributedWorld(World):
         if config.offload and device.type == "cpu":
             raise UsageError(
                 "offloading moves weights from a GPU to CPU memory, and this run is on the CPU: leave it out",
-                settings=["offload"],
             )
         if device.type == "cuda" and launcher_env.local_rank() >= torch.cuda.device_count():
             available = torch.cuda.device_count()
             raise UsageError(
                 f"each process needs a GPU of its own, and this machine has {available}",
-                settings=["processes", "device"],
             )
         if config.shard:
             from lm.distributed.fsdp import FSDPStrategy  # noqa: PLC0415 (slow import)
@@ -138,7 +136,6 @@ def init_distributed() -> Iterator[World]:
             raise TrainingError(
                 "another process of this training has ended or cannot be reached: resume from the last checkpoint, "
                 "or start again if there is none",
-                settings=["resume"],
             ) from error
         raise
 

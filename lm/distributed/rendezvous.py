@@ -38,7 +38,6 @@ def join_process_group() -> Store:
         problem = (str(error).splitlines() or [type(error).__name__])[0]
         raise TrainingError(
             f"the processes cannot reach each other ({problem}); start them with torchrun, or from one command",
-            settings=["processes"],
         ) from error
     return store
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.corpus.overlap import PairOverlap, TrainingOverlap
-from lm.errors import Advice, InputError
+from lm.errors import InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
 from lm.run_folder import find_checkpoint, load_config
@@ -98,7 +98,7 @@ class ContaminationCheck:
         return [*said, f"and {others:,} more files that were training text"] if others else said
 
 
-def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Advice | None:
+def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> str | None:
     """Return a warning if held-out text of a new run was training text of its base run.
 
     Args:
@@ -110,8 +110,7 @@ def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Ad
         overlap.add_held_out(0, folder)
         for fraction in _notable_fractions(overlap, find_prepared_folder(checkpoint, load_config(checkpoint))).values():
             seen = f"{_percent(fraction)} was training text of {base}"
-            problem = f"the held-out text: {seen}, so the validation loss is too low; hold out other text"
-            return Advice(problem, settings=["validation"])
+            return f"the held-out text: {seen}, so the validation loss is too low; hold out other text"
     return None
 
 

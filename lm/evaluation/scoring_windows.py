@@ -86,13 +86,10 @@ def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[
     if stride > context:
         raise UsageError(
             f"stride {stride} leaves out tokens between windows of {context}; give at most the context",
-            settings=["stride", "context"],
         )
     limit = model.position_limit
     if limit is not None and context > limit:
-        raise UsageError(
-            f"context {context} is beyond the {limit} positions that the model learned", settings=["context"]
-        )
+        raise UsageError(f"context {context} is beyond the {limit} positions that the model learned")
     return context, stride
 
 

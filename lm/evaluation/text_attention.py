@@ -66,9 +66,7 @@ def compute_attention(
             TranslationModel.from_loaded(loaded), text, unit=unit, to=to, dependency_heads=dependency_heads
         )
     if to is not None:
-        raise UsageError(
-            f"{loaded.folder}: this run {loaded.config.purpose}; it has no language {to!r}", settings=["to"]
-        )
+        raise UsageError(f"{loaded.folder}: this run {loaded.config.purpose}; it has no language {to!r}")
     assert not isinstance(loaded.model, EncoderDecoder), "that translates"
     return _compute_text_attention(loaded.model, loaded.tokenizer, text, unit=unit)
 
@@ -79,9 +77,7 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
     if not config.is_recurrent or (to_source and config.recurrent_attention != "none"):
         return
     if config.is_encoder_decoder and config.recurrent_attention != "none":
-        raise UsageError(
-            f"{loaded.folder}: recurrent layers attend only to a source: give a translation", settings=["target"]
-        )
+        raise UsageError(f"{loaded.folder}: recurrent layers attend only to a source: give a translation")
     raise UsageError(f"{loaded.folder}: this run's model has recurrent layers and no attention")
 
 

@@ -159,7 +159,6 @@ class TextScorer:
         if config.score_every > 1 and not model.config.is_masked:
             raise UsageError(
                 "a model that continues texts scores all tokens at once: leave `score_every` out",
-                settings=["score_every"],
             )
         context, stride = resolve_window_sizes(model.config, config)
         return cls(model, tokenizer, separator, context, stride, config.batch_size, config.score_every)

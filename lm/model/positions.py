@@ -99,7 +99,6 @@ class LearnedPositions(Module):
         if start + length > len(self.weight):
             raise UsageError(
                 f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens",
-                settings=["context_length"],
             )
         return self.weight[start : start + length]
 

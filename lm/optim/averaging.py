@@ -41,7 +41,6 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
     if len(checkpoints) < 2:
         raise UsageError(
             f"{run}: has {len(checkpoints)} checkpoint(s); averaging needs two: train with more kept",
-            settings=["keep"],
         )
     return checkpoints
 

@@ -33,7 +33,6 @@ def bind(config: ServerConfig) -> socket.socket:
     if config.token is None and not is_loopback(config.host):
         raise UsageError(
             f"others can reach {config.host}: set a token, or serve to this machine only (127.0.0.1)",
-            settings=["token", "host"],
         )
     where = f"{config.host}:{config.port}"
     try:
@@ -49,7 +48,7 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.close()
         is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = "the port is in use; choose another" if is_in_use else str(getattr(error, "strerror", error))
-        raise InputError(f"{where}: {reason}", settings=["port"] if is_in_use else ["host"]) from None
+        raise InputError(f"{where}: {reason}") from None
     return listener
 
 

@@ -37,5 +37,4 @@ def converting_compile_errors() -> Iterator[None]:
         reason = f"{first} {rest[0]}" if rest and first.endswith(":") else first
         raise TrainingError(
             f"torch.compile fails on this model ({reason}); saved checkpoints are untouched: resume without it",
-            settings=("compile",),
         ) from error

@@ -269,7 +269,7 @@ def check_samples(run: Run) -> None:
         try:
             _check_prompt(run, prompt)
         except LMError as error:
-            raise type(error)(f"sample {prompt!r}: {error}", settings=("sample",)) from None
+            raise type(error)(f"sample {prompt!r}: {error}") from None
 
 
 def _check_prompt(run: Run, prompt: str) -> None:

@@ -17,7 +17,7 @@ from lm.config.run_config import RunConfig
 from lm.config.settings import list_settings
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.data.training_data import TrainingData
-from lm.errors import Advice, InputError, UsageError
+from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import trainable_weights
 from lm.model.transformer import build_model, init_empty_weights
@@ -49,7 +49,7 @@ def check_compatible(model: ModelConfig, path: Path) -> None:
     values = "; ".join(
         f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing
     )
-    raise UsageError(f"the weights to start from don't fit this model: {values}", settings=differing)
+    raise UsageError(f"the weights to start from don't fit this model: {values}")
 
 
 def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
@@ -67,7 +67,7 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
     ):
         return
     problem = f"the weights of {path} were learned with another tokenizer, whose IDs stand for other tokens"
-    raise UsageError(f"{problem}: use that one, or train a new model", settings=("tokenizer", "from_run"))
+    raise UsageError(f"{problem}: use that one, or train a new model")
 
 
 def count_spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
@@ -93,7 +93,6 @@ def add_token_rows(
         raise UsageError(
             "the run to start from has no tokens for the chat template, and adapters train no embeddings: train all "
             "weights, or start from a run with a chat template",
-            settings=("lora",),
         )
     first, size = old.vocab_size, max(model.vocab_size, tokenizer.vocab_size)
     larger = _shapes(model.replace(vocab_size=model.vocab_size + 1))
@@ -108,7 +107,7 @@ def add_token_rows(
     return resized
 
 
-def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> Advice | None:
+def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> str | None:
     """Return a warning if the subword tokenizer of a run takes many more tokens for a new corpus than for its own."""
     plan = load_config(find_checkpoint(path)).plan
     here, there = _bytes_per_token(corpus.folder), None if plan is None else _bytes_per_token(Path(plan.data))
@@ -116,7 +115,7 @@ def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> Advice | None:
     if corpus.tokenizer.kind in ("char", "byte") or here is None or here >= least:
         return None
     compared = "" if there is None else f", and {there:.2f} on the text of {path}"
-    return Advice(f"the tokenizer takes {here:.2f} bytes/token on this text{compared}")
+    return f"the tokenizer takes {here:.2f} bytes/token on this text{compared}"
 
 
 def _bytes_per_token(folder: Path) -> float | None:
@@ -157,7 +156,7 @@ def load_initial_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
         message = f"the weights to start from don't fit this model: {problem}"
-        raise UsageError(message, settings=("from_run", "tokenizer")) from None
+        raise UsageError(message) from None
     if run.ema is not None:
         run.ema.load(run.model.state_dict())
 
@@ -217,5 +216,5 @@ def _with_adapters(run: Run, weights: Mapping[str, Tensor], loaded: Mapping[str,
     own = trainable_weights(run.model)
     if random := next((name for name in weights if weights[name] is not loaded.get(name) and name not in own), None):
         problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
-        raise UsageError(f"{problem}: train all weights instead", settings=("lora",))
+        raise UsageError(f"{problem}: train all weights instead")
     return own | dict(weights)

@@ -207,7 +207,6 @@ def _converting_memory_errors(run: Run, batch: Batch) -> Iterator[None]:
             f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
             f"{batch.inputs.shape[1]} tokens in one pass: pass fewer at once, or recompute activations; saved "
             "checkpoints are untouched",
-            settings=("micro_batch_size", "gradient_checkpointing"),
         ) from error
 
 

@@ -114,7 +114,7 @@ class _EventReader:
                 entry["folder"] = Path(entry["folder"])
             self._on_event(_FORWARDED_EVENTS[name](**entry))
         else:
-            self.error = getattr(errors, name, LMError)(entry["message"], settings=entry["settings"])
+            self.error = getattr(errors, name, LMError)(entry["message"])
 
 
 def main(spec_file: str, event_file: str) -> int:
@@ -139,7 +139,7 @@ def main(spec_file: str, event_file: str) -> int:
                         send(type(event).__name__, **dataclasses.asdict(event))
         except LMError as error:
             if launcher_env.is_reporting():
-                send(type(error).__name__, message=str(error), settings=error.settings)
+                send(type(error).__name__, message=str(error))
             return error.exit_code
     return 0
 

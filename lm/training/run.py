@@ -432,7 +432,6 @@ def divergence_error(run: Run, problem: str, *, step: int | None = None) -> Trai
     return TrainingError(
         f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
         "saved checkpoints are untouched: try a lower learning rate, or float32",
-        settings=("learning_rate", "dtype"),
     )
 
 

@@ -199,7 +199,7 @@ def resume_run(
         started_on = Path(plan.data)
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
-        _check_data(folder, plan, started_on=started_on)
+        _check_data(plan, started_on=started_on)
         training_data = open_data(Path(plan.data), config)
         source, by, overfit = last, "resume", None
         if new_length is not None:
@@ -297,38 +297,34 @@ def _require_plan(config: RunConfig, checkpoint: Path) -> RunPlan:
     """Return the plan of a run; InputError if it has none, like an average of checkpoints."""
     if config.plan is None:
         wrong = "has no plan, so this run cannot be resumed; start a new one from its weights"
-        raise InputError(f"{checkpoint / run_folder.CONFIG}: {wrong}", settings=("from_run",))
+        raise InputError(f"{checkpoint / run_folder.CONFIG}: {wrong}")
     return config.plan
 
 
-def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
+def _check_data(plan: RunPlan, *, started_on: Path) -> None:
     """Raise InputError unless the data are those that the run was started on."""
-    again, settings = "name its corpus again", (f"resume={run}",)
+    again = "name its corpus again"
     if not Path(plan.data).is_dir():
-        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}", settings=settings)
+        raise InputError(f"{plan.data}: the tokens of this run are gone; {again}")
     if data_key(Path(plan.data)) == plan.data_key:
-        verify_data(Path(plan.data), advice=again, settings=settings)
+        verify_data(Path(plan.data), advice=again)
         return
     if started_on == Path(plan.data):
-        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}", settings=settings)
+        raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}")
     other = ", ".join(source_files(Path(plan.data))[:3])
     if started_on.is_dir() and data_key(started_on) == plan.data_key:
         again = f"that was {', '.join(source_files(started_on)[:3])}, and resuming needs no corpus"
     again = f"{again}; for another corpus, start a new run from the weights"
-    raise InputError(
-        f"{other}: not the corpus that this run was started on; {again}", settings=(*settings, f"from_run={run}")
-    )
+    raise InputError(f"{other}: not the corpus that this run was started on; {again}")
 
 
 def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:
     """Raise UsageError if no steps are left."""
     if plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due:
-        raise UsageError(
-            f"{run}: finished after {state.step} steps; give more to train on", settings=("steps", "budget")
-        )
+        raise UsageError(f"{run}: finished after {state.step} steps; give more to train on")
     if state.finished and not is_longer:
         ended = f"ended after {state.step} of {plan.steps} steps, when patience ran out"
-        raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps", "budget"))
+        raise UsageError(f"{run}: {ended}; give more to train on all the same")
 
 
 def _drop_missing_best(run: Path, state: TrainingState) -> TrainingState:

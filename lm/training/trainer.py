@@ -31,7 +31,7 @@ from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
-from lm.errors import Advice, InputError, UsageError, list_some
+from lm.errors import InputError, UsageError, list_some
 from lm.evaluation.contamination import describe_seen_held_out
 from lm.evaluation.ngram_baseline import compute_ngram_losses
 from lm.files import check_folder
@@ -204,7 +204,7 @@ class Trainer:
         """Join the process group; UsageError if the other processes have not been started."""
         self.world = self._stack.enter_context(init_distributed())
         if self.spec.processes > 1 and self.world.size == 1:
-            raise UsageError("a trainer trains in this process, and `lm.train` starts several", settings=("processes",))
+            raise UsageError("a trainer trains in this process, and `lm.train` starts several")
         self._saves_when_left = self.world.size == 1  # saving is collective
         self._events = self._generate_events()
         self._stack.callback(self._events.close)
@@ -263,7 +263,7 @@ class Trainer:
             UsageError: the launcher may restart them, but the run has no fixed folder.
         """
         if launcher_env.can_restart() and self.spec.out is None:
-            raise UsageError("where processes may be restarted, name the folder of the run", settings=("out",))
+            raise UsageError("where processes may be restarted, name the folder of the run")
         if not is_restarted or self.spec.out is None:
             return None
         out = Path(self.spec.out)
@@ -465,9 +465,7 @@ class Trainer:
         refuse_if_training(folder)
         check_model_fits_data(config.model, pairs=pairs)
         if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
-            raise UsageError(
-                f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
-            )
+            raise UsageError(f"other systems don't run {differing}: leave it out of a portable model")
         if spec.from_run is not None:
             check_compatible(config.model, Path(spec.from_run))
             if spec.tokenizer is not None:
@@ -476,7 +474,6 @@ class Trainer:
             if spec.from_run is None:
                 raise UsageError(
                     "adapters need the weights of a run: name it, or leave them out",
-                    settings=("from_run", "lora"),
                 )
             refuse_adapters(find_checkpoint(Path(spec.from_run)))
         check_heads_given(config.model, are_given=bool(spec.data.heads))
@@ -524,7 +521,7 @@ def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
     """Warn if files have changed since the tokens of a resumed run were prepared."""
     if names := list_changed_sources(Path(run.plan.data)):
         text = "changed since this run prepared its tokens, which it still uses; to learn the new text, start a new run"
-        advice = Advice(f"{list_some(names, limit=_MAX_NAMED)}: {text}", settings=(f"from_run={run.folder}",))
+        advice = f"{list_some(names, limit=_MAX_NAMED)}: {text}"
         yield events.TrainingWarning(run.state.step, advice)
 
 

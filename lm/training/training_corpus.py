@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,7 @@ from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_c
 from lm.data.pair_data import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
-from lm.errors import Advice, InputError, UsageError
+from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_files import TextFile, TextFiles, find_text_files, total_text_bytes
@@ -86,7 +86,7 @@ class TrainingCorpus:
         if not self.has_merges:
             side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
             problem = f"BPE dropout leaves out merges, and the {side} has none: leave it out"
-            raise UsageError(problem, settings=("bpe_dropout",))
+            raise UsageError(problem)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class CorpusPrepared:
     seen_in_training: float = 0.0
     copies: tuple[str, ...] = ()
     labels: LabelCounts | None = None
-    notes: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 PreparationEvents = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
@@ -144,7 +144,7 @@ class TextCorpus:
         is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
         self.prepared = Path(self.names[0]) if is_prepared else None
         self._survey: Corpus | None = None
-        self._notes: list[Advice] = []
+        self._notes: Sequence[str] = ()
 
     def detect_conversations(self, spec: RunSpec) -> RunSpec:
         """Return the specification, completed if the files, or the prepared tokens, are conversations."""
@@ -184,14 +184,12 @@ class TextCorpus:
             return config
         folder, prepared_data = self.names[0], read_manifest(self.prepared).data
         if config.supervised and not prepared_data.supervised:
-            raise InputError(
-                f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
-            )
+            raise InputError(f"{folder}: holds tokens of text, not examples; prepare them as examples")
         for option in list_settings("data", DataConfig):
             name, was = option.name, getattr(prepared_data, option.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
-                raise UsageError(f"{problem}; prepare the text again, or leave it out", settings=(name,))
+                raise UsageError(f"{problem}; prepare the text again, or leave it out")
         return prepared_data
 
     def files(self, config: RunConfig) -> TextFiles:
@@ -199,8 +197,7 @@ class TextCorpus:
 
     def name_skipped_files(self, error: InputError) -> InputError:
         """Return an error about too little text that also says which files in folders were not read."""
-        settings = [setting for note in self._notes for setting in note.settings]
-        return InputError("; ".join((str(error), *self._notes)), settings=[*error.settings, *settings])
+        return InputError("; ".join((str(error), *self._notes)))
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
         """Find or create tokenizer and tokens.
@@ -221,12 +218,10 @@ class TextCorpus:
             trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
             if holds_conversations(surveyed):
                 if config.model.is_masked:
-                    raise UsageError(
-                        "a masked model cannot reply, so it learns no conversations", settings=["objective"]
-                    )
+                    raise UsageError("a masked model cannot reply, so it learns no conversations")
                 if trained.chat_template is None:
                     if loaded is not None:
-                        self._notes.append(Advice(_TOKENS_ADDED))
+                        self._notes = (*self._notes, _TOKENS_ADDED)
                     trained = trained.with_chat_template()
             prepared = prepare_corpus(surveyed, trained, progress=report)
         notes = (*self._notes, *surveyed.notes, *describe_ignored_labels(surveyed))
@@ -360,7 +355,7 @@ def _refuse_runs(files: list[TextFile]) -> None:
     for file in files:
         if is_log(file.path):
             run = Path(file.name).parent
-            raise InputError(f"{run}: is a run, not a text; name texts, or resume the run", settings=(f"resume={run}",))
+            raise InputError(f"{run}: is a run, not a text; name texts, or resume the run")
 
 
 DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
@@ -392,11 +387,10 @@ def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
     if pairs and not config.translates:
         raise UsageError(
             "pairs need an encoder-decoder, as the preset translation has, or a decoder-only model of both sides",
-            settings=["n_encoder_layers", "preset=translation", "decoder_only"],
         )
     if config.translates and not pairs:
         kind = "an encoder-decoder" if config.is_encoder_decoder else "a decoder for translation"
-        raise UsageError(f"the model is {kind}, which needs pairs of texts", settings=["source", "target"])
+        raise UsageError(f"the model is {kind}, which needs pairs of texts")
 
 
 def data_key(folder: Path) -> str:
@@ -404,9 +398,9 @@ def data_key(folder: Path) -> str:
     return PreparedManifest.read(folder).key
 
 
-def verify_data(folder: Path, *, advice: str, settings: Sequence[str] = ()) -> None:
-    """Raise InputError with `advice` and `settings` if prepared data don't match their checksums."""
-    prepared_folder.verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=advice, settings=settings)
+def verify_data(folder: Path, *, advice: str) -> None:
+    """Raise InputError with `advice` if prepared data don't match their checksums."""
+    prepared_folder.verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=advice)
 
 
 def source_files(folder: Path) -> list[str]:

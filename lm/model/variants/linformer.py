@@ -53,7 +53,6 @@ class LinformerAttention(MultiHeadAttention):
         if length > end:
             raise UsageError(
                 f"linformer's projections end at {end}, but the sequence has {length} tokens",
-                settings=["context_length"],
             )
         if inputs.mask.key_lengths is not None:
             is_real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]

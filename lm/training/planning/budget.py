@@ -90,7 +90,7 @@ def check_startup(budget: str | None, seconds: float, *, reason: str = "") -> No
     """
     if budget is not None and seconds > _MAX_STARTUP * parse_duration(budget):
         reason = reason or f"it counts from the start of the command, and start-up took {seconds:.1f} s"
-        raise UsageError(f"{budget} is too short: {reason}", settings=("budget",))
+        raise UsageError(f"{budget} is too short: {reason}")
 
 
 class BudgetClock:

@@ -161,7 +161,7 @@ def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device
         UsageError: sources have dependency trees, which cannot be tried out.
     """
     if config.model.syntax != "none":
-        raise UsageError("activation memory cannot be measured for sources with dependency trees", settings=("syntax",))
+        raise UsageError("activation memory cannot be measured for sources with dependency trees")
     first, per_sequence, _ = _sequence_bytes(config, dtype=dtype, device=device)
     return first + (rows - 1) * per_sequence
 

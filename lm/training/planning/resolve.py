@@ -481,10 +481,10 @@ def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
         if steps > _MAX_STEPS:
             length = "epochs" if config.tokens is None else "tokens"
             problem = f"{length} come to {steps:.1e} steps, more than can be trained; give fewer"
-            raise UsageError(problem, settings=(length,))
+            raise UsageError(problem)
         return steps
     if config.budget is not None:
         return max(1, round((parse_duration(config.budget) - spent) / step_seconds))
     if config.steps is None:
-        raise UsageError("say how long to train", settings=LENGTHS)
+        raise UsageError("say how long to train")
     return config.steps
