@@ -176,7 +176,7 @@ def _list_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     model, weights, cache = report["config"]["model"], report["weights_bytes"], report["cache_bytes_per_token"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
     is_recurrent = model["architecture"] != "transformer"
-    width = f" of {model['d_head']}" if "d_head" in model else ""
+    width = f" of {model['d_head']}" if model["d_head"] else ""
     heads = "" if is_recurrent else f", {model['n_heads']} heads{width}"
     return [
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),

@@ -138,5 +138,5 @@ def test_ctrl_c_ends_a_chat_that_is_not_on_a_terminal(endless):
 
 def test_python_replies_to_messages(chats):
     model = lm.load(chats)
-    options = {"greedy": True, "max_tokens": 6, "logit_bias": ("<|end|>=-inf",)}
+    options = {"temperature": 0, "max_tokens": 6, "logit_bias": ("<|end|>=-inf",)}
     assert model.chat("The owl", **options) == model.chat([{"role": "user", "content": "The owl"}], **options)

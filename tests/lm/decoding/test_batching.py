@@ -174,13 +174,13 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
 
 STOPS = {1, 2, 5}
 SETTINGS = {
-    "greedy": {"greedy": True},
+    "greedy": {"temperature": 0},
     "drawn": {"temperature": 1.0, "seed": 4},
     "everything": {
         "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.001, "typical": 0.98, "repetition_penalty": 1.3,
-        "presence_penalty": 0.3, "frequency_penalty": 0.2, "no_repeat_ngram": 2, "seed": 9,
+        "presence_penalty": 0.3, "frequency_penalty": 0.2, "no_repeat_ngram_size": 2, "seed": 9,
     },
-    "greedy with penalties": {"greedy": True, "repetition_penalty": 1.4, "no_repeat_ngram": 3},
+    "greedy with penalties": {"temperature": 0, "repetition_penalty": 1.4, "no_repeat_ngram_size": 3},
 }  # fmt: skip
 
 KINDS = {

@@ -182,7 +182,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
         if raising in {"penalties", "everything"}:
             settings = {
                 "repetition_penalty": draw.choice([0.5, 1.0, 1.5]), "presence_penalty": draw.choice([-2.0, 0.0, 1.0]),
-                "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram": draw.choice([None, 2]),
+                "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram_size": draw.choice([None, 2]),
             }  # fmt: skip
         config, penalty = SamplingConfig(temperature=0, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
         sampler, prompt, n = Sampler.from_config(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])

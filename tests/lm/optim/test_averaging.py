@@ -54,7 +54,7 @@ def test_it_continues_from_what_was_saved(model):
 
 
 def test_the_mean_of_the_latest(make_run, tmp_path):
-    run = make_run(checkpoint_every=3, keep=0)
+    run = make_run(checkpoint_every=3, keep_checkpoints=0)
     list(train(run))
     chosen = latest_checkpoints(run.folder, 3)
     assert [path.name for path in chosen] == ["step-9", "step-10", "step-12"]

@@ -19,7 +19,7 @@ TOKEN = "a-long-token"
 
 @pytest.fixture(scope="module")
 def server():
-    with served(RUNS / "gpt", "--cors", "https://friend.example", "--max-body", 2048) as running:
+    with served(RUNS / "gpt", "--cors", "https://friend.example", "--set", "server.max_body=2048") as running:
         yield running
 
 

@@ -28,7 +28,7 @@ TURNS = [
 ]
 SAMPLING = {
     "max_tokens": 3, "temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "typical": 0.9, "greedy": False,
-    "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "no_repeat_ngram": 2, "min_tokens": 1,
+    "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "no_repeat_ngram_size": 2, "min_tokens": 1,
     "ignore_eos": False, "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5},
 }  # fmt: skip
 VALID: list[tuple[str, dict[str, Any]]] = [
@@ -213,7 +213,7 @@ def statuses_of(answer: bytes) -> list[int]:
 def server(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     make_run(runs / "chat", tokenizer=make_tokenizer("bpe").with_chat_template(), context_length=64)
-    limits = "--max-length", 200, "--max-body", 200_000
+    limits = "--max-length", 200, "--set", "server.max_body=200000"
     with served(runs / "chat", RUNS / "translation", RUNS / "masked", "--runs", runs, *limits) as running:
         yield running
 

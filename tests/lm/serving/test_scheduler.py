@@ -287,7 +287,7 @@ def test_a_job_runs_between_two_steps_and_its_errors_are_those_of_a_client(capsy
         steps = [driver.scheduler.compute(lambda: len(driver.steps)) for _ in range(3)]
         errors = [
             driver.scheduler.compute(functools.partial(fail, error))
-            for error in (UsageError("wrong", settings=("top_p",)), InputError("no text"), invalid("not so"),
+            for error in (UsageError("top_p is wrong"), InputError("no text"), invalid("not so"),
                           ValueError("a secret"))
         ]  # fmt: skip
         never = driver.scheduler.compute(lambda: fail(AssertionError("computed")))
@@ -297,7 +297,7 @@ def test_a_job_runs_between_two_steps_and_its_errors_are_those_of_a_client(capsy
         assert [future.result(SECONDS) for future in steps] == [0, 1, 2]
         raised = [future.exception(SECONDS) for future in errors]
     assert [(each.status, each.message, each.param) for each in raised if isinstance(each, ApiError)] == [
-        (400, "wrong", "top_p"), (400, "no text", None), (400, "not so", None),
+        (400, "top_p is wrong", "top_p"), (400, "no text", None), (400, "not so", None),
         (503, "the model failed; see the server's log", None),
     ]  # fmt: skip
     with pytest.raises(CancelledError):

@@ -119,7 +119,7 @@ def test_weights_that_are_not_finite_are_never_saved(make_run, broken, ema):
 
 
 def test_the_last_and_the_best_checkpoints_are_kept(make_run):
-    run = make_run(steps=20, evaluate_every=16, checkpoint_every=2, keep=2, learning_rate=0.0)
+    run = make_run(steps=20, evaluate_every=16, checkpoint_every=2, keep_checkpoints=2, learning_rate=0.0)
     list(train(run))
     assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-18", "step-20"}
     list(train(resume_run(run.folder, new_length=TrainingConfig(steps=40)), stop=stop_after(5)))

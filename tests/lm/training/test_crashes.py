@@ -31,7 +31,7 @@ from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
 
 SHAPE = {"context_length": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
-SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep": 1}
+SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep_checkpoints": 1}
 BETTER = {"learning_rate": 0.05}
 """Each evaluation is better than the one before: of 4.2, 3.3 and 2.8 nats."""
 WORSE = {"learning_rate": 0.32, "schedule": "constant"}
@@ -180,7 +180,7 @@ def branching(tmp_path, begin) -> Callable[..., Case]:
 
     def make(settings: dict) -> Case:
         run = tmp_path / "runs" / "run"
-        list(train(begin(run, steps=8, **settings | {"keep": 3})))
+        list(train(begin(run, steps=8, **settings | {"keep_checkpoints": 3})))
 
         def act(root: Path) -> None:
             train_to_the_end(root / "run" / "checkpoints" / "step-4", steps=7)

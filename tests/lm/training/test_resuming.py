@@ -72,7 +72,7 @@ def put_off_again(run):
 
 
 def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
-    run = make_run(checkpoint_every=4, keep=0)
+    run = make_run(checkpoint_every=4, keep_checkpoints=0)
     events = list(train(run))
     first = next(event.folder for event in events if isinstance(event, Saved) and event.step == 4)
     before = sums(run)
@@ -95,7 +95,7 @@ def test_a_finished_run_can_be_trained_on(make_run):
 @pytest.fixture
 def branching(make_run):
     """A run of 12 steps with a checkpoint every second one, and evaluations of which the last was best."""
-    run = make_run(checkpoint_every=2, keep=0, learning_rate=1e-2, evaluate_every=2)
+    run = make_run(checkpoint_every=2, keep_checkpoints=0, learning_rate=1e-2, evaluate_every=2)
     list(train(run))
     return run
 

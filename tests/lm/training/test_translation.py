@@ -184,7 +184,7 @@ def resume_config(run: Run) -> RunConfig:
 
 @pytest.mark.medium
 def test_the_best_by_bleu(make_run):
-    run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", bleu_sentences=20, keep=0)
+    run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", bleu_sentences=20, keep_checkpoints=0)
     events = [event for event in train(run) if isinstance(event, Evaluation)]
     best = max(events, key=lambda event: (event.bleu, -event.loss, -event.step))
     assert run.state.best_step == best.step

@@ -180,7 +180,7 @@ def test_each_value_has_what_chose_it(tmp_path):
 
 def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
     base = ModelConfig(d_model=96, n_layers=3, n_heads=3, dropout=0.3)
-    chosen = resolve_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1, portable=True), base=base)
+    chosen = resolve_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1), base=base)
     assert chosen.config.model == base.replace(dropout=0.1)
     assert (chosen.config.preset, chosen.reasons["model.d_model"]) == ("tiny", "from_run")
     assert chosen.reasons["model.dropout"] == "python"
