@@ -137,13 +137,7 @@ class RunConfig(Config):
         return self.parallel.bidirectional or self.preset is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its values for JSON, without those that are None or follow from others."""
-        values = {**dataclasses.asdict(self), "model": self.model.settings()}
-        given = {
-            name: {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
-            for name, value in values.items()
-        }
-        return {"format_version": FORMAT_VERSION, **given}
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod
     def from_dict(cls, values: Any, *, where: str) -> RunConfig:
@@ -155,9 +149,12 @@ class RunConfig(Config):
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version!r} is not {FORMAT_VERSION}")
-        return build_config(
-            cls, {name: value for name, value in values.items() if name != "format_version"}, where=where
-        )
+        given = {
+            name: {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+            for name, value in values.items()
+            if name != "format_version"
+        }
+        return build_config(cls, given, where=where)
 
 
 SECTIONS: dict[str, type] = {

@@ -177,7 +177,7 @@ SETTINGS = {
     "greedy": {"temperature": 0},
     "drawn": {"temperature": 1.0, "seed": 4},
     "everything": {
-        "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.001, "typical": 0.98, "repetition_penalty": 1.3,
+        "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.001, "typical_p": 0.98, "repetition_penalty": 1.3,
         "presence_penalty": 0.3, "frequency_penalty": 0.2, "no_repeat_ngram_size": 2, "seed": 9,
     },
     "greedy with penalties": {"temperature": 0, "repetition_penalty": 1.4, "no_repeat_ngram_size": 3},

@@ -155,7 +155,7 @@ def score_by_hand(table, prompt, text, config, biases, length_penalty):
             changed[occurred] *= config.repetition_penalty ** (1 if changed[occurred] < 0 else -1)
         for occurred in set(generated):
             changed[occurred] -= config.presence_penalty + config.frequency_penalty * generated.count(occurred)
-        size = config.no_repeat_ngram
+        size = config.no_repeat_ngram_size
         if size and any(
             [*before, token][at : at + size] == [*before, token][-size:] for at in range(len(before) + 1 - size)
         ):
