@@ -54,7 +54,7 @@ PHRASES = {
 """Patterns of whole words, and what to write instead."""
 EXCEPTIONS = (
     ("tests/vocabulary.py", ".*", "the list itself"),
-    ("tests/golden/*", ".*", "names and texts of an earlier version"),
+    ("tests/golden/*", ".*", "the command lines of an earlier version"),
     ("tests/cli/generation/test_writers.py", "go on", "the beginning of a text in a test"),
     ("tests/lm/distributed/test_process_group.py", "peer", "an error message of torch"),
 )

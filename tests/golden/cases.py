@@ -1,561 +1,415 @@
-"""What the golden comparison runs: cases of commands, each with all settings that a machine could otherwise choose.
+"""The cases: lines of `lm` commands in the words of the base commit, and the texts they read.
 
-A training case makes a run, which the base tree keeps: both trees resume, fine-tune, decode and score the base tree's
-runs, so that a difference in training shows up in the training case alone, and existing runs must still load.
+A line is a command of `lm`, `copy SOURCE TARGET`, or a probe with its path (`probes.py`); "< FILE" at the end is stdin.
+Every setting that a machine could choose is given, held-out files too. Values stand behind their flag, positional
+arguments before all flags.
 """
 
-import shlex
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-HARDWARE = "--device cpu --dtype float32 --threads 1"
-_ENGINES: Mapping[str, str] = {
-    "compiled": HARDWARE,
-    "int8": "--device cpu --dtype int8 --threads 1",
-    "compiled-int8": "--device cpu --dtype int8 --threads 1",
-    "bfloat16": "--device cpu --dtype bfloat16 --threads 1",
-    "float16": "--device cpu --dtype float16 --threads 1",
-}
+CORPORA = Path(__file__).parents[2] / "corpora"
 
 
 @dataclass(frozen=True)
 class Case:
-    """Commands that run one after another in a folder of their own.
+    """Lines that run one after another in a new folder, with the texts in `text/`.
 
     Attributes:
-        name: unique; its first part is a tag too.
-        commands: of `lm`, in shell syntax. Paths under `text/` and `runs/` are the texts and the base tree's runs;
-            `copy SOURCE TARGET` copies a folder. "< FILE" at the end names stdin.
-        tags: that select the case.
-        needs: cases whose runs are read; the run of train/NAME is runs/NAME.
-        is_compiled: whether compiled code is loaded before the command, and so used from the first token on.
-        is_process: whether each command is a process of its own, which cases of several processes need.
+        tolerance: relative, of floats; 0: they are equal bit by bit.
+        is_compiled: whether the kernels are compiled.
     """
 
     name: str
-    commands: tuple[str, ...]
-    tags: frozenset[str]
-    needs: tuple[str, ...] = ()
+    lines: tuple[str, ...]
+    tolerance: float = 0.0
     is_compiled: bool = False
-    is_process: bool = False
-
-    def matches(self, word: str) -> bool:
-        """Whether a word selects this case: a tag, or a part of the name."""
-        return word in self.tags or word in self.name
 
 
-_SHAPE = "--d-model 32 --n-layers 2 --n-heads 2 --context 32 --vocab-size 300"
-_LENGTH = "--steps 6 --batch-size 4 --warmup-steps 2 --evaluate-every 3 --seed 5 --keep 0 --json"
-_PAIRS = "--source text/train.en --target text/train.de"
-_TWO_SIDES = (
-    "--d-model 32 --n-layers 2 --n-encoder-layers 2 --n-heads 2 --d-ff 64 --vocab-size 400 --context 64 "
-    "--steps 6 --batch-tokens 300 --warmup-steps 2 --evaluate-every 3 --seed 5 --keep 0 --json --best-by loss"
-)
-_RECURRENT = _TWO_SIDES.replace("--n-layers 2 --n-encoder-layers 2 --n-heads 2 --d-ff 64", "--n-layers 1")
+_CPU = "--device cpu --dtype float32 --threads 1"
+_LENGTH = "--steps 6 --warmup-steps 2 --evaluate-every 3 --seed 5"
+_STORIES = f"train text/stories.txt --validation text/held-out.txt -o run {_CPU} {_LENGTH}"
+_MODEL = "--d-model 32 --n-layers 2 --context 32 --batch-size 4"
+_TEXT = f"{_STORIES} {_MODEL} --n-heads 2 --vocab-size 300"
+_HELD_OUT = "--validation-source text/test.en --validation-target text/test.de"
+_PAIRS = f"train --source text/train.en --target text/train.de {_HELD_OUT} -o run {_CPU} {_LENGTH} --best-by loss"
+_SHAPE = "--d-model 32 --n-layers 2 --vocab-size 400 --context 64 --batch-tokens 300"
+_TWO = f"{_PAIRS} {_SHAPE} --n-encoder-layers 2 --n-heads 2 --d-ff 64"
+_RATE = "--learning-rate 3e-3"
 
-TEXT: Mapping[str, str] = {
-    "gpt": "--preset tiny",
-    "gpt-long": "--preset tiny --steps 60 --learning-rate 0.02",
-    "gpt2": "--preset gpt2 --learning-rate 3e-3",
-    "gpt1": "--preset gpt1 --learning-rate 3e-3 --steps 6",
-    "llama": "--preset llama-15m --learning-rate 3e-3 --d-ff 64",
-    "smollm": "--preset smollm-135m --learning-rate 3e-3 --d-ff 64 --n-heads 4 --n-kv-heads 2",
+TEXTS: Mapping[str, str] = {
+    "gpt2": f"--preset gpt2 {_RATE}",
+    "llama": f"--preset llama-15m {_RATE} --d-ff 64",
+    "smollm": f"--preset smollm-135m {_RATE} --d-ff 64 --n-heads 4 --n-kv-heads 2",
     "portable": "--preset portable-tiny",
-    "nanogpt": "--preset nanogpt-cpu --learning-rate 3e-3",
     "sinusoidal": "--preset tiny --positions sinusoidal --bias --no-qk-norm",
-    "sinusoidal-half": "--preset tiny --positions sinusoidal-half --optimizer adamw --learning-rate 3e-3",
+    "sinusoidal-half": f"--preset tiny --positions sinusoidal-half --optimizer adamw {_RATE}",
     "alibi": "--preset tiny --positions alibi --norm rmsnorm",
-    "relative": "--preset gpt2 --positions relative --max-distance 8 --learning-rate 3e-3",
-    "t5": "--preset gpt2 --positions t5 --max-distance 40 --learning-rate 3e-3",
-    "no-positions": "--preset tiny --positions none --activation relu2",
+    "relative": f"--preset gpt2 --positions relative --max-distance 8 {_RATE}",
+    "t5": f"--preset gpt2 --positions t5 --max-distance 40 {_RATE}",
+    "no-positions": "--preset tiny --positions none --activation relu2 --d-head 8 --init-std 0.2 --no-zero-init",
     "neox": "--preset tiny --parallel-residual --rotary-fraction 0.25 --bias --attention-bias all",
-    "post-norm": "--preset gpt2 --norm-position post --learning-rate 3e-3 --schedule inverse-sqrt",
-    "rope-linear": "--preset tiny --rope-scaling linear --rope-factor 2 --rope-base 5000",
+    "post-norm": f"--preset gpt2 --norm-position post {_RATE} --schedule inverse-sqrt",
+    "rope-linear": "--preset tiny --rope-scaling linear --rope-factor 2 --rope-base 5000 --activation relu",
     "rope-llama3": "--preset tiny --rope-scaling llama3 --rope-factor 4 --rope-context 16",
     "rope-yarn": "--preset tiny --rope-scaling yarn --rope-factor 4 --rope-context 16",
-    "silu": "--preset tiny --activation silu --attention-bias inputs --no-tie-embeddings",
-    "gelu-tanh": "--preset tiny --activation gelu-tanh --scale-embeddings --softcap 15 --embedding-shortcut",
-    "relu": "--preset tiny --activation relu --no-zero-init --init-std 0.2 --output-bias --d-head 8",
-    "dropout": "--preset tiny --dropout 0.2 --attention-dropout 0.1 --label-smoothing 0.1 --ema 0.9",
+    "untied": "--preset tiny --activation silu --attention-bias inputs --no-tie-embeddings --output-bias",
+    "shortcut": "--preset tiny --activation gelu-tanh --scale-embeddings --softcap 15 --embedding-shortcut",
+    "regularised": "--preset tiny --dropout 0.2 --attention-dropout 0.1 --label-smoothing 0.1 --ema 0.9",
     "r-drop": "--preset tiny --dropout 0.2 --r-drop 0.5 --schedule wsd --decay-fraction 0.5",
     "accumulated": "--preset tiny --micro-batch-size 2 --batch-warmup 3 --clip 0.5 --schedule cosine",
-    "recomputed": "--preset tiny --checkpoint-activations --dropout 0.1",
-    "byte": "--preset tiny --kind byte --schedule constant --no-value-residual",
-    "char": "--preset tiny --kind char --epochs 0.01",
+    "recomputed": "--preset tiny --checkpoint-activations --dropout 0.1 --schedule constant --no-value-residual",
+    "plateau": f"--preset tiny --decay-patience 1 --patience 4 --steps 40 --schedule wsd {_RATE}",
+    "newton-schulz": "--preset tiny --set training.orthogonalisation=newton-schulz --sample The",
+    "bfloat16": "--preset tiny --dtype bfloat16",
     "window": "--preset tiny --attention window --attention-window 8",
     "bigbird": "--preset tiny --attention bigbird --attention-block 4 --global-blocks 1 --random-blocks 1",
-    "compressed": "--preset t-dmca --learning-rate 3e-3 --attention-block 8 --attention-stride 2 --d-ff 64",
+    "compressed": f"--preset t-dmca {_RATE} --attention-block 8 --attention-stride 2 --d-ff 64",
     "experts": "--preset tiny --experts 4 --experts-per-token 2 --expert-capacity 1.25 --gate-noise 1",
     "experts-every": "--preset tiny --experts 3 --expert-every 2 --expert-balance 0.05 --activation swiglu",
-    "lstm": "--preset tiny --architecture lstm --dropout 0.1",
-    "gru": "--preset tiny --architecture gru --no-tie-embeddings",
+}
+"""Models of text, each trained, sampled from and scored."""
+_MASKED: Mapping[str, str] = {
     "masked": "--preset tiny --objective masked",
-    "bert": "--preset bert-base --learning-rate 3e-3 --token-types 2 --whole-words --masking-rate 0.3",
-    "masked-linformer": "--preset tiny --objective masked --attention linformer --attention-rank 8",
-    "masked-bigbird": "--preset tiny --objective masked --attention bigbird --attention-block 4",
-    "masked-window": "--preset bert-base --learning-rate 3e-3 --attention window --attention-window 4",
-    "bfloat16": "--preset tiny --dtype bfloat16",
+    "bert": f"--preset bert-base {_RATE} --token-types 2 --whole-words --masking-rate 0.3",
+    "linformer": "--preset tiny --objective masked --attention linformer --attention-rank 8",
+    "bigbird": "--preset tiny --objective masked --attention bigbird --attention-block 4",
 }
-"""Settings of runs trained on a text; without `--n-heads` the shape is that of `_SHAPE`."""
-
-_NOT_RECURRENT = " --n-heads 2"
-
-PAIRS: Mapping[str, str] = {
-    "translation": "--preset translation-tiny",
-    "translation-long": "--preset translation-tiny --steps 60 --learning-rate 0.02 --evaluate-every 30",
-    "transformer-base": "--preset transformer-base --learning-rate 3e-3",
-    "transformer-relative": "--preset transformer-relative --learning-rate 3e-3",
-    "marian": "--preset transformer-base --learning-rate 3e-3 --positions sinusoidal-half --output-bias",
-    "marian-swish": (
-        "--preset transformer-base --learning-rate 3e-3 --positions sinusoidal-half --output-bias --activation silu"
-    ),
-    "translation-t5": "--preset translation-tiny --positions t5 --max-distance 40 --norm rmsnorm",
-    "translation-alibi": "--preset translation-tiny --positions alibi --activation swiglu",
-    "translation-learned": "--preset translation-tiny --positions learned --context 96 --no-tie-embeddings",
-    "switch": "--preset switch-base --learning-rate 3e-3 --expert-every 2 --experts 4",
-    "translation-linformer": "--preset translation-tiny --attention linformer --attention-rank 8 --context 160",
-    "translation-bigbird": "--preset translation-tiny --attention bigbird --attention-block 4",
-    "translation-window": "--preset translation-tiny --attention window --attention-window 4",
-    "syntax-depth": "--preset translation-tiny --syntax depth --heads text/train.heads",
-    "syntax-distance": "--preset translation-tiny --syntax distance --heads text/train.heads --max-distance 4",
-    "syntax-both": "--preset transformer-relative --learning-rate 3e-3 --syntax both --heads text/train.heads",
-    "bpe-dropout": "--preset translation-tiny --bpe-dropout 0.2 --bpe-dropout-until 0.7 --dropout 0.2",
-    "separate": "--preset translation-tiny --separate-vocabularies",
-    "bidirectional": "--preset translation-tiny --bidirectional",
-    "by-bleu": "--preset translation-tiny --best-by bleu --bleu-sentences 4",
-    "held-out-pairs": "--preset translation-tiny --validation-source text/test.en --validation-target text/test.de",
-    "filtered": "--preset translation-tiny --max-length 14 --max-ratio 1.3 --batch-size 7",
+_TRANSLATORS: Mapping[str, str] = {
+    "translation": f"{_TWO} --preset translation-tiny",
+    "transformer-base": f"{_TWO} --preset transformer-base {_RATE} --positions sinusoidal-half --output-bias",
+    "transformer-relative": f"{_TWO} --preset transformer-relative {_RATE}",
+    "t5": f"{_TWO} --preset translation-tiny --positions t5 --max-distance 40 --norm rmsnorm",
+    "alibi": f"{_TWO} --preset translation-tiny --positions alibi --activation swiglu",
+    "learned": f"{_TWO} --preset translation-tiny --positions learned --context 96 --no-tie-embeddings",
+    "switch": f"{_TWO} --preset switch-base {_RATE} --expert-every 2 --experts 4",
+    "linformer": f"{_TWO} --preset translation-tiny --attention linformer --attention-rank 8 --context 160",
+    "window": f"{_TWO} --preset translation-tiny --attention window --attention-window 4",
+    "bpe-dropout": f"{_TWO} --preset translation-tiny --bpe-dropout 0.2 --bpe-dropout-until 0.7 --dropout 0.2",
+    "separate": f"{_TWO} --preset translation-tiny --separate-vocabularies",
+    "bidirectional": f"{_TWO} --preset translation-tiny --bidirectional",
+    "by-bleu": f"{_TWO} --preset translation-tiny --best-by bleu --bleu-sentences 4",
+    "filtered": f"{_TWO} --preset translation-tiny --max-length 14 --max-ratio 1.3",
+    "one-stack": f"{_PAIRS} {_SHAPE} --preset translation-tiny --n-heads 2 --decoder-only --source-loss 0.5",
+    "lstm": f"{_PAIRS} {_SHAPE} --preset seq2seq-tiny --n-layers 1",
+    "gru": f"{_PAIRS} {_SHAPE} --preset seq2seq {_RATE} --n-layers 1 --recurrent-attention general",
+    "no-attention": f"{_PAIRS} {_SHAPE} --preset seq2seq-tiny --n-layers 1 --recurrent-attention none",
 }
-DECODER_ONLY: Mapping[str, str] = {
-    "one-stack": "--preset translation-tiny --source-loss 0.5",
-    "one-stack-compressed": "--preset t-dmca --learning-rate 3e-3 --attention-block 8 --attention-stride 2",
-    "one-stack-learned": "--preset translation-tiny --positions learned --context 160",
+_SYNTAX: Mapping[str, str] = {
+    "depth": "--preset translation-tiny --syntax depth",
+    "distance": "--preset translation-tiny --syntax distance --max-distance 4",
+    "both": f"--preset transformer-relative {_RATE} --syntax both",
 }
-RECURRENT: Mapping[str, str] = {
-    "lstm-additive": "--preset seq2seq-tiny",
-    "lstm-none": "--preset seq2seq-tiny --recurrent-attention none",
-    "gru-dot": "--preset seq2seq-tiny --architecture gru --recurrent-attention dot",
-    "gru-general": "--preset seq2seq --learning-rate 3e-3 --recurrent-attention general",
-}
-EXAMPLES: Mapping[str, tuple[str, str]] = {
-    "questions": ("text/train-questions.jsonl --supervised --preset tiny --context 64", ""),
-    "labels": ("text/train-labels.jsonl --supervised --preset tiny --context 48", ""),
-    "tuned-questions": (
-        "text/train-questions.jsonl --supervised --from runs/gpt --optimizer muon --learning-rate 2e-2",
-        "gpt",
-    ),
-    "classifier": (
-        "text/train-labels.jsonl --supervised --from runs/masked --optimizer muon --learning-rate 2e-2",
-        "masked",
-    ),
-    "bert-classifier": (
-        "text/train-labels.jsonl --supervised --from runs/bert --optimizer muon --learning-rate 2e-2",
-        "bert",
-    ),
-}
-_MUON = "--optimizer muon --learning-rate 3e-3"
-FROM: Mapping[str, tuple[str, str]] = {
-    "tuned": (f"text/heldout.txt --from runs/gpt --validation text/stories.txt {_MUON}", "gpt"),
-    "tuned-gpt2": (f"text/heldout.txt --from runs/gpt2 --validation 0.3 {_MUON}", "gpt2"),
-    "tuned-masked": (f"text/heldout.txt --from runs/masked --validation 0.3 {_MUON}", "masked"),
-    "lora": ("text/heldout.txt --from runs/gpt --validation 0.3 --lora 4 --learning-rate 1e-2", "gpt"),
-    "lora-attention": (
-        "text/heldout.txt --from runs/gpt2 --validation 0.3 --lora 2 --lora-on attention --lora-alpha 8 "
-        "--learning-rate 1e-2 --lora-dropout 0.1",
-        "gpt2",
-    ),
-    "lora-experts": (
-        "text/heldout.txt --from runs/llama --validation 0.3 --lora 2 --lora-on feed-forward --learning-rate 1e-2",
-        "llama",
-    ),
-    "lora-questions": ("text/train-questions.jsonl --supervised --from runs/gpt --lora 2 --learning-rate 1e-2", "gpt"),
-    "lora-labels": ("text/train-labels.jsonl --supervised --from runs/masked --lora 2 --learning-rate 1e-2", "masked"),
-    "lora-translation": (
-        f"{_PAIRS} --from runs/translation --lora 2 --learning-rate 3e-3 --batch-tokens 300",
-        "translation",
-    ),
-    "tuned-translation": (f"{_PAIRS} --from runs/translation {_MUON} --batch-tokens 300", "translation"),
-}
-
-_RESUMED = (
-    "gpt", "gpt2", "dropout", "r-drop", "accumulated", "experts", "lstm", "masked", "bigbird", "bfloat16",
-    "translation", "bpe-dropout", "syntax-both", "bidirectional", "one-stack", "lstm-additive", "classifier",
-    "questions", "lora", "lora-translation",
+_SAMPLING = (
+    "--greedy", "--temperature 1.3 -n 3", "--top-k 7 -n 2", "--top-p 0.7 -n 2", "--min-p 0.3 -n 2", "--typical 0.6",
+    "--top-k 40 --top-p 0.9 --min-p 0.02 --typical 0.95 -n 7 --batch-size 3",
+    "--repetition-penalty 1.3 --presence-penalty 0.4 --frequency-penalty 0.2 -n 2", "--greedy --no-repeat-ngram 2",
+    "--logit-bias ' the=-2' --logit-bias e=3 --logit-bias ' a=-inf' -n 2",
+    "--stop the --stop '. ' --max-tokens 60 -n 3",
+    "--no-cache -n 2", "--top-alternatives 3", "--max-tokens 90 --min-tokens 50 --ignore-eos -n 3", "--token-healing",
 )  # fmt: skip
-"""Runs that are resumed, at their end and at an earlier checkpoint."""
-
-_GENERATING = (*(name for name in TEXT if not name.startswith(("masked", "bert"))), "questions", "labels", "tuned",
-               "lora", "lora-attention")  # fmt: skip
-_FILLING = ("masked", "bert", "masked-linformer", "masked-bigbird", "masked-window")
-_CLASSIFYING = ("classifier", "bert-classifier")
-_OF_ENGINES = ("gpt-long", "gpt2", "llama", "neox", "alibi", "t5", "window", "relative", "silu", "experts", "lstm")
-"""Runs that each of the engines generates with."""
-_TRANSLATING = (*PAIRS, *DECODER_ONLY, *RECURRENT, "lora-translation")
-
-_SAMPLING: Mapping[str, str] = {
-    "greedy": "--greedy",
-    "temperature": "--temperature 1.3 -n 3",
-    "top-k": "--top-k 7 -n 2",
-    "top-p": "--top-p 0.7 -n 2",
-    "min-p": "--min-p 0.3 -n 2",
-    "typical": "--typical 0.6 -n 2",
-    "all-filters": "--top-k 40 --top-p 0.9 --min-p 0.02 --typical 0.95 --temperature 0.9 -n 4 --batch-size 3",
-    "penalties": "--repetition-penalty 1.3 --presence-penalty 0.4 --frequency-penalty 0.2 -n 2",
-    "no-repeat": "--greedy --no-repeat-ngram 2",
-    "bias": "--logit-bias ' the=-2' --logit-bias e=3 --logit-bias ' a=-inf' -n 2",
-    "stop": "--stop the --stop '. ' --temperature 1 -n 3",
-    "no-cache": "--no-cache -n 2",
-    "alternatives": "--top-alternatives 3 -n 2",
-    "long": "--max-tokens 90 -n 3 --temperature 1",
-    "beam": "--beam 4 -n 4",
-    "beam-long": "--beam 3 --max-tokens 60 --length-penalty 0.5",
-    "draft": "--draft runs/gpt --max-tokens 40 -n 2",
-    "draft-greedy": "--draft runs/gpt --greedy --max-tokens 60",
-    "draft-prompt": "--draft prompt --greedy --max-tokens 60 --repetition-penalty 1.05",
-    "draft-prompt-sampled": "--draft prompt --top-p 0.5 --max-tokens 40",
-}
-_BOTH_ENDS: Mapping[str, str] = {
-    "many": "--prompts text/prompts.txt --max-tokens 24 --batch-size 3 -n 2",
-    "many-long": "--prompts text/prompts.txt --max-tokens 70 --batch-size 2 --temperature 1.2",
-    "many-greedy": "--prompts text/prompts.txt --max-tokens 24 --greedy",
-    "empty-prompt": "'' --max-tokens 24 -n 2",
-    "from-file": "--prompt-file text/heldout.txt --max-tokens 12 -n 2 --beam 2",
-}
-_TRANSLATION: Mapping[str, str] = {
-    "greedy": "--beam 1",
-    "beam": "--beam 4 --n-best 3",
-    "coverage": "--beam 3 --coverage-penalty 0.4 --length-penalty 0.6",
-    "prefix": "--beam 3 --prefix Der",
-    "prefixes": "--beam 3 --prefix-file text/prefixes.txt < text/three.en",
-    "penalties": "--beam 3 --no-repeat-ngram 2 --repetition-penalty 1.2 --logit-bias e=1",
-    "sampled": "--sample --n-best 3 --top-p 0.9 --seed 4",
-    "batches": "--beam 3 --batch-tokens 40 --read-ahead 3",
-    "lengths": "--beam 3 --max-length-ratio 0.5 --max-length-extra 2",
-    "ensemble": "--beam 3 --n-best 2 --ensemble runs/translation",
-    "ensemble-sampled": "--sample --seed 3 --ensemble runs/translation",
-    "stdout": "--beam 2",
-}
-
-_HUGGING_FACE: Mapping[str, bool] = {
-    "gpt": False, "gpt2": True, "llama": True, "smollm": True, "portable": True, "neox": False, "bert": True,
-    "marian": True, "marian-swish": True,
+_DECODING = (
+    "run 'The road' --beam 4 -n 4", "run 'The road' --beam 3 --max-tokens 60 --length-penalty 0.5",
+    "run 'The road' --draft draft --max-tokens 40 -n 2 --seed 7",
+    "run 'The road' --draft draft --greedy --max-tokens 60",
+    "run 'The road' --draft prompt --greedy --max-tokens 60 --repetition-penalty 1.05",
+    "run 'The road' --draft prompt --top-p 0.5 --max-tokens 40 --seed 7", "run '' --max-tokens 24 -n 2 --seed 7",
+    "run --prompt-file text/held-out.txt --max-tokens 12 -n 2 --beam 2",
+    "run --prompts text/prompts.txt --max-tokens 24 --batch-size 3 -n 2 --seed 7",
+    "run --prompts text/prompts.txt --max-tokens 70 --batch-size 2 --seed 7", "run --prompts text/prompts.txt --greedy",
+)  # fmt: skip
+_SCORES = (
+    "--per-token", "--stride 3", "--context 16", "--context 48 --stride 24", "--stride 32 --batch-size 3",
+    "--versus draft", "--keep-line-ends", "text/folder text/stories.jsonl",
+)  # fmt: skip
+_TRANSLATING = (
+    "--beam 4 --n-best 3", "--beam 3 --coverage-penalty 0.4 --length-penalty 0.6", "--beam 3 --prefix Der",
+    "--beam 3 --no-repeat-ngram 2 --repetition-penalty 1.2 --logit-bias e=1",
+    "--sample --n-best 3 --top-p 0.9 --seed 4", "--beam 3 --batch-tokens 40 --read-ahead 3",
+    "--beam 3 --max-length-ratio 0.5 --max-length-extra 2", "--beam 3 --n-best 2 --ensemble draft",
+    "--sample --seed 3 --ensemble draft",
+)  # fmt: skip
+_CORPORA: Mapping[str, str] = {
+    "split": "text/stories.txt", "folder": "text/folder", "jsonl": "text/stories.jsonl", "csv": "text/stories.csv",
+    "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char --unknown '?'",
+    "special": "text/stories.txt --special '<a>' --min-frequency 3 --merges characters",
+    "separator": "text/train.en --separator ''", "questions": "text/questions.jsonl --supervised",
+    "labels": "text/labels.jsonl --supervised", "conversations": "text/conversations.jsonl",
+    "instructions": "text/instructions.jsonl --supervised",
 }  # fmt: skip
-"""Runs that are exported, and whether the folder can be imported again without code of ours."""
 
 
 def cases() -> list[Case]:
-    """All cases, those that others need first."""
-    found = [*_training(), *_resuming(), *_generating(), *_translating(), *_masked(), *_scoring(), *_data(), *_tools()]
-    names = [case.name for case in found]
-    assert len(names) == len(set(names)), "names of cases must differ"
-    return found
+    """Return all cases."""
+    return [*_texts(), *_rows(), *_masked(), *_translation(), *_continued(), *_decoding(), *_engines(), *_tools()]
 
 
-def _case(name: str, *commands: str, tags: str = "", needs: tuple[str, ...] = (), engine: str = "") -> Case:
-    """A case whose first part of the name is a tag; the engines' hardware flags are appended to each command."""
-    first = name.partition("/")[0]
-    compiled = engine.startswith("compiled")
-    words = {first, *tags.split(), *({"engine"} if engine else ())}
-    needed = tuple(f"train/{each}" for each in needs)
-    return Case(name, commands, frozenset(words), needs=needed, is_compiled=compiled)
-
-
-def _training() -> Iterator[Case]:
-    for name, settings in TEXT.items():
-        is_recurrent = "--architecture" in settings
-        shape = _SHAPE.replace(_NOT_RECURRENT, "") if is_recurrent or "--n-heads" in settings else _SHAPE
-        yield _train(name, f"text/stories.txt {_without(shape + ' ' + _LENGTH, settings)} {settings}", "text")
-    for name, settings in PAIRS.items():
-        yield _train(name, f"{_PAIRS} {_without(_TWO_SIDES, settings)} {settings}", "translation")
-    for name, settings in DECODER_ONLY.items():
-        shape = _TWO_SIDES.replace(" --n-encoder-layers 2", " --decoder-only")
-        yield _train(name, f"{_PAIRS} {_without(shape, settings)} {settings}", "translation")
-    for name, settings in RECURRENT.items():
-        yield _train(name, f"{_PAIRS} {_without(_RECURRENT, settings)} {settings}", "translation")
-    for name, (settings, needed) in {**EXAMPLES, **FROM}.items():
-        shape = "" if "--from" in settings else _SHAPE
-        defaults = _without(f"{shape} {_LENGTH}", settings)
-        tags = ("lora " if "--lora" in settings else "") + ("translation" if "--source" in settings else "text")
-        yield _train(name, f"{settings} {defaults}", tags, needs=(needed,) if needed else ())
-    yield _case(
-        "train/samples",
-        f"train text/stories.txt {_SHAPE} {_LENGTH} --preset tiny --sample 'The road' --sample '' {HARDWARE} -o run",
-        tags="training text",
-    )
-    for name, flags in {"two-ranks": "", "two-shards": "--shard"}.items():
-        command = f"train text/stories.txt {_SHAPE} {_LENGTH} --preset tiny --processes 2 {flags} {HARDWARE} -o run"
-        yield Case(f"train/{name}", (command,), frozenset({"train", "training", "distributed"}), is_process=True)
-
-
-def _train(name: str, settings: str, tags: str, *, needs: tuple[str, ...] = ()) -> Case:
-    hardware = HARDWARE.replace("--dtype float32", "") if "--dtype" in settings else HARDWARE
-    return _case(f"train/{name}", f"train {settings} {hardware} -o run", tags=f"training {tags}", needs=needs)
-
-
-def _without(defaults: str, settings: str) -> str:
-    """Default flags, without those that the settings have."""
-    words, kept = shlex.split(defaults), list[str]()
-    given = set(shlex.split(settings))
-    rivals = {"--batch-tokens": "--batch-size", "--batch-size": "--batch-tokens", "--epochs": "--steps"}
-    given |= {rivals[flag] for flag in given & rivals.keys()}
-    if given & {"--greedy", "--beam"}:
-        given |= {"--seed"}
-    if given & {"--kind", "nanogpt-cpu", "--from"}:
-        given |= {"--vocab-size"}
-    while words:
-        flag = words.pop(0)
-        values = []
-        while words and not words[0].startswith("--"):
-            values.append(words.pop(0))
-        if flag not in given:
-            kept += [flag, *values]
-    return shlex.join(kept)
-
-
-def _resuming() -> Iterator[Case]:
-    for name in _RESUMED:
-        tags = "training lora" if "lora" in name else "training"
-        yield _case(
-            f"resume/{name}",
-            f"copy runs/{name} run",
-            "train --resume run --steps 9 --json",
-            tags=tags, needs=(name,),
-        )  # fmt: skip
-        yield _case(
-            f"resume/{name}-branch",
-            f"copy runs/{name} run",
-            "train --resume run/checkpoints/step-3 --json",
-            tags=tags, needs=(name,),
-        )  # fmt: skip
-
-
-def _generating() -> Iterator[Case]:
-    plain = "generate runs/{run} 'The road' --json --max-tokens 24 {hardware}"
-    for name in _GENERATING:
-        command = plain.format(run=name, hardware=HARDWARE)
-        prompts = "beginnings" if name in {"nanogpt", "char"} else "prompts"
-        yield _case(
-            f"generate/each/{name}",
-            f"{command} --greedy",
-            f"{command} --seed 7 -n 3 --max-tokens 48",
-            f"{command} --beam 3 -n 2",
-            f"generate runs/{name} --prompts text/{prompts}.txt --json --seed 2 --max-tokens 40 {HARDWARE}",
-            f"{command} --no-cache --greedy",
-            f"perplexity runs/{name} text/heldout.txt --json {HARDWARE}",
-            tags="decoding", needs=(name,),
-        )  # fmt: skip
-    for name, flags in _SAMPLING.items():
-        command = _without("--json --seed 7 --max-tokens 24", flags)
-        yield _case(
-            f"generate/flags/{name}", f"generate runs/gpt-long 'The road' {command} {flags} {HARDWARE}",
-            tags="decoding", needs=("gpt-long", "gpt"),
-        )  # fmt: skip
-    for name, flags in _BOTH_ENDS.items():
-        seed = _without("--seed 7", flags)
-        command = f"generate runs/gpt-long {flags} --json {seed} {HARDWARE}"
-        yield _case(f"generate/prompts/{name}", command, tags="decoding", needs=("gpt-long",))
-    yield _case(
-        "generate/plain",
-        f"generate runs/gpt-long 'The road' --seed 3 --max-tokens 30 {HARDWARE}",
-        f"generate runs/gpt-long 'The road' --seed 3 --max-tokens 30 -n 3 --no-echo {HARDWARE}",
-        f"generate runs/gpt-long --seed 3 --max-tokens 30 {HARDWARE} < text/heldout.txt",
-        f"generate runs/gpt-long --prompts text/prompts.txt --seed 3 --max-tokens 8 {HARDWARE}",
-        tags="decoding", needs=("gpt-long",),
+def _generate(run: str = "run", hardware: str = _CPU) -> tuple[str, ...]:
+    """Return lines that sample from a run in each way once."""
+    start, prompts = f"generate {run} 'The road' --json {hardware}", f"generate {run} --prompts text/prompts.txt"
+    return (
+        f"{start} --greedy --max-tokens 24", f"{start} --seed 7 -n 3 --max-tokens 48",
+        f"{start} --beam 3 -n 2 --max-tokens 24", f"{prompts} --seed 2 --max-tokens 40 --json {hardware}",
     )  # fmt: skip
-    for engine, hardware in _ENGINES.items():
-        for name in _OF_ENGINES:
-            command = plain.format(run=name, hardware=hardware)
-            yield _case(
-                f"generate/{engine}/{name}",
-                f"{command} --greedy", f"{command} --seed 7 -n 3 --max-tokens 48", f"{command} --beam 3 -n 2",
-                f"generate runs/{name} --prompts text/prompts.txt --json --seed 2 --max-tokens 40 {hardware}",
-                f"{command} --draft prompt --greedy --max-tokens 40",
-                tags="decoding", needs=(name,), engine=engine,
-            )  # fmt: skip
 
 
-def _translating() -> Iterator[Case]:
-    for name in _TRANSLATING:
-        heads = " --heads text/test.heads" if "syntax" in name else ""
-        to = " --to de" if name == "bidirectional" else ""
-        coverage = "" if name in {*DECODER_ONLY, "lstm-none"} else " --coverage-penalty 0.2"
-        command = f"translate runs/{name} text/test.en --json{heads}{to} {HARDWARE}"
-        yield _case(
-            f"translate/each/{name}",
-            f"{command} --beam 1", f"{command} --beam 3 --n-best 2{coverage}",
-            f"{command} --sample --seed 3 --n-best 2 --batch-tokens 64",
-            f"perplexity runs/{name} --source text/test.en --target text/test.de{heads}{to} --json {HARDWARE}",
-            tags="translation decoding", needs=(name,),
-        )  # fmt: skip
-    for name, flags in _TRANSLATION.items():
-        source = "" if "<" in flags else "text/test.en"
-        json = "" if name == "stdout" else "--json"
-        command = f"translate runs/translation-long {source} {json} {HARDWARE} {flags}"
-        yield _case(
-            f"translate/flags/{name}", command,
-            tags="translation decoding", needs=("translation-long", "translation"),
-        )  # fmt: skip
-    for engine, hardware in _ENGINES.items():
-        for name in ("translation-long", "one-stack"):
-            command = f"translate runs/{name} text/test.en --json {hardware}"
-            yield _case(
-                f"translate/{engine}/{name}",
-                f"{command} --beam 1", f"{command} --beam 4 --n-best 2",
-                f"{command} --sample --seed 3 --n-best 2",
-                tags="translation decoding", needs=(name,), engine=engine,
-            )  # fmt: skip
-    yield _case(
-        "translate/evaluate",
-        "evaluate runs/translation-long --source text/test.en --target text/test.de --beam 2 --json --resamples 20 "
-        f"-o out.de {HARDWARE}",
-        "evaluate --hypotheses text/test.en --target text/test.de --json --resamples 20",
-        tags="translation decoding", needs=("translation-long",),
-    )  # fmt: skip
-    yield _case(
-        "translate/attention",
-        f"translate runs/translation-long text/test.en --attention out.jsonl --beam 2 {HARDWARE}",
-        "attention runs/translation-long 'A dog runs.' --target 'Ein Hund rennt.' --json " + HARDWARE,
-        "attention runs/translation-long 'A dog runs.' --json " + HARDWARE,
-        "attention runs/one-stack 'A dog runs.' --target 'Ein Hund rennt.' --json " + HARDWARE,
-        "attention runs/syntax-both 'A dog runs.' --heads '2 3 0' --json " + HARDWARE,
-        tags="translation", needs=("translation-long", "one-stack", "syntax-both"),
-    )  # fmt: skip
+def _perplexity(files: str = "text/held-out.txt") -> str:
+    return f"perplexity run {files} --json {_CPU}"
+
+
+def _texts() -> Iterator[Case]:
+    for name, settings in TEXTS.items():
+        yield Case(f"text/{name}", (f"{_TEXT} {settings}", "results run", *_generate()[1::2], _perplexity()))
+    kinds = {f"text/{kind}": f"--preset tiny --n-heads 2 --kind {kind}" for kind in ("byte", "char")}
+    recurrent = {
+        f"recurrent/{name}": f"--preset tiny --vocab-size 300 --architecture {name} --dropout 0.1"
+        for name in ("lstm", "gru")
+    }
+    for name, settings in (kinds | recurrent).items():
+        yield Case(name, (f"{_STORIES} {_MODEL} {settings}", "results run", *_generate()[1::2], _perplexity()))
+    for name, settings in {"processes": "--processes 2", "shards": "--processes 2 --shard"}.items():
+        yield Case(f"text/{name}", (f"{_TEXT} --preset tiny {settings}", "losses run", "weights run"), tolerance=1e-5)
+
+
+def _rows() -> Iterator[Case]:
+    """Examples, labels and conversations."""
+    for name, flags in {"questions": "--supervised", "labels": "--supervised", "conversations": ""}.items():
+        train = f"{_TEXT} --preset tiny --context 64 {flags}".replace("stories.txt", f"{name}.jsonl")
+        train = train.replace("held-out.txt", f"test-{name}.jsonl")
+        use = ("chat run --seed 3 --max-tokens 20 --device cpu --threads 1 < text/prompts.txt",) if not flags else ()
+        use += (f"classify run text/test.en --json {_CPU}",) if name == "labels" else ()
+        yield Case(f"rows/{name}", (train, "results run", _perplexity(f"text/test-{name}.jsonl"), _generate()[1], *use))
 
 
 def _masked() -> Iterator[Case]:
-    for name in _FILLING:
-        yield _case(
-            f"fill/{name}",
-            f"fill runs/{name} 'The [MASK] saw the [MASK] fox.' --json --top-k 4 {HARDWARE}",
-            f"fill runs/{name} --file text/blanks.txt {HARDWARE}",
-            f"perplexity runs/{name} text/heldout.txt --json --score-every 9 {HARDWARE}",
-            f"attention runs/{name} 'The road' --json {HARDWARE}" if "linformer" not in name else f"info runs/{name}",
-            tags="masked decoding", needs=(name,),
+    for name, settings in _MASKED.items():
+        yield Case(
+            f"masked/{name}",
+            (
+                f"{_TEXT} {settings}", "results run", f"{_perplexity()} --score-every 9",
+                f"fill run 'The [MASK] saw the [MASK] fox.' --json --top-k 4 {_CPU}",
+                *((f"attention run 'The road' --json {_CPU}",) if name != "linformer" else ()),
+            ),
         )  # fmt: skip
-    for name in _CLASSIFYING:
-        yield _case(
-            f"classify/{name}",
-            f"classify runs/{name} text/test-labels.jsonl --json {HARDWARE}",
-            f"classify runs/{name} text/test.en --batch-size 3 {HARDWARE}",
-            f"classify runs/{name} text/test.en --json --device cpu --dtype int8 --threads 1",
-            tags="masked decoding", needs=(name,),
-        )  # fmt: skip
-
-
-def _scoring() -> Iterator[Case]:
-    flags = {
-        "tokens": "--per-token", "stride": "--stride 3 --json", "context": "--context 16 --json",
-        "far": "--context 48 --stride 24 --json", "whole": "--stride 32 --batch-size 3 --json", "csv": "--csv",
-        "show": "--show", "html": "--html out.html", "versus": "--versus runs/gpt --json",
-    }  # fmt: skip
-    for name, each in flags.items():
-        yield _case(
-            f"perplexity/{name}", f"perplexity runs/gpt-long text/heldout.txt {each} {HARDWARE}",
-            tags="scoring decoding", needs=("gpt-long", "gpt"),
-        )  # fmt: skip
-    yield _case(
-        "perplexity/files",
-        f"perplexity runs/gpt-long text/folder text/stories.jsonl --json {HARDWARE}",
-        f"perplexity runs/gpt-long --json {HARDWARE} < text/heldout.txt",
-        f"perplexity runs/questions text/test-questions.jsonl --json {HARDWARE}",
-        f"perplexity runs/labels text/test-labels.jsonl --json {HARDWARE}",
-        f"perplexity runs/translation --source text/test.en --target text/test.de --json {HARDWARE}",
-        tags="scoring decoding", needs=("gpt-long", "questions", "labels", "translation"),
-    )  # fmt: skip
-    for engine, hardware in _ENGINES.items():
-        yield _case(
-            f"perplexity/{engine}",
-            f"perplexity runs/gpt-long text/heldout.txt --json {hardware}",
-            f"perplexity runs/translation --source text/test.en --target text/test.de --json {hardware}",
-            tags="scoring decoding", needs=("gpt-long", "translation"), engine=engine,
-        )  # fmt: skip
-    yield _case(
-        "attention/text",
-        f"attention runs/gpt-long 'The road was steep' --json {HARDWARE}",
-        f"attention runs/gpt-long 'The road was steep' --layer 2 --head 1 --unit tokens {HARDWARE}",
-        f"attention runs/gpt-long 'The road was steep' -o out.html {HARDWARE}",
-        f"attention runs/bigbird 'The road was steep' --json {HARDWARE}",
-        tags="scoring", needs=("gpt-long", "bigbird"),
+    train = "train text/labels.jsonl --validation text/test-labels.jsonl --supervised --from run -o classifier"
+    classify = ("--json", "--batch-size 3 --json", "--json --dtype int8")
+    yield Case(
+        "masked/classifier",
+        (
+            f"{_TEXT} --preset tiny --objective masked", f"{train} {_CPU} {_LENGTH} --batch-size 4 --optimizer muon",
+            "results classifier", *(f"classify classifier text/test.en {_CPU} {flags}" for flags in classify),
+            f"evaluate classifier text/test-labels.jsonl --json {_CPU}",
+        ),
     )  # fmt: skip
 
 
-def _data() -> Iterator[Case]:
-    corpora = {
-        "text": "text/stories.txt", "folder": "text/folder", "jsonl": "text/stories.jsonl",
-        "several": "text/stories.txt text/heldout.txt --validation text/heldout.txt",
-        "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char --validation 0.3",
-        "unknown": "text/heldout.txt --kind char --unknown '?' --validation text/stories.txt",
-        "special": "text/stories.txt --special '<a>' --special '<b>' --vocab-size 280 --min-frequency 3",
-        "separator": "text/train.en --separator '' --vocab-size 300",
-        "questions": "text/train-questions.jsonl --supervised --vocab-size 300",
-        "labels": "text/train-labels.jsonl --supervised --vocab-size 300",
-    }  # fmt: skip
-    for name, flags in corpora.items():
-        settings = flags if "--kind" in flags or "--vocab-size" in flags else f"{flags} --vocab-size 300"
-        yield _case(f"prepare/{name}", f"prepare {settings} -o tokens --processes 1 --json", tags="data")
-    several = "prepare text/stories.jsonl --vocab-size 300 -o tokens --json"
-    yield Case("prepare/processes", (f"{several} --processes 2",), frozenset({"prepare", "data"}), is_process=True)
-    yield _case(
-        "prepare/parts",
-        "tokenizer train text/stories.txt --vocab-size 300 -o tokenizer.json --json",
-        "prepare text/stories.jsonl --tokenizer tokenizer.json --part 1/2 -o one --processes 1",
-        "prepare text/stories.jsonl --tokenizer tokenizer.json --part 2/2 -o two --processes 1",
-        "prepare --join one two -o tokens --json",
-        f"train tokens {_without(_SHAPE + ' ' + _LENGTH, '--from')} --preset tiny {HARDWARE} -o run",
-        tags="data",
+def _translate(hardware: str = _CPU, flags: str = "") -> tuple[str, ...]:
+    ways = ("--beam 1", "--beam 3 --n-best 2", "--sample --seed 3 --n-best 2 --batch-tokens 64")
+    return tuple(f"translate run text/test.en --json {hardware} {flags} {way}" for way in ways)
+
+
+def _translation() -> Iterator[Case]:
+    pairs = "--source text/test.en --target text/test.de"
+    for name, train in _TRANSLATORS.items():
+        to = "--to de" if name == "bidirectional" else ""
+        lines = (train, "results run", *_translate(flags=to), _perplexity(f"{pairs} {to}"))
+        yield Case(f"translation/{name}", lines)
+    heads = "--heads text/train.heads --validation-heads text/test.heads"
+    for name, settings in _SYNTAX.items():
+        lines = _translate(flags="--heads text/test.heads")
+        score = _perplexity(f"{pairs} --heads text/test.heads")
+        yield Case(f"syntax/{name}", (f"{_TWO} {heads} {settings}", "results run", *lines, score))
+    for name, flags in {"tsv": "", "tagged": "--source-language en --target-language de --bidirectional"}.items():
+        file = "text/pairs.tsv" if name == "tsv" else "text/pairs.jsonl"
+        train = f"train --pairs {file} {_TWO.partition(_HELD_OUT)[2]} --preset translation-tiny {flags}"
+        yield Case(f"translation/{name}", (train, "results run"))
+    train = f"{_TWO} --preset translation-tiny"
+    adapters = f"{train} --from run --lora 2 {_RATE}".replace("-o run", "-o draft").replace(
+        _SHAPE, "--batch-tokens 300"
     )
-    pairs = {
-        "tsv": "--pairs text/train.tsv",
-        "jsonl": "--pairs text/train-tagged.jsonl --bidirectional --source-language en --target-language de",
+    adapters = adapters.replace(" --n-encoder-layers 2 --n-heads 2 --d-ff 64 --preset translation-tiny", "")
+    yield Case(
+        "translation/decoding",
+        (
+            f"{train} --steps 60 --learning-rate 0.02 --evaluate-every 30", adapters, "weights draft",
+            *(f"translate run text/test.en --json {_CPU} {flags}" for flags in _TRANSLATING),
+            f"translate run --json {_CPU} --beam 3 --prefix-file text/prefixes.txt < text/three.en",
+            f"translate run text/test.en {_CPU} --beam 2",
+            f"evaluate run {pairs} --beam 2 --json --resamples 20 {_CPU}",
+            f"attention run 'A dog runs.' --target 'Ein Hund rennt.' --json {_CPU}",
+            f"attention run 'A dog runs.' --json {_CPU}",
+        ),
+    )  # fmt: skip
+
+
+def _continued() -> Iterator[Case]:
+    """Resumed runs, and runs that start from another."""
+    resumed = {
+        "text": f"{_TEXT} --preset tiny --dropout 0.2 --ema 0.9 --micro-batch-size 2",
+        "adamw": f"{_TEXT} --preset gpt2 {_RATE}", "experts": f"{_TEXT} {TEXTS['experts']}",
+        "masked": f"{_TEXT} {_MASKED['masked']}", "bpe-dropout": _TRANSLATORS["bpe-dropout"],
+        "one-stack": _TRANSLATORS["one-stack"], "lstm": _TRANSLATORS["lstm"],
+    }  # fmt: skip
+    for name, train in resumed.items():
+        branch = ("copy run branch", "train --resume branch/checkpoints/step-3", "losses branch", "weights branch")
+        yield Case(f"resume/{name}", (train, *branch, "train --resume run --steps 9", "losses run", "weights run"))
+    start = f"train text/more.txt --validation text/held-out.txt --from run -o tuned {_CPU} {_LENGTH} --batch-size 4"
+    tuned = {
+        "full": (f"{_TEXT} --preset tiny", f"{start} --optimizer muon {_RATE}"),
+        "lora": (f"{_TEXT} --preset tiny", f"{start} --lora 4 --learning-rate 1e-2"),
+        "lora-attention": (
+            f"{_TEXT} --preset gpt2 {_RATE}",
+            f"{start} --lora 2 --lora-on attention --lora-alpha 8 --lora-dropout 0.1 --learning-rate 1e-2",
+        ),
     }
-    for name, flags in pairs.items():
-        command = f"train {flags} {_TWO_SIDES} --preset translation-tiny {HARDWARE} -o run"
-        yield _case(f"prepare/pairs-{name}", command, tags="data translation")
-    yield _case(
-        "tokenizer/all",
-        "tokenizer train text/stories.txt text/heldout.txt --vocab-size 320 -o tokenizer.json --json",
-        "tokenizer encode tokenizer.json 'The road — was steep <|endoftext|> Über' --json",
-        "tokenizer encode tokenizer.json 'a<|endoftext|>b' --parse-special",
-        "tokenizer encode tokenizer.json < text/heldout.txt",
-        "tokenizer decode tokenizer.json '40 41 42 300 301'",
-        "tokenizer inspect tokenizer.json --file text/heldout.txt --json",
-        "tokenizer inspect tokenizer.json 'Wo bist du?'",
-        "tokenizer train text/stories.txt --kind char -o chars.json --json",
-        tags="data",
+    for name, lines in tuned.items():
+        merged = () if name == "full" else ("merge tuned -o merged", "weights merged")
+        resumed_run = ("train --resume tuned --steps 9", "losses tuned", "weights tuned")
+        yield Case(f"from/{name}", (*lines, "results tuned", *_generate("tuned"), *merged, *resumed_run))
+    average = ("average run --last 2 -o averaged", "weights averaged")
+    yield Case("tools/average", (f"{_TEXT} --preset tiny", *average))
+
+
+def _decoding() -> Iterator[Case]:
+    train = f"{_TEXT} --preset tiny --steps 60 --learning-rate 0.02 --evaluate-every 30"
+    runs = (train, f"{_TEXT} --preset tiny".replace("-o run", "-o draft"))
+    sampled = (f"generate run 'The road' --json {_CPU} --max-tokens 24 {flags}" for flags in _SAMPLING)
+    yield Case(
+        "decoding/sampling",
+        (
+            train, *(line if "--greedy" in line else f"{line} --seed 7" for line in sampled),
+            f"generate run 'The road' {_CPU} --seed 3 --max-tokens 30 -n 3 --no-echo",
+            f"generate run {_CPU} --seed 3 --max-tokens 30 < text/three.en",
+            f"generate run -i {_CPU} --seed 3 --max-tokens 20 < text/prompts.txt",
+        ),
+    )  # fmt: skip
+    yield Case("decoding/ways", (*runs, *(f"generate {line} --json {_CPU}" for line in _DECODING)))
+    scores = (f"perplexity run text/held-out.txt {flags} {_CPU}" for flags in _SCORES)
+    scores = (line if "--per-token" in line else f"{line} --json" for line in scores)
+    yield Case(
+        "decoding/scores", (*runs, *scores, f"perplexity run --json {_CPU}", f"attention run 'The road' --json {_CPU}")
     )
+
+
+def _engines() -> Iterator[Case]:
+    """Each engine and dtype of inference."""
+    for dtype in ("float32", "int8", "bfloat16", "float16"):
+        hardware = _CPU.replace("float32", dtype)
+        for name in ("gpt2", "llama", "alibi", "window", "experts", "neox"):
+            if name in {"gpt2", "llama"} or dtype == "int8":
+                lines = (f"{_TEXT} {TEXTS[name]}", *_generate(hardware=hardware), _perplexity().replace(_CPU, hardware))
+                yield Case(f"pytorch/{dtype}-{name}", lines)
+        yield Case(f"pytorch/{dtype}-translation", (_TRANSLATORS["translation"], *_translate(hardware)))
+    compiled = ("gpt2", "llama", "smollm", "neox", "alibi", "t5", "window", "relative", "sinusoidal", "experts")
+    for dtype in ("float32", "int8"):
+        hardware = _CPU.replace("float32", dtype)
+        speculative = f"generate run 'The road' --draft prompt --greedy --max-tokens 40 --json {hardware}"
+        for name in compiled:
+            lines = (f"{_TEXT} {TEXTS[name]}", *_generate(hardware=hardware), speculative)
+            yield Case(f"compiled/{dtype}-{name}", lines, is_compiled=True)
+        for name in ("translation", "one-stack"):
+            lines = (_TRANSLATORS[name], *_translate(hardware))
+            yield Case(f"compiled/{dtype}-{name}", lines, is_compiled=True)
 
 
 def _tools() -> Iterator[Case]:
-    yield _case(
-        "tools/runs",
-        "average runs/gpt --last 2 -o averaged", "merge runs/lora -o merged",
-        "merge runs/lora-translation -o merged-translation",
-        f"generate merged 'The road' --greedy --json --max-tokens 12 {HARDWARE}",
-        f"generate runs/lora 'The road' --greedy --json --max-tokens 12 {HARDWARE}",
-        tags="interop", needs=("gpt", "lora", "lora-translation"),
+    for name, flags in _CORPORA.items():
+        size = "" if "--kind" in flags else "--vocab-size 300"
+        yield Case(f"prepare/{name}", (f"prepare {flags} {size} -o tokens --processes 1", "tokens tokens"))
+    part = "prepare text/stories.jsonl --tokenizer tokenizer.json --processes 1"
+    yield Case(
+        "prepare/parts",
+        (
+            "tokenizer train text/stories.txt --vocab-size 300 -o tokenizer.json",
+            f"{part} --part 1/2 -o 1", f"{part} --part 2/2 -o 2",
+            "prepare --join 1 2 -o tokens", "tokens tokens",
+            "tokenizer encode tokenizer.json 'The road — was steep <|endoftext|> Über' --json",
+            "tokenizer encode tokenizer.json 'a<|endoftext|>b' --parse-special",
+            "tokenizer decode tokenizer.json '40 41 42 299'",
+        ),
     )  # fmt: skip
-    described = ("gpt", "smollm", "experts", "lstm", "bert", "translation", "lstm-additive", "lora", "compressed")
-    yield _case("tools/info", *(f"info runs/{name} --json" for name in described), tags="tools", needs=described)
-    presets = ("tiny", "gpt2", "llama-15m", "smollm-135m", "transformer-base", "t-dmca", "switch-base", "bert-base",
-               "seq2seq", "translation", "depth-4", "translation-depth-3", "portable-small")  # fmt: skip
-    yield _case("tools/presets", "info --json", *(f"info {name} --json" for name in presets), tags="tools")
-    yield _case(
-        "tools/shards", "info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8 --json",
-        "info small --processes 4 --batch-tokens 65536 --micro-batch-size 8 --json", tags="tools",
-    )  # fmt: skip
-    yield _case("tools/corpora", "corpus list --json", "plot runs/gpt --width 60", tags="tools", needs=("gpt",))
-    for name, reads_back in _HUGGING_FACE.items():
-        imported = ["import exported -o run"] if reads_back else []
-        yield _case(
-            f"export/huggingface-{name}", f"export runs/{name} -o exported", *imported, tags="interop", needs=(name,)
-        )  # fmt: skip
-    yield _case("export/peft", "export runs/lora-attention --to peft -o exported", tags="interop",
-                needs=("lora-attention",))  # fmt: skip
     for name in ("gpt2", "llama", "portable"):
-        yield _case(
-            f"export/gguf-{name}", f"export runs/{name} --to gguf -o exported.gguf",
-            f"export runs/{name} --to gguf --type q8_0 -o quantised.gguf", tags="interop", needs=(name,),
-        )  # fmt: skip
-    for name in ("gpt2", "transformer-base"):
-        yield _case(f"export/ctranslate2-{name}", f"export runs/{name} --to ctranslate2 --type int8 -o exported",
-                    tags="interop", needs=(name,))  # fmt: skip
+        to = {"huggingface": "exported", "gguf": "exported.gguf"}
+        lines = (f"export run --to {kind} -o {out}" for kind, out in to.items())
+        probes = (f"exported {out}" for out in to.values())
+        back = ("import exported -o imported", "weights imported", *_generate("imported"))
+        yield Case(f"export/{name}", (f"{_TEXT} {TEXTS[name]}", *lines, *probes, *back))
+    exports = {
+        "bert": (f"{_TEXT} {_MASKED['bert']}", "huggingface"),
+        "transformer-base": (_TRANSLATORS["transformer-base"], "huggingface"),
+        "ctranslate2": (f"{_TWO} --preset transformer-base {_RATE}", "ctranslate2"),
+    }
+    for name, (train, kind) in exports.items():
+        yield Case(f"export/{name}", (train, f"export run --to {kind} -o exported", "exported exported"))
+
+
+def write_texts(folder: Path) -> None:
+    """Write what the cases read, made from the texts in `corpora/`; files that are there already keep their time."""
+    stories = (CORPORA / "stories" / "train.txt").read_text(encoding="utf-8").split("\n<|endoftext|>\n")
+    held_out = (CORPORA / "stories" / "heldout.txt").read_text(encoding="utf-8").split("\n<|endoftext|>\n")
+    texts = {
+        "stories.txt": "\n<|endoftext|>\n".join(stories[:20]), "more.txt": "\n<|endoftext|>\n".join(stories[20:30]),
+        "held-out.txt": "\n<|endoftext|>\n".join(held_out[:3]),
+        "stories.jsonl": _lines({"text": story} for story in stories[:120]),
+        "stories.csv": "id,text\n" + "".join(f"{n},{_quoted(story)}\n" for n, story in enumerate(stories[:40])),
+        "prompts.txt": "The road\nOne day\nIt was the best of days\nThe road\n", "prefixes.txt": "Der\n\nDie\n",
+        **{f"folder/{n}.txt": story for n, story in enumerate(stories[:6])},
+    }  # fmt: skip
+    for name, count in {"train": 250, "test": 12}.items():
+        part = "train" if name == "train" else "heldout"
+        sides = (
+            (CORPORA / "parallel" / f"{part}.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "de")
+        )
+        pairs = list(zip(*sides, strict=True))[:count]
+        prefix = "" if name == "train" else "test-"
+        texts |= {
+            f"{name}.en": "".join(f"{source}\n" for source, _ in pairs),
+            f"{name}.de": "".join(f"{target}\n" for _, target in pairs),
+            f"{name}.heads": "".join(f"{_heads(len(source.split()))}\n" for source, _ in pairs),
+            f"{prefix}pairs.tsv": "".join(f"{source}\t{target}\n" for source, target in pairs),
+            f"{prefix}pairs.jsonl": _lines({"source": source, "target": target} for source, target in pairs),
+            f"{prefix}questions.jsonl": _lines(
+                {"prompt": f"{source}\n", "completion": " ".join(target.split()[:2])} for source, target in pairs
+            ),
+            f"{prefix}labels.jsonl": _lines(
+                {"text": source, "label": "short" if len(source) < 40 else "long"} for source, _ in pairs
+            ),
+            f"{prefix}instructions.jsonl": _lines(
+                {"instruction": "Translate.", "input": source, "output": target} for source, target in pairs
+            ),
+            f"{prefix}conversations.jsonl": _lines({"messages": _messages(n, pairs)} for n in range(count // 2)),
+        }  # fmt: skip
+    texts["three.en"] = "".join(texts["test.en"].splitlines(keepends=True)[:3])
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _messages(number: int, pairs: list[tuple[str, ...]]) -> list[dict[str, str]]:
+    """Return a conversation of one or two turns, a third of them with a system prompt."""
+    turns = pairs[2 * number : 2 * number + 1 + number % 2]
+    system = [{"role": "system", "content": "Be brief."}] * (number % 3 == 0)
+    return system + [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+
+
+def _heads(words: int) -> str:
+    """Return a tree in which the middle word is the root and each other depends on its neighbour towards the middle."""
+    root = (words + 1) // 2
+    return " ".join(str(0 if place == root else place + (1 if place < root else -1)) for place in range(1, words + 1))
+
+
+def _lines(rows: Iterator[dict[str, object]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

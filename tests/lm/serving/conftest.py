@@ -5,13 +5,11 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from subprocess import PIPE, Popen
 
 from tests.forked import Forked, start
+from tests.golden.make_runs import RUNS  # noqa: F401 (for the tests of this folder)
 from tests.waiting import SECONDS, wait_until
-
-RUNS = Path(__file__).parents[2] / "golden" / "runs"
 
 
 class Server:
