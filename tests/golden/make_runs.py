@@ -5,7 +5,6 @@ They are kept in the temporary folder until the sources of `lm` change.
 
 import fcntl
 import hashlib
-import json
 import os
 import random
 import subprocess
@@ -84,15 +83,11 @@ def _write_texts(folder: Path) -> None:
     _write(folder / "counting.txt", counting)
     _write(folder / "counting-short.txt", counting[:2])
     _write(folder / "backwards.txt", [" ".join(reversed(line.split())) for line in counting])
-    after = zip(_NUMBERS, _NUMBERS[1:] + _NUMBERS[:1], strict=True)
-    questions = [json.dumps({"prompt": f"after {word} comes ", "completion": following}) for word, following in after]
-    _write(folder / "questions.jsonl", questions * 12)
     draw = random.Random(3)
-    for name, count in {"numbers": 300, "held-out": 4}.items():
-        sources = [draw.sample(_NUMBERS, draw.randint(2, 3)) for _ in range(count)]
-        _write(folder / f"{name}.en", [" ".join(words) for words in sources])
-        _write(folder / f"{name}.de", [" ".join(_GERMAN[word] for word in words) for words in sources])
-        _write(folder / f"{name}.heads", [" ".join(str(place) for place in range(len(words))) for words in sources])
+    sources = [draw.sample(_NUMBERS, draw.randint(2, 3)) for _ in range(300)]
+    _write(folder / "numbers.en", [" ".join(words) for words in sources])
+    _write(folder / "numbers.de", [" ".join(_GERMAN[word] for word in words) for words in sources])
+    _write(folder / "numbers.heads", [" ".join(str(place) for place in range(len(words))) for words in sources])
     (folder / "texts").touch()
 
 
