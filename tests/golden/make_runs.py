@@ -5,6 +5,7 @@ They are kept in the temporary folder until the sources of `lm` change.
 
 import fcntl
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -29,6 +30,7 @@ RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
     "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --warmup-steps 20 --d-ff 32 --steps 250",
     "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --architecture lstm --learning-rate 1e-2 --steps 250",
+    "questions": f"questions.jsonl --supervised --preset tiny {_SHAPE} --steps 2",
     "masked": f"{_TEXT} --objective masked --steps 400",
     "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 200",
     "translation": _TWO,
@@ -83,6 +85,8 @@ def _write_texts(folder: Path) -> None:
     _write(folder / "counting.txt", counting)
     _write(folder / "counting-short.txt", counting[:2])
     _write(folder / "backwards.txt", [" ".join(reversed(line.split())) for line in counting])
+    rows = [json.dumps({"prompt": f"after {word} comes ", "completion": word}) for word in _NUMBERS]
+    _write(folder / "questions.jsonl", rows * 12)
     draw = random.Random(3)
     sources = [draw.sample(_NUMBERS, draw.randint(2, 3)) for _ in range(300)]
     _write(folder / "numbers.en", [" ".join(words) for words in sources])

@@ -1,8 +1,10 @@
 """A run is measured on what it held out, and text that it was trained on is recognised."""
 
+import hashlib
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,8 +16,12 @@ from cli.translation.evaluation import open_held_out_texts
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.corpus.shards import open_split
+from lm.errors import InputError
 from lm.evaluation.held_out import find_prepared_folder, open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware
+from lm.run_folder import load_config
+from lm.training.events import TrainingWarning
+from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context": 32, "steps": 1, "vocab_size": 300, "threads": 1}
@@ -70,6 +76,15 @@ def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
     assert any("<|endoftext|>" in text for text in held_out)
 
 
+def test_training_and_perplexity_say_how_their_losses_of_the_same_text_differ(trained, capsys, tmp_path):
+    said = warned(capsys, trained / "text")
+    assert any("lm train measures disjoint windows of the whole split" in line for line in said)
+    assert not any("disjoint" in line for line in warned(capsys, trained / "examples"))
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    assert run(["train", str(trained / "texts.jsonl"), *small, "-o", str(tmp_path / "run")]) == 0
+    assert re.search(r"^best .* perplexity [\d.]+ in disjoint windows, at step 1$", capsys.readouterr().err, re.M)
+
+
 def test_held_out_examples(trained):
     held_out = list(open_held_out_text(loaded(trained / "examples")).examples())
     assert held_out
@@ -112,10 +127,37 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
         file.write_text("".join(f"{line}\n" for line in lines))
     if pairs[0].heads:
         files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
-    named = ["--source", files[0], "--target", files[1], *(["--dependency-heads", files[2]] if pairs[0].heads else [])]
+    named = ["--source", files[0], "--target", files[1], *(["--heads", files[2]] if pairs[0].heads else [])]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
     assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])
+
+
+def test_a_run_that_held_nothing_out_or_whose_tokens_are_gone(among_runs, tmp_path, monkeypatch, capsys):
+    assert run(["perplexity", "questions"]) == 1
+    assert "this run held nothing out; name text to measure it on" in capsys.readouterr().err
+    untrained = make_run(tmp_path / "untrained")
+    with pytest.raises(InputError, match="not trained here, so nothing is held out; name text"):
+        lm.load(untrained, threads=1).perplexity()
+    gone = shutil.copytree(RUNS / "gpt", tmp_path / "gone")
+    for path in gone.rglob("config.json"):
+        config = json.loads(path.read_text())
+        config["plan"]["data"] = "gone"
+        path.write_text(json.dumps(config))
+    for path in gone.rglob("manifest.json"):
+        manifest = json.loads(path.read_text())
+        digest = hashlib.sha256((path.parent / "config.json").read_bytes()).hexdigest()
+        manifest.get("sha256", manifest)["config.json"] = digest
+        path.write_text(json.dumps(manifest))
+    assert run(["perplexity", str(gone)]) == 1
+    said = capsys.readouterr().err
+    assert "the prepared tokens of this run are gone; name text to measure it on, or prepare its corpus again" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_what_is_piped_in_is_scored_instead(among_runs, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RUNS / "counting.txt").read_bytes()[:99])))
+    assert reported(capsys, "gpt")["files"][0]["file"] == "stdin"
 
 
 def warned(capsys, *arguments) -> list[str]:
@@ -140,9 +182,32 @@ def test_training_text_is_recognised_whatever_its_file_is_called(trained, docume
     assert warned(capsys, trained / "text", new) == []
 
 
-@pytest.mark.parametrize(
-    "command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --set translation.max_length_extra=1"]
-)
+def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, documents, tmp_path):
+    unseen = [f"Badger {number} dug\nfor {number * 7} worms in the wood." for number in range(120)]
+    said = {}
+    for name, texts, validation in (("again", documents, "0.3"), ("child", unseen, "0.1")):
+        corpus = tmp_path / f"{name}.jsonl"
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        events = lm.Trainer(
+            lm.run_spec(
+                corpus, from_run=trained / "text", out=tmp_path / name, steps=1, validation=validation, threads=1
+            )
+        )
+        said[name] = [str(event.message) for event in events if isinstance(event, TrainingWarning)]
+        assert load_config(tmp_path / name).origin == "from text"
+    (warning,) = [text for text in said["again"] if "held-out" in text]
+    assert re.search(r"the held-out text: \d\d% of it was training text of .*text, so the validation loss", warning)
+    assert [text for text in said["child"] if "held-out" in text] == []
+
+
+def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, capsys, among_runs):
+    (said,) = warned(capsys, trained / "examples", trained / "examples.jsonl")
+    assert "was training text" in said
+    said = warned(capsys, "gpt", "counting.txt", "--versus", "llama")
+    assert ["gpt/" in said[0], "llama/" in said[1], len(said)] == [True, True, 2]
+
+
+@pytest.mark.parametrize("command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --max-length-extra 1"])
 def test_training_pairs_are_recognised(trained, tmp_path, capsys, command):
     if not (trained / "pairs").exists():
         rows = [f"The owl saw {number} foxes.\tDie Eule sah {number} Füchse.\n" for number in range(60)]
@@ -176,3 +241,17 @@ def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_ex
     assert f"{reports[0]['accuracy']:.1%} accuracy" in capsys.readouterr().out
     assert run(["classify", str(folder), str(trained / "labels.jsonl")]) == 0
     assert "of it was training text of" in capsys.readouterr().err
+
+
+def test_a_translation_run_is_scored_on_the_pairs_that_it_held_out(among_runs, tmp_path, capsys):
+    pairs = list(open_held_out_pairs(loaded(RUNS / "transformer"))[0].pairs())
+    files = [tmp_path / f"test.{side}" for side in ("source", "target")]
+    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    named = ["--source", str(files[0]), "--target", str(files[1])]
+    found = []
+    for flags in ([], named):
+        assert run(["evaluate", "transformer", *flags, "--json", "--resamples", "0"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["lines"] == len(pairs)
