@@ -44,7 +44,7 @@ def train(
     The result is a plain tokenizer.json that the tokenizers and transformers libraries load too.
     """
     if out.is_dir():
-        raise UsageError(f"{out} is a folder; name the file to write, for instance {out / 'tokenizer.json'} (--out)")
+        raise UsageError(f"{out} is a folder; name the file to write (--out)")
     check_writable(out)
     if out.exists() and not force:
         raise InputError(f"{out}: already exists; choose another name, or --force")
@@ -69,7 +69,7 @@ def train(
         unknown=unknown,
     )
     trained.tokenizer.save(out)
-    report = tokenizer_report.build_training_report(trained, surveyed, config, out)
+    report = tokenizer_report.build_training_report(trained, surveyed, out)
     print_note(tokenizer_report.format_training_report(report))
     if as_json:
         print(format_json_line(report))
@@ -106,10 +106,9 @@ def decode(
     if as_json:
         print(format_json_line({"text": text}))
         return
-    if sys.stdout.isatty() and not text.endswith("\n"):
-        text += "\n"
+    end = "\n" if sys.stdout.isatty() and not text.endswith("\n") else ""
     sys.stdout.flush()
-    sys.stdout.buffer.write(escape_for_stream(text).encode())
+    sys.stdout.buffer.write((escape_for_stream(text) + end).encode())
     sys.stdout.buffer.flush()
 
 
@@ -140,19 +139,22 @@ def inspect(
     """
     from cli import tokenizer_report
     from cli.console.messages import print_notes
+    from cli.console.progress import show_tokenization_progress
     from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
-        file = [*(file or []), text]
-        text = None
+        file, text = [*(file or []), text], None
     loaded, data = load_tokenizer(tokenizer), options.build(DataConfig)
     ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
     files = find_text_files(file or [], data, options.build(FilesConfig))
     if files:
         print_notes(files.notes)
         files = select_readable(files)
-    fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
+    fit = None
+    if files:
+        with show_tokenization_progress() as progress:
+            fit = inspection.measure_compression(loaded, files, data.separator, progress=progress)
     print_notes(describe_skipped_rows(files))
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
@@ -167,10 +169,10 @@ def inspect(
 def _parse_ids(text: str) -> list[int]:
     """Return the IDs in a text, separated by spaces or written as a list."""
     words = re.sub(r"[\[\],]", " ", text).split()
-    wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
-    if wrong is not None:
-        raise InputError(f"{wrong!r} is not a token ID; IDs are integers separated by spaces")
-    return [int(word) for word in words]
+    try:
+        return [*map(int, words)]
+    except ValueError as error:
+        raise InputError(f"token IDs are integers separated by spaces: {error}") from None
 
 
 def _read_stdin() -> str:

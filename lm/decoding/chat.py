@@ -20,7 +20,7 @@ from lm.decoding.sampling import History
 from lm.decoding.session import DecodeSession
 from lm.errors import UsageError
 from lm.text.conversations import Message
-from lm.tokenizer.chat_template import PLAIN_STOP, ChatTemplate
+from lm.tokenizer.chat_template import PLAIN_STOP, PLAIN_TEMPLATE, ChatTemplate
 
 _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
 """Of the context: room for a reply, before turns are left out; and what the others may take then."""
@@ -78,7 +78,7 @@ class Chat:
         """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings."""
         self.generator, self.messages, self.dropped = generator, list(messages), 0
         template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
-        self.template = ChatTemplate.plain(start_of_text=start) if template is None else template
+        self.template = ChatTemplate.default(start, PLAIN_TEMPLATE) if template is None else template
         self._session: DecodeSession | None = None
         self._replies = 0
 

@@ -47,11 +47,12 @@ DEFAULT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-_PLAIN_TEMPLATE = (
+PLAIN_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+"""A template without special tokens, for models that learned no conversations."""
 PLAIN_STOP = "\nUser:"
 """The stop string of a reply in the plain template."""
 
@@ -80,16 +81,13 @@ class TokenEncoder(Protocol):
 
     @property
     def special_pattern(self) -> re.Pattern[str]:
-        """Return the pattern of the names of special tokens."""
+        """Return the pattern of the names of special tokens, the longest first."""
         ...
 
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """Return the tokens that end a text."""
-        ...
-
-    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encode a text with marks; also returns where each token begins and ends in it."""
+    def encode_marked(
+        self, text: str, cuts: Sequence[int] = ()
+    ) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
+        """Encode a text with marks; also returns where each token begins in it, and where its characters end."""
         ...
 
 
@@ -122,14 +120,9 @@ class ChatTemplate:
         return hash(self.source)
 
     @classmethod
-    def default(cls, *, start_of_text: str | None = None) -> ChatTemplate:
-        """Return our own template, with the token that starts a document."""
-        return cls(DEFAULT_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
-
-    @classmethod
-    def plain(cls, *, start_of_text: str | None = None) -> ChatTemplate:
-        """Return a template without special tokens, for models that learned no conversations; see `PLAIN_STOP`."""
-        return cls(_PLAIN_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
+    def default(cls, start_of_text: str | None, source: str = DEFAULT_TEMPLATE) -> ChatTemplate:
+        """Return our own template, or `PLAIN_TEMPLATE`, with the token that starts a document."""
+        return cls(source, {} if start_of_text is None else {"bos_token": start_of_text})
 
     def to_json(self) -> dict[str, str]:
         """Return it as `tokenizer_config.json` holds it."""
@@ -166,54 +159,45 @@ class ChatTemplate:
         Raises:
             InputError: as of `render`; or the replies cannot be found in the text.
         """
-        text, ends, are_turn_ends = self._find_ends(tokenizer, messages)
+        plain = self._write(tokenizer, messages, add_generation_prompt=False, ends=_BLOCK_END)
+        has_blocks = _BLOCK_END in plain
+        marked = plain if has_blocks else self._write(tokenizer, messages, add_generation_prompt=False, ends=_END)
+        parts = marked.split(_BLOCK_END if has_blocks else _END)
+        text, ends = "".join(parts), [*itertools.accumulate(map(len, parts[:-1]))]
+        if not has_blocks and text != plain:  # the template does something else because of the mark
+            ends = []
         numbers = [number for number, message in enumerate(messages) if message.role == "assistant"]
         prompts = [self._write(tokenizer, messages[:number]) for number in numbers]
         starts = [len(prompt) for prompt in prompts]
-        ids, firsts, lasts = _encode(tokenizer, text)
+        ids, firsts, lasts = tokenizer.encode_marked(text)
         if cuts := [start for start in starts if ((firsts < start) & (start < lasts)).any()]:
-            ids, firsts, lasts = _encode(tokenizer, text, cuts)
+            ids, firsts, lasts = tokenizer.encode_marked(text, cuts)
         added, special = (set(tokens.values()) for tokens in (tokenizer.added_tokens, tokenizer.special_tokens))
         is_reply, texts = [False] * len(ids), [""] * len(ids)
         for number, prompt, following in zip(numbers, prompts, [*starts[1:], len(text) + 1], strict=True):
-            where, start = f"chat template: the reply in message {number + 1}", len(prompt)
-            if not text.startswith(prompt):
-                raise InputError(f"{where} does not follow the generation prompt")
+            start = len(prompt)
             end = max((end for end in ends if start <= end < following), default=None)
-            if end is None:
-                raise InputError(f"{where} is not written as it is")
+            if end is None or not text.startswith(prompt):
+                raise InputError(f"chat template: message {number + 1} does not follow the generation prompt as it is")
             begin, stop = map(int, np.searchsorted(firsts, (start, end)))
-            if not are_turn_ends:
+            if not has_blocks:  # the token after a reply ends the turn
                 after = int(np.searchsorted(lasts, len(text) - len(text[end:].lstrip()), side="right"))
                 stop = after + 1 if after < len(ids) and ids[after] in added else stop
             is_reply[begin:stop] = [True] * (stop - begin)
-            spelled = itertools.pairwise([start, *lasts[begin:stop].tolist()])
-            texts[begin:stop] = [
-                "" if index in special else text[first:last]
-                for index, (first, last) in zip(ids[begin:stop], spelled, strict=True)
-            ]
+            spelled = zip(ids[begin:stop], itertools.pairwise([start, *lasts[begin:stop].tolist()]), strict=True)
+            texts[begin:stop] = ["" if index in special else text[slice(*span)] for index, span in spelled]
         return EncodedConversation(ids, is_reply, texts)
 
     def end_of_turn(self, tokenizer: TokenEncoder) -> tuple[int, ...]:
-        """Return the IDs of tokens that end a reply: that after it, and those that end a text."""
-        eos = tokenizer.added_tokens.get(self.special_tokens.get("eos_token", ""))
+        """Return the IDs of tokens that end a reply: that after it, and the template's end of a text."""
         try:
-            probe = self.encode_replies(tokenizer, _PROBE)
+            ids, is_reply, _ = self.encode_replies(tokenizer, _PROBE)
         except InputError:
-            probe = EncodedConversation([], [], [])
-        added = set(tokenizer.added_tokens.values())
-        after = [index for index, is_reply, _ in zip(*probe, strict=True) if is_reply and index in added]
-        ends = (*after[-1:], eos, *tokenizer.ends)
-        return tuple(dict.fromkeys(index for index in ends if index is not None))
-
-    def _find_ends(self, tokenizer: TokenEncoder, messages: Sequence[Message]) -> tuple[str, list[int], bool]:
-        """Return the text, where replies end in it, and whether that includes what ends the turn."""
-        plain = self._write(tokenizer, messages, add_generation_prompt=False, ends=_BLOCK_END)
-        if _BLOCK_END in plain:
-            return *_remove(_BLOCK_END, plain), True
-        marked = self._write(tokenizer, messages, add_generation_prompt=False, ends=_END)
-        text, ends = _remove(_END, marked)
-        return plain, ends if text == plain else [], False
+            ids, is_reply = [], []
+        added = tokenizer.added_tokens
+        after = [index for index, learned in zip(ids, is_reply, strict=True) if learned and index in added.values()]
+        eos = added.get(self.special_tokens.get("eos_token", ""))
+        return (*after[-1:], *(() if eos is None else (eos,)))
 
     def _write(
         self,
@@ -224,22 +208,19 @@ class ChatTemplate:
         ends: str = "",
     ) -> str:
         """Return the text of messages in which special tokens are marked, and the ends of replies if requested."""
-
-        def hide(message: Message) -> Message:
-            content = tokenizer.special_pattern.sub(
-                lambda name: f"{name[0][0]}{_HIDDEN}{name[0][1:]}", _MARKS.sub("", message.content)
-            )
+        pattern, hidden = tokenizer.special_pattern, []
+        for message in messages:
+            content = _MARKS.sub("", message.content)
+            content = pattern.sub(lambda name: f"{name[0][0]}{_HIDDEN}{name[0][1:]}", content)
             if ends == _END and message.role == "assistant":
                 size = len(content.rstrip())  # templates often remove white space
                 content = content[:size] + _END + content[size:]
-            return Message(message.role, content)
-
-        text = self._render([*map(hide, messages)], add_generation_prompt=add_generation_prompt)
-        text = tokenizer.special_pattern.sub(lambda name: SPECIAL + name[0], text)
-        return re.sub(f"(?![{SPECIAL}{ends}]){_MARKS.pattern}", "", text)
+            hidden.append(Message(message.role, content))
+        text = self._render(hidden, add_generation_prompt=add_generation_prompt)
+        text = pattern.sub(lambda name: SPECIAL + name[0], text)
+        return text.translate(dict.fromkeys(map(ord, {_HIDDEN, _BLOCK_END} - {ends})))
 
     def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        values = {name: self.special_tokens[name] for name in _SPECIAL_KEYS if name in self.special_tokens}
         from lm.tokenizer import jinja_sandbox  # Jinja takes time to import, and few commands need it
 
         return jinja_sandbox.render(
@@ -249,7 +230,7 @@ class ChatTemplate:
             tools=None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
-            **values,
+            **self.special_tokens,
         )
 
 
@@ -260,12 +241,11 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         InputError: a file is invalid.
     """
     config = read_json_object(folder / CONFIG_FILE)
-    source = _choose_template(config.get("chat_template"))
+    source = config.get("chat_template")
+    if isinstance(source, list):  # several with names
+        source = {entry["name"]: entry["template"] for entry in source}.get("default")
     if (folder / TEMPLATE_FILE).is_file():
-        try:
-            source = (folder / TEMPLATE_FILE).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{folder / TEMPLATE_FILE}: not valid UTF-8 at byte {error.start}") from None
+        source = (folder / TEMPLATE_FILE).read_text(encoding="utf-8")
     if source is None:
         return None
     spelled = {key: spelling(config.get(key)) for key in _SPECIAL_KEYS}
@@ -280,33 +260,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _choose_template(template: object) -> str | None:
-    """Return a template, or the default one of several with names."""
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
 def spelling(token: object) -> str | None:
     """Return how a token is spelled, given its name or an object with it."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
-
-
-def _remove(mark: str, text: str) -> tuple[str, list[int]]:
-    """Return the text without marks, and where they were."""
-    parts = text.split(mark)
-    return "".join(parts), [*itertools.accumulate(map(len, parts[:-1]))]
-
-
-def _encode(
-    tokenizer: TokenEncoder, text: str, cuts: Sequence[int] = ()
-) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the tokens of a text with marks, where each begins, and where its characters end.
-
-    Text between two tokens is of the second, and a character of several tokens of the first.
-    """
-    ids, offsets = tokenizer.encode_marked(text, cuts)
-    firsts, lasts = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-    return ids, firsts, np.maximum.accumulate(lasts)

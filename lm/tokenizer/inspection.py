@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +10,6 @@ from lm.errors import InputError
 from lm.text.documents import read_pieces
 from lm.text.text_files import ProgressCallback, TextFile, total_text_bytes
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
-
-_SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 
 
 @dataclass(frozen=True)
@@ -22,15 +20,15 @@ class CompressionStats:
     tokens: int
     words: int
 
-    @property
-    def bytes_per_token(self) -> float | None:
-        """Return the mean bytes per token; None without tokens."""
-        return self.bytes / self.tokens if self.tokens else None
+    def ratios(self) -> dict[str, float | None]:
+        """Return bytes per token and tokens per word (fertility); None without tokens or words."""
+        return {
+            "bytes_per_token": self.bytes / self.tokens if self.tokens else None,
+            "tokens_per_word": self.tokens / self.words if self.words else None,
+        }
 
-    @property
-    def tokens_per_word(self) -> float | None:
-        """Return the mean tokens per word (fertility); None without words."""
-        return self.tokens / self.words if self.words else None
+    def to_dict(self) -> dict[str, float | None]:
+        return {**dataclasses.asdict(self), **self.ratios()}
 
 
 def measure_compression(
@@ -68,27 +66,16 @@ def measure_compression(
 
 def find_longest_tokens(tokenizer: Tokenizer, number: int) -> list[int]:
     """Return the `number` tokens with most bytes, without special tokens."""
-    special = set(tokenizer.special_tokens.values())
-    sizes = {index: len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size) if index not in special}
-    return sorted(sizes, key=lambda index: -sizes[index])[:number]
+    ordinary = {*range(tokenizer.vocab_size)} - {*tokenizer.special_tokens.values()}
+    return sorted(ordinary, key=lambda index: (-len(tokenizer.token_bytes(index)), index))[:number]
 
 
 def format_token(data: bytes) -> str:
     r"""Return the text of a token with signs for invisible characters.
 
-    A space is `·`, a line end `⏎`, a tab `⇥`; control characters are their pictures (`␀`); invisible characters and
-    partial characters are escaped (`\u200d`, `\xed`); a combining mark is shown on `◌`.
+    A space is `·`, a line end `⏎`, a tab `⇥`; other invisible and partial characters are escaped (`\u200d`, `\xed`).
     """
-    text = data.decode(errors="backslashreplace")
-    mark = "◌" if text and unicodedata.category(text[0]) in ("Mn", "Me") else ""
-    return mark + "".join(map(_format_character, text))
-
-
-def _format_character(character: str) -> str:
-    if character in _SHOWN:
-        return _SHOWN[character]
-    if character < " ":
-        return chr(0x2400 + ord(character))
-    if unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Zl", "Zp", "Zs"):
-        return f"\\u{ord(character):04x}"
-    return character
+    text = data.decode(errors="backslashreplace").translate({32: "·", 10: "⏎", 9: "⇥"})
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

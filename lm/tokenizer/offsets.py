@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,7 @@ Ids = npt.NDArray[np.integer[Any]]
 ByteOffsets = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class RoundTripLoss:
+class RoundTripLoss(NamedTuple):
     """What is lost when a text is encoded and decoded.
 
     Attributes:
@@ -33,23 +33,12 @@ class RoundTripLoss:
     bytes: int = 0
 
 
-def _count_differing_bytes(text: bytes, spelled: bytes) -> int:
-    """Count bytes of a text that its decoding lacks; an implied leading space does not count."""
-    if len(text) != len(spelled):
-        spelled = spelled.removeprefix(b" ")
-    if len(text) == len(spelled):
-        return sum(byte != spelled_byte for byte, spelled_byte in zip(text, spelled, strict=True))
-    backwards = zip(reversed(text), reversed(spelled), strict=False)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], backwards))
-    return len(text) - same
-
-
 class TokenOffsets:
     """Finds where tokens end in their text; caches the bytes of each token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._spelled: dict[int, bytes] = {}
+        self._bytes = functools.cache(tokenizer.token_bytes)
 
     def ends(self, piece: TextPiece, tokens: Ids) -> ByteOffsets:
         """Return the byte offset at which each token of a piece ends.
@@ -65,7 +54,7 @@ class TokenOffsets:
             (tokens,) non-decreasing offsets; the last is the size of the text.
         """
         data = piece.text.encode()
-        parts = [self._bytes(index) for index in tokens.tolist()]
+        parts = [*map(self._bytes, tokens.tolist())]
         if not parts or b"".join(parts) == data:
             return np.cumsum([len(part) for part in parts], dtype=np.int64)
         characters = self._tokenizer.character_ends(piece.context + piece.text)[piece.context_tokens :]
@@ -83,33 +72,27 @@ class TokenOffsets:
             piece: a text that can be tokenized alone.
         """
         data = piece.text.encode()
-        parts = [self._bytes(index) for index in tokens.tolist()]
+        parts = [*map(self._bytes, tokens.tolist())]
         if b"".join(parts) == data:
             return RoundTripLoss()
         whole = piece.context + piece.text
         decoded = self._tokenizer.decode(self._tokenizer.encode_batch([whole])[0])
         if decoded.removeprefix(" ") == whole.removeprefix(" "):  # many tokenizers put a space before a text
             return RoundTripLoss()
-        if not parts:
-            return RoundTripLoss(0, len(data))
-        unknowns = lost = start = 0
-        spelled: list[bytes] = []
-        ends = self.ends(piece, tokens).tolist()
-        for number, (index, part, end) in enumerate(zip(tokens.tolist(), parts, ends, strict=True)):
-            spelled.append(part)
-            if number + 1 < len(ends) and ends[number + 1] == end:  # another token of the same characters
-                continue
-            text = data[start:end]
-            is_unknown = index == self._tokenizer.unknown and text.strip() != part.strip()
-            unknowns += is_unknown
-            lost += len(text.strip() or text) if is_unknown else _count_differing_bytes(text, b"".join(spelled))
-            spelled, start = [], end
-        return RoundTripLoss(unknowns, lost)
-
-    def _bytes(self, index: int) -> bytes:
-        if index not in self._spelled:
-            self._spelled[index] = self._tokenizer.token_bytes(index)
-        return self._spelled[index]
+        unknown, lost = 0, 0 if parts else len(data)
+        # Each run of characters is compared with the tokens that end where it does, from its end.
+        ends = np.concatenate(([0], self.ends(piece, tokens)))
+        stops = sorted({0, *np.flatnonzero(np.diff(ends, append=-1)).tolist()})
+        for first, stop in itertools.pairwise(stops):
+            text, spelled = data[ends[first] : ends[stop]], b"".join(parts[first:stop])
+            if tokens[stop - 1] == self._tokenizer.unknown and text.strip() != parts[stop - 1].strip():
+                unknown += 1
+                lost += len(text.strip() or text)
+            else:
+                spelled = spelled if len(text) == len(spelled) else spelled.removeprefix(b" ")
+                same = map(operator.eq, reversed(text), reversed(spelled))
+                lost += len(text) - sum(same if len(text) == len(spelled) else itertools.takewhile(bool, same))
+        return RoundTripLoss(unknown, lost)
 
 
 def assign_word_indices(text: str, ends: Iterable[int]) -> list[int]:

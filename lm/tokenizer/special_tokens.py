@@ -44,8 +44,12 @@ def format_language_tag(language: str) -> str:
 
 
 def find_language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
-    named = ((re.fullmatch("<2(.+)>", token), index) for token, index in tokenizer.special_tokens.items())
-    return {match[1]: LanguageTag(match[1], match[0], index) for match, index in named if match}
+    """Return the language tags of a tokenizer, by language."""
+    return {
+        match[1]: LanguageTag(match[1], token, index)
+        for token, index in tokenizer.special_tokens.items()
+        if (match := re.fullmatch("<2(.+)>", token))
+    }
 
 
 def choose_language_tag(
@@ -62,13 +66,11 @@ def choose_language_tag(
         UsageError: the model has several directions and none is requested, or not the requested one.
     """
     tags = find_language_tags(tokenizer) if has_tags else {}
-    known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
-    if language is None and tags and file_language not in tags:
-        wrong = "" if file_language is None else f", not into {file_language!r}"
-        raise UsageError(f"{known}{wrong}; say into which", settings=["to"])
-    if language is not None and language not in tags:
-        raise UsageError(f"{known}, not {language!r}", settings=["to"])
-    return tags.get(language or file_language or "")
+    language = language or (file_language if tags else None)
+    if language in tags or not (language or tags):
+        return tags.get(language or "")
+    known = f"translates into {', '.join(sorted(tags))}" if tags else "has one direction"
+    raise UsageError(f"this model {known}, not {language!r}" if language else f"this model {known}; say into which")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,7 @@ def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
     """
     frame = build_text_frame(tokenizer)
     if not frame.after:  # nor is there a start then
-        raise UsageError(
-            "the tokenizer has no end-of-text token, so no completion could end; use one that has",
-            settings=["special=<|endoftext|>"],
-        )
+        raise UsageError("the tokenizer has no end-of-text token, so no completion could end; use one that has")
     return frame
 
 
@@ -147,9 +146,5 @@ def build_pair_frames(
 def require_mask_token(tokenizer: Tokenizer) -> int:
     """Return the mask token; UsageError if there is none."""
     if tokenizer.mask is None:
-        raise UsageError(
-            f"the tokenizer has no {MASK} token, which a masked model needs; use one that has, or none, to have one "
-            "trained",
-            settings=[f"special={MASK}", "tokenizer"],
-        )
+        raise UsageError(f"the tokenizer has no {MASK} token, which a masked model needs")
     return tokenizer.mask

@@ -16,8 +16,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,14 @@ from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.documents import TextPiece
-from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
+from lm.tokenizer.byte_tokens import (
+    MISSING,
+    build_lookup_table,
+    decode_byte_fallback,
+    decode_byte_level,
+    is_byte_level,
+    splits_characters,
+)
 from lm.tokenizer.chat_template import (
     CHAT_TOKENS,
     CONFIG_FILE,
@@ -40,41 +46,19 @@ from lm.tokenizer.chat_template import (
     read_chat_template,
     read_json_object,
 )
-from lm.tokenizer.lookup_encoder import LookupEncoder, merges_within_characters
 
 Ids = npt.NDArray[np.uint32]
+Offsets = npt.NDArray[np.int64]
 
 FILE_NAME = "tokenizer.json"
 
-# What other toolkits call the token that ends or starts a document, the surest name first, where no file states it.
-_END_TOKENS = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "<|eos|>",
-    "<|endofsequence|>",
-    "<｜end▁of▁sentence｜>",
-    "[EOS]",
-    "<|eot_id|>",
-    "[SEP]",
-)
-_START_TOKENS = (
-    "<|begin_of_text|>",
-    "<s>",
-    "<bos>",
-    "<|bos|>",
-    "<|startoftext|>",
-    "<|beginofsequence|>",
-    "<｜begin▁of▁sentence｜>",
-    "[BOS]",
-    "[CLS]",
-)
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "bos_token_id": _START_TOKENS, "eos_token_id": _END_TOKENS, "pad_token_id": ("[PAD]", "<pad>", "<|pad|>"),
-    "mask_token_id": (MASK, "<mask>", "<|mask|>"),
-}  # fmt: skip
-"""Usual names of special tokens, by the key that states their IDs in `config.json`."""
+    "bos_token_id": ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
+    "eos_token_id": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]"),
+    "pad_token_id": ("[PAD]", "<pad>"),
+    "mask_token_id": (MASK, "<mask>"),
+}
+"""What other toolkits call special tokens, the surest name first, by the key that states their IDs in `config.json`."""
 
 
 class MergeRules(NamedTuple):
@@ -120,13 +104,20 @@ class Tokenizer:
         chat_template: ChatTemplate | None = None,
         special_ids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """Copy a tokenizer of the `tokenizers` library."""
+        """Copy a tokenizer of the `tokenizers` library.
+
+        Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training.
+        """
         self.chat_template = chat_template
         self.special_ids = special_ids or {}
-        self._backend = _without_truncation(backend)
+        self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        if isinstance(self._backend.model, tokenizers.models.BPE):
+            self._backend.model.dropout = None
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
-        self._table = LookupEncoder.from_json(self.description)
+        self._table = build_lookup_table(self.description)
 
     def __repr__(self) -> str:
         return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"
@@ -139,16 +130,8 @@ class Tokenizer:
             InputError: the file is missing or not a tokenizer.
         """
         path = Path(path)
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; name the {FILE_NAME} in it")
         try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such tokenizer file") from None
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not a {FILE_NAME} (not valid UTF-8 at byte {error.start})") from None
-        try:
-            tokenizer = cls(tokenizers.Tokenizer.from_str(text))
+            tokenizer = cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
         if path.name == FILE_NAME:
@@ -168,25 +151,23 @@ class Tokenizer:
     def with_special_ids(self, ids: Mapping[str, tuple[int, ...]]) -> Tokenizer:
         """Return a tokenizer with given special tokens, as far as it has them; itself if their names tell the same."""
         known = {key: tuple(index for index in dict.fromkeys(found) if self.token(index)) for key, found in ids.items()}
-        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        names = (str(self.token(index)) for found in known.values() for index in found)
-        backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
+        backend = self._with_special(self._names[index] for found in known.values() for index in found)
         special_ids = {key: found for key, found in known.items() if found}
         stated = Tokenizer(backend, chat_template=self.chat_template, special_ids=special_ids)
         before, after = (
-            (tokenizer.start_of_text, tokenizer.end_of_text, {*tokenizer.stop_ids}, tokenizer.padding, tokenizer.mask)
-            for tokenizer in (self, stated)
+            (each.start_of_text, each.end_of_text, {*each.stop_ids}, each.padding, each.mask) for each in (self, stated)
         )
         return self if before == after else stated
 
     def with_chat_template(self) -> Tokenizer:
         """Return a tokenizer with our own chat template, and the special tokens that it needs and this one lacks."""
+        template = ChatTemplate.default(self.start_token)
+        return Tokenizer(self._with_special(CHAT_TOKENS), chat_template=template, special_ids=self.special_ids)
+
+    def _with_special(self, names: Iterable[str]) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        backend.add_special_tokens(
-            [tokenizers.AddedToken(name, special=True, normalized=False) for name in CHAT_TOKENS]
-        )
-        template = ChatTemplate.default(start_of_text=self.start_token)
-        return Tokenizer(backend, chat_template=template, special_ids=self.special_ids)
+        backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
+        return backend
 
     @property
     def start_token(self) -> str | None:
@@ -205,32 +186,34 @@ class Tokenizer:
         return hashlib.sha256(self._canonical + template + special).hexdigest()
 
     @cached_property
+    def _names(self) -> dict[int, str]:
+        return {index: token for token, index in self._backend.get_vocab(with_added_tokens=True).items()}
+
+    @cached_property
     def vocab_size(self) -> int:
         """Return the largest ID plus one: the rows of an embedding, even if the vocabulary has gaps."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return max(self._names, default=-1) + 1
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Return the special tokens and their IDs."""
-        added = self._backend.get_added_tokens_decoder()
-        return {token.content: index for index, token in sorted(added.items()) if token.special}
+        return {token["content"]: token["id"] for token in self.description["added_tokens"] if token["special"]}
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
         """Return the tokens that are never split, special or not, and their IDs."""
-        return {token.content: index for index, token in sorted(self._backend.get_added_tokens_decoder().items())}
+        return {token["content"]: token["id"] for token in self.description["added_tokens"]}
 
-    @cached_property
+    @property
     def kind(self) -> str:
         """Return "char", "byte", or the type of its model: "bpe", "unigram", "wordpiece", "wordlevel"."""
-        if self._table:
-            return "char" if self._table.unit == "character" else "byte"
-        return str(self.description["model"]["type"]).lower()
+        return self._table[0] if self._table else str(self.description["model"]["type"]).lower()
 
-    @cached_property
+    @property
     def merges_within_characters(self) -> bool:
         """Return whether each token is a character or part of one."""
-        return self.kind == "bpe" and merges_within_characters(self.description)
+        splitter = self.description["pre_tokenizer"] or {}
+        return self.kind == "bpe" and splits_characters(next(iter(splitter.get("pretokenizers", ())), None))
 
     @cached_property
     def end_of_text(self) -> int | None:
@@ -251,7 +234,8 @@ class Tokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Return the tokens that end generation: those that end a text and, of a chat template, a turn."""
-        return self.ends if self.chat_template is None else self.chat_template.end_of_turn(self)
+        turn = () if self.chat_template is None else self.chat_template.end_of_turn(self)
+        return tuple(dict.fromkeys((*turn, *self.ends)))
 
     @cached_property
     def padding(self) -> int | None:
@@ -267,11 +251,8 @@ class Tokenizer:
     def unknown(self) -> int | None:
         """Return the token for text that the vocabulary cannot represent; None without one."""
         model = self.description["model"]
-        if model.get("unk_token") is not None:
-            index: int | None = self._backend.token_to_id(model["unk_token"])
-            return index
-        unk_id: int | None = model.get("unk_id")
-        return unk_id
+        name = model.get("unk_token")
+        return model.get("unk_id") if name is None else self.token_id(name)
 
     def _find_special(self, *keys: str) -> int | None:
         """Return the first special token of the first kind that there is, as stated or by its name."""
@@ -283,37 +264,26 @@ class Tokenizer:
         return next((index for index in named if index is not None), None)
 
     def has_same_ids(self, other: Tokenizer) -> bool:
-        """Return whether each ID stands for the same text in both tokenizers, however they split text."""
-        if self.vocab_size != other.vocab_size or self.sha256 == other.sha256:
-            return False
-        ids = range(self.vocab_size)
-        return all(
-            self.decode([index], skip_special=False) == other.decode([index], skip_special=False) for index in ids
-        )
-
-    def has_same_vocabulary(self, other: Tokenizer) -> bool:
-        """Return whether each ID names the same token in both, so that weights of one model fit the other.
-
-        Pre-tokenisation may differ, and so may the names of special tokens: a reserved one can be given a use.
-        """
-        ours, theirs = (
-            {index: token for token, index in tokenizer._backend.get_vocab(with_added_tokens=True).items()}
-            for tokenizer in (self, other)
-        )
-        if ours.keys() != theirs.keys():
-            return False
-        renamed = [index for index in ours if ours[index] != theirs[index]]
-        names = {*(ours[index] for index in renamed)} & {*theirs.values()}
-        return not names and all(
-            tokenizer.token(index) in tokenizer.special_tokens for tokenizer in (self, other) for index in renamed
-        )
+        """Return whether each ID stands for the same text in another tokenizer, however they split and spell text."""
+        sides = [
+            [side.decode([index], skip_special=False) for index in range(side.vocab_size)] for side in (self, other)
+        ]
+        return self.sha256 != other.sha256 and sides[0] == sides[1]
 
     def extends(self, other: Tokenizer) -> bool:
-        """Return whether it has all tokens of another one, with the same IDs, and special tokens after them."""
-        ours, theirs = (tokenizer._backend.get_vocab(with_added_tokens=True) for tokenizer in (self, other))
-        added = {name: index for name, index in ours.items() if name not in theirs}
-        is_same = all(ours.get(name) == index for name, index in theirs.items())
-        return bool(added) and is_same and all(name in self.special_tokens for name in added)
+        """Return whether weights of a model with another tokenizer fit: it has its tokens, with the same IDs.
+
+        Pre-tokenisation may differ, and so may the names of special tokens (a reserved one can be given a use), and
+        further special tokens may follow.
+        """
+        ours, theirs = self._names, other._names
+        differing = [index for index in ours if ours[index] != theirs.get(index)]
+        return (
+            ours.keys() >= theirs.keys()
+            and {ours[index] for index in differing}.isdisjoint(theirs.values())
+            and all(ours[index] in self.special_tokens for index in differing)
+            and all(theirs[index] in other.special_tokens for index in differing if index in theirs)
+        )
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Encode a text.
@@ -338,8 +308,9 @@ class Tokenizer:
             InputError: as for `encode`.
         """
         if self._table:
-            return [self._table.encode(text) for text in texts]
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in self._encodings(texts, self._backend)]
+            return [*map(self._look_up, texts)]
+        encodings = self._encodings(self._backend.encode_batch_fast, texts)  # without offsets
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
         """Encode several texts, with the word index of each token.
@@ -351,15 +322,39 @@ class Tokenizer:
             InputError: as for `encode`.
         """
         if self._table:
-            return [(ids, np.arange(len(ids), dtype=np.uint32)) for ids in map(self._table.encode, texts)]
-        try:
-            encodings = self._backend.encode_batch(texts, add_special_tokens=False)
-        except Exception as error:  # the library raises nothing narrower
-            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
+            return [(ids, np.arange(len(ids), dtype=np.uint32)) for ids in map(self._look_up, texts)]
         return [
             (np.array(encoding.ids, dtype=np.uint32), np.array(encoding.word_ids, dtype=np.uint32))
-            for encoding in encodings
+            for encoding in self._encodings(self._backend.encode_batch, texts)
         ]
+
+    def character_ends(self, text: str) -> list[int]:
+        """Return the character offset where each token of `encode(text)` ends, as far as the tokenizer knows.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        return [end for _, end in self._encodings(self._backend.encode_batch, [text])[0].offsets]
+
+    def _look_up(self, text: str) -> Ids:
+        """Return the ID of each character or byte."""
+        assert self._table is not None, "the caller has asked"
+        kind, table = self._table
+        if kind == "byte":
+            return table[np.frombuffer(text.encode(), dtype=np.uint8)]
+        ids = table[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+        if (missing := ids == MISSING).any():
+            character = text[int(missing.argmax())]
+            raise InputError(f"character {character!r} (U+{ord(character):04X}) is not in the tokenizer's vocabulary")
+        return ids
+
+    def _encodings(
+        self, encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]
+    ) -> list[tokenizers.Encoding]:
+        try:
+            return encode(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     @cached_property
     def merge_rules(self) -> MergeRules | None:
@@ -368,43 +363,31 @@ class Tokenizer:
         marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
         if self.kind != "bpe" or not model["merges"] or any(marks):
             return None
-        rules = [rule.split(" ") if isinstance(rule, str) else rule for rule in model["merges"]]
         bytes_spelled = (index for token, index in model["vocab"].items() if decode_byte_fallback(token) is not None)
-        return MergeRules(model["vocab"], rules, [*self._backend.get_added_tokens_decoder(), *bytes_spelled])
+        return MergeRules(model["vocab"], model["merges"], [*self.added_tokens.values(), *bytes_spelled])
 
-    def character_ends(self, text: str) -> list[int]:
-        """Return the character offset where each token of `encode(text)` ends, as far as the tokenizer knows.
-
-        Raises:
-            InputError: as for `encode`.
-        """
-        try:
-            return [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
-        except Exception as error:  # the library raises nothing narrower
-            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
-
-    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], Offsets, Offsets]:
         """Encode a text in which SPECIAL stands before each name that is a special token; all others are text.
+
+        Text between two tokens is of the second, and a character of several tokens of the first.
 
         Args:
             cuts: places that no token crosses; the parts are not texts of their own.
 
         Returns:
-            The IDs, and where each begins and ends in the text, in characters.
+            The IDs, where each begins in the text, and where its characters end: (tokens,) characters.
 
         Raises:
             InputError: as for `encode`.
         """
         parser, known = self._marked_parser
-        ids: list[int] = []
-        offsets: list[tuple[int, int]] = []
-        for start, stop in itertools.pairwise([0, *cuts, len(text)]):
-            cut = CUT if start else ""
-            encoding = self._encodings([cut + text[start:stop]], parser, offsets=True)[0]
-            ids += [known.get(index, index) for index in encoding.ids[len(cut) :]]
-            shift = start - len(cut)
-            offsets += [(first + shift, last + shift) for first, last in encoding.offsets[len(cut) :]]
-        return ids, offsets
+        marked = CUT.join(text[start:stop] for start, stop in itertools.pairwise([0, *cuts, len(text)]))
+        encoding = self._encodings(parser.encode_batch, [marked])[0]
+        ids = np.array(encoding.ids)
+        is_cut = ids == parser.token_to_id(CUT)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) - is_cut.cumsum()[:, None]
+        firsts, lasts = offsets[~is_cut].T
+        return [known.get(index, index) for index in ids[~is_cut].tolist()], firsts, np.maximum.accumulate(lasts)
 
     @cached_property
     def special_pattern(self) -> re.Pattern[str]:
@@ -419,30 +402,16 @@ class Tokenizer:
         parser.encode_special_tokens = True
         marked = [
             tokenizers.AddedToken(
-                SPECIAL + token.content,
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
+                SPECIAL + token["content"],
                 normalized=False,
+                **{key: token[key] for key in ("single_word", "lstrip", "rstrip")},
             )
-            for token in parser.get_added_tokens_decoder().values()
-            if token.special
+            for token in self.description["added_tokens"]
+            if token["special"]
         ]
         parser.add_tokens([*marked, tokenizers.AddedToken(CUT, normalized=False)])
         vocabulary = parser.get_vocab(with_added_tokens=True)
         return parser, {vocabulary[SPECIAL + name]: index for name, index in self.special_tokens.items()}
-
-    def _encodings(
-        self, texts: Sequence[str], backend: tokenizers.Tokenizer, *, offsets: bool = False
-    ) -> list[tokenizers.Encoding]:
-        try:
-            encode = backend.encode_batch if offsets else backend.encode_batch_fast  # the latter has no offsets
-            return encode(texts, add_special_tokens=False)
-        except Exception as error:  # the library raises nothing narrower
-            if self._table:  # names the character
-                marked = f"{SPECIAL}(?:{self.special_pattern.pattern})|{CUT}"
-                self._table.encode("".join(re.sub(marked, "", text) for text in texts))
-            raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:
         """Decode IDs; invalid UTF-8 becomes replacement characters.
@@ -451,9 +420,8 @@ class Tokenizer:
             InputError: an ID is negative or beyond the vocabulary.
         """
         numbers = [int(index) for index in ids]
-        wrong = next((index for index in numbers if not 0 <= index < self.vocab_size), None)
-        if wrong is not None:
-            raise InputError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocab_size:
+            raise InputError(f"a token is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 
@@ -465,12 +433,11 @@ class Tokenizer:
         Args:
             after: IDs before the first one, such as a prompt.
         """
-        return DecodeStream(self._backend, self.description, after)
+        return DecodeStream(self, after)
 
     def token(self, index: int) -> str | None:
         """Return a token as spelled in the vocabulary; None if no token has this ID."""
-        name: str | None = self._backend.id_to_token(index)
-        return name
+        return self._names.get(index)
 
     def token_id(self, token: str | None) -> int | None:
         """Return the ID of a token as spelled in the vocabulary; None if there is none."""
@@ -479,39 +446,27 @@ class Tokenizer:
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes of a token inside a text, possibly part of a character; the name of a special token."""
-        token: str | None = self._backend.id_to_token(index)
-        if token is None:
+        if (token := self.token(index)) is None:
             return b""
-        if is_byte_level(self.description):
+        if self.is_byte_level:
             return decode_byte_level(token)
         if token in self.special_tokens:
             return token.encode()
-        byte = decode_byte_fallback(token)
-        return byte if byte is not None else self._text_after_another(index).encode()
+        if (byte := decode_byte_fallback(token)) is not None:
+            return byte
+        before = [self._ordinary_token]  # some decoders treat the first token differently
+        return self.decode([*before, index], skip_special=False)[
+            len(self.decode(before, skip_special=False)) :
+        ].encode()
 
-    def _text_after_another(self, index: int) -> str:
-        """Return what a token adds after another; some decoders treat the first token differently."""
-        before = self.decode([self._ordinary_token], skip_special=False)
-        return self.decode([self._ordinary_token, index], skip_special=False)[len(before) :]
+    @cached_property
+    def is_byte_level(self) -> bool:
+        return is_byte_level(self.description)
 
     @cached_property
     def _ordinary_token(self) -> int:
-        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
-        letters = (index for token, index in vocabulary if token.isalpha())
-        return next(letters, vocabulary[0][1])
-
-
-def _without_truncation(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Copy a tokenizer without truncation, padding and BPE dropout, which many published files ask for.
-
-    Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training, reproducibly.
-    """
-    copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    if isinstance(copy.model, tokenizers.models.BPE):
-        copy.model.dropout = None
-    return copy
+        vocabulary = sorted((index, token) for token, index in self._backend.get_vocab(with_added_tokens=False).items())
+        return next((index for index, token in vocabulary if token.isalpha()), vocabulary[0][0])
 
 
 _TOKENS_BEFORE = 16
@@ -521,74 +476,46 @@ _TOKENS_BEFORE = 16
 class DecodeStream:
     """Decodes one ID at a time; `finish` returns the rest.
 
-    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time. All others decode a window of the
-    last few tokens again, so that spaces and prefixes between neighbours come out right.
+    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time. All others return the text of
+    `ids[start:]` minus that of `ids[start:end]`, which was returned before, so that spaces and prefixes between
+    neighbours come out right (as `decode_token` of Hugging Face's text-generation-inference).
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, description: dict[str, Any], after: Sequence[int]) -> None:
-        self._skipped = {token["id"] for token in description["added_tokens"] if token["special"]}
-        before = itertools.takewhile(lambda index: index not in self._skipped, reversed(after[-_TOKENS_BEFORE:]))
-        self._decoder: _ByteLevelDecoder | _WindowDecoder = (
-            _ByteLevelDecoder(backend) if is_byte_level(description) else _WindowDecoder(backend, [*before][::-1])
-        )
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int]) -> None:
+        self._tokenizer, self._special = tokenizer, {*tokenizer.special_tokens.values()}
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
+        before = itertools.takewhile(lambda index: index not in self._special, reversed(after[-_TOKENS_BEFORE:]))
+        self._ids = [*before][::-1]
+        self._end = len(self._ids)
 
     def feed(self, index: int) -> str:
         """Return the text that is complete with this ID; often empty."""
-        return "" if index in self._skipped else self._decoder.feed(index)
-
-    def finish(self) -> str:
-        """Return the rest of the text, and reset the stream."""
-        return self._decoder.finish()
-
-
-class _ByteLevelDecoder:
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, index: int) -> str:
-        token: str | None = self._backend.id_to_token(index)
-        return "" if token is None else self._characters.decode(decode_byte_level(token))
-
-    def finish(self) -> str:
-        rest = self._characters.decode(b"", final=True)
-        self._characters.reset()
-        return rest
-
-
-class _WindowDecoder:
-    """Returns text of `ids[start:]` minus text of `ids[start:end]`, which was returned before.
-
-    Source: Hugging Face's text-generation-inference (`decode_token`).
-    """
-
-    def __init__(self, backend: tokenizers.Tokenizer, before: list[int]) -> None:
-        self._backend, self._ids, self._end = backend, before, len(before)
-
-    def feed(self, index: int) -> str:
-        token: str | None = self._backend.id_to_token(index)
-        if token is None:
+        token = self._tokenizer.token(index)
+        if token is None or index in self._special:
             return ""
+        if self._utf8:
+            return self._utf8.decode(decode_byte_level(token))
         self._ids.append(index)
         # Byte tokens are decoded together as one run: whether it is valid is known when it has ended.
         return "" if decode_byte_fallback(token) is not None else self._new_text()
 
     def finish(self) -> str:
-        text = self._new_text()
+        """Return the rest of the text, and reset the stream."""
+        if self._utf8:
+            rest = self._utf8.decode(b"", final=True)
+            self._utf8.reset()
+            return rest
+        rest = self._new_text()
         self._ids, self._end = [], 0
-        return text
+        return rest
 
     def _new_text(self) -> str:
-        known = self._decode(self._ids[: self._end])
-        text = self._decode(self._ids)
+        decode = self._tokenizer.decode
+        known, text = decode(self._ids[: self._end], skip_special=False), decode(self._ids, skip_special=False)
         if len(text) <= len(known):
             return ""
         self._ids, self._end = self._ids[self._end :], len(self._ids) - self._end
         return text[len(known) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self._backend.decode(ids, skip_special_tokens=False)
-        return text
 
 
 PIECE_CHARACTERS = 1 << 16
@@ -603,8 +530,7 @@ _CONTEXT = 8
 _MAX_TRIES = 16
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(NamedTuple):
     position: int
     context: str = ""
     context_tokens: int = 0
@@ -625,7 +551,7 @@ def split_into_pieces(
     for piece in pieces:
         if piece.starts_document:
             if text:
-                yield TextPiece(text, starts, cut.context, cut.context_tokens)
+                yield TextPiece(text, starts, *cut[1:])
             text, starts, cut, reach = "", True, _Cut(0), limit
         text += piece.text
         while len(text) >= reach + _FAR_REACH:
@@ -633,15 +559,14 @@ def split_into_pieces(
                 following = _find_cut(text, cut.context, reach, tokenizer)
             except InputError:  # the caller cannot tokenize it either, and knows which file it is
                 following = _Cut(reach)
-            if following is None and 2 * reach > MAX_PIECE_CHARACTERS:
-                following = _Cut(reach)
-            if following is None:
+            if following is None and 2 * reach <= MAX_PIECE_CHARACTERS:
                 reach *= 2
                 continue
-            yield TextPiece(text[: following.position], starts, cut.context, cut.context_tokens)
+            following = following or _Cut(reach)
+            yield TextPiece(text[: following.position], starts, *cut[1:])
             text, starts, cut, reach = text[following.position :], False, following, limit
     if text:
-        yield TextPiece(text, starts, cut.context, cut.context_tokens)
+        yield TextPiece(text, starts, *cut[1:])
 
 
 def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> _Cut | None:
@@ -649,16 +574,13 @@ def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) 
     ends = [match.end() for match in _WORD_END.finditer(text, limit // 2, limit)]
     if tokenizer is None:
         return _Cut(ends[-1] if ends else limit)
-    for position in reversed(ends[-_MAX_TRIES:]):
-        near = text[max(0, position - _WINDOW) : position]
-        if cut := _check_cut(near, text, position, _WINDOW, tokenizer):
-            return cut
+    words = ends[: -_MAX_TRIES - 1 : -1]
     # Without words (Chinese, code, noise) any place may do, but what starts a token there may lie far back.
-    for position in range(limit, limit - _MAX_TRIES, -1):
-        near = text[max(0, position - _WINDOW) : position]
-        if _check_cut(near, text, position, _WINDOW, tokenizer) and (
-            cut := _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
-        ):
+    for number, position in enumerate([*words, *range(limit, limit - _MAX_TRIES, -1)]):
+        cut = _check_cut(text[max(0, position - _WINDOW) : position], text, position, _WINDOW, tokenizer)
+        if cut and number >= len(words):
+            cut = _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
+        if cut:
             return cut
     return None
 

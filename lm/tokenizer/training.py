@@ -5,29 +5,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from lm import files
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import cache_root, check_cache
-from lm.tokenizer.byte_tokens import byte_alphabet
-from lm.tokenizer.lookup_encoder import ANY_CHARACTER
+from lm.tokenizer.byte_tokens import ANY_CHARACTER, byte_alphabet
 from lm.tokenizer.tokenizer import Tokenizer
 
 SAMPLE_BYTES = 128_000_000
 """Maximum text to train BPE on, to bound memory."""
 
 
-@dataclass(frozen=True)
-class TrainedTokenizer:
+class TrainedTokenizer(NamedTuple):
     """A tokenizer and how much text it was trained on.
 
     Attributes:
@@ -75,21 +70,13 @@ def train(
 
 def check_settings(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
     """Raise UsageError if the settings contradict each other, before any text is read."""
-    if "" in special_tokens:
-        raise UsageError("a special token cannot be empty", settings=["special"])
-    if unknown is not None and config.kind != "char":
-        raise UsageError(
-            f"{config.kind} tokenizers know every text; only those of characters have unknown ones",
-            settings=["unknown", "kind=char"],
-        )
-    if unknown is not None and len(unknown) != 1:
-        raise UsageError(f"the character for unknown ones must be one character, not {unknown!r}", settings=["unknown"])
+        if not token:
+            raise UsageError("a special token cannot be empty")
+    if unknown is not None and (config.kind != "char" or len(unknown) != 1):
+        raise UsageError(f"unknown must be one character, of a tokenizer of characters, not {unknown!r}")
     least = 256 + len(_with_end_token(special_tokens))
     if config.kind == "bpe" and config.vocab_size < least:
-        raise UsageError(
-            f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least}",
-            settings=["vocab_size"],
-        )
+        raise UsageError(f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least}")
 
 
 def _with_end_token(special_tokens: Sequence[str]) -> list[str]:
@@ -171,9 +158,6 @@ class TextSample:
                 yield text
 
 
-_LOG = logging.getLogger(__name__)
-_CHECKSUM = ".sha256"
-
 KEY_VERSION = 1
 """Version of the keys; incremented when the same text and settings give another tokenizer."""
 
@@ -203,24 +187,9 @@ def load_or_train(
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, SAMPLE_BYTES]
     depends = [KEY_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
-    if not path.is_file():
-        check_cache()
-    elif (tokenizer := _load_verified(path)) is not None:
-        return tokenizer
-    trained = train(texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown)
-    path.with_suffix(_CHECKSUM).unlink(missing_ok=True)
-    trained.tokenizer.save(path)
-    files.replace_text(path.with_suffix(_CHECKSUM), files.sha256(path) + "\n")
-    return trained.tokenizer
-
-
-def _load_verified(path: Path) -> Tokenizer | None:
-    """Load a cached tokenizer if its checksum is right."""
-    checksum = path.with_suffix(_CHECKSUM)
-    try:
-        if not checksum.is_file() or checksum.read_bytes().strip() != files.sha256(path).encode():
-            raise InputError(f"{path}: damaged: its checksum differs from the recorded one")
+    if path.is_file():
         return Tokenizer.load(path)
-    except InputError as error:
-        _LOG.warning("%s; the tokenizer is trained again", error)
-        return None
+    check_cache()
+    trained = train(texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown)
+    trained.tokenizer.save(path)
+    return trained.tokenizer

@@ -52,7 +52,7 @@ def ask(client, **settings):
 
 def test_a_reply_continues_the_rendered_messages(client, runs):
     loaded = load_for_decoding(runs / "chat", HardwareConfig(threads=1))
-    template = ChatTemplate.default(start_of_text=END_OF_TEXT)
+    template = ChatTemplate.default(END_OF_TEXT)
     ids = template.encode(loaded.tokenizer, [Message(**each) for each in MESSAGES])
     generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20))
     expected = generator.samples(ids, n=3)

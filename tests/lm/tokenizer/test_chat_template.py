@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from tokenizers import AddedToken, decoders, pre_tokenizers
 
 from lm.errors import InputError
 from lm.text.conversations import Message
-from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate
+from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm import tokenizers_elsewhere
 from tests.lm.chat_families import FAMILIES, chatml_generation, gemma2, llama3, mistral, qwen2, qwen3
@@ -45,17 +44,6 @@ def test_text_and_tokens_equal_those_of_transformers(make, add_generation_prompt
         assert rendered == theirs.apply_chat_template(plain, tokenize=False, **options)
         ids = theirs.apply_chat_template(plain, tokenize=True, return_dict=False, **options)
         assert tokenizer.chat_template.encode(tokenizer, messages, **options) == ids
-
-
-def test_what_a_generation_block_writes_is_learned_as_in_transformers():
-    family = chatml_generation()
-    tokenizer = _load(family)
-    theirs = _transformers_tokenizer(family).apply_chat_template(
-        [message.to_dict() for message in SYSTEM], tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    encoded = tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
-    assert encoded.ids == theirs["input_ids"]
-    assert encoded.is_reply == [bool(one) for one in theirs["assistant_masks"]]
 
 
 def _runs(encoded):
@@ -116,33 +104,6 @@ def test_no_token_crosses_the_end_of_the_generation_prompt():
     )
 
 
-def _with_first_prefix(end_of_turn):
-    """A tokenizer that puts a space before the first word of a text alone."""
-    backend = tokenizers_elsewhere.metaspace_like()
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    backend.decoder = decoders.Metaspace(prepend_scheme="first")
-    backend.add_special_tokens([AddedToken(end_of_turn, normalized=False)])
-    template = (
-        "{% for m in messages %}{{ m.role + ':' + m.content + '" + end_of_turn + "' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
-    )
-    return Tokenizer(backend, chat_template=ChatTemplate(template))
-
-
-@pytest.mark.parametrize("add_generation_prompt", [True, False])
-def test_a_special_token_spelled_in_a_message_changes_no_other_token(add_generation_prompt):
-    """It is as if the special token had another name."""
-    ours, reference = _with_first_prefix("<end>"), _with_first_prefix("<stop>")
-    options = {"add_generation_prompt": add_generation_prompt}
-    for content in ("the <end> cat", "<end>the cat", "the cat<end>", "<end><end> the"):
-        messages = [Message("user", content), *TURNS[1:]]
-        expected = reference.chat_template.encode(reference, messages, **options)
-        assert ours.chat_template.encode(ours, messages, **options) == expected
-    assert ours.chat_template.encode_replies(ours, messages).ids == reference.chat_template.encode(
-        reference, messages, add_generation_prompt=False
-    )
-
-
 def test_default_template_token_by_token():
     tokenizer = Tokenizer(tokenizers_elsewhere.gpt2_like()).with_chat_template()
     expected = [(tokenizer.special_tokens["<|endoftext|>"], False)]
@@ -156,15 +117,6 @@ def test_default_template_token_by_token():
     assert list(zip(encoded.ids, encoded.is_reply, strict=True)) == expected
     prompt = tokenizer.chat_template.encode(tokenizer, SYSTEM)
     assert prompt == [*encoded.ids, tokenizer.special_tokens["<|assistant|>"]]
-
-
-@pytest.mark.parametrize("make", FAMILIES)
-def test_the_end_of_a_turn_stops_a_reply(make):
-    family = make()
-    tokenizer = _load(family)
-    ends = tokenizer.chat_template.end_of_turn(tokenizer)
-    assert ends[0] == tokenizer.special_tokens[family.end_of_turn]
-    assert tokenizer.special_tokens[family.eos] in ends
 
 
 @pytest.mark.parametrize("make", [llama3, qwen2, gemma2, mistral])
@@ -184,41 +136,11 @@ def test_a_special_token_spelled_in_a_message_is_text(make):
 
 
 @pytest.mark.parametrize(
-    ("template", "problem"),
-    [
-        (
-            "{{ messages | length }}{% for m in messages %}{{ m.content[:2] }}{% endfor %}",
-            "the reply in message 3 does not follow the generation prompt",
-        ),
-        (
-            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
-            "the reply in message 3 does not follow the generation prompt",
-        ),
-        (
-            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content[:4] + '<|im_end|>\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-            "the reply in message 3 is not written as it is",
-        ),
-    ],
-)  # fmt: skip
-def test_a_template_whose_replies_cannot_be_found_is_refused(template, problem):
-    tokenizer = _load(qwen2()._replace(template=template))
-    with pytest.raises(InputError, match=f"^chat template: {problem}"):
-        tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
-
-
-@pytest.mark.parametrize(
     "template",
     [
         "{{ ''.__class__.__mro__ }}",
-        "{{ messages.__class__ }}",
-        "{{ namespace.__init__.__globals__ }}",
         "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "{{ (messages | attr('__class__')) }}",
-        "{% set n = namespace(_x=1) %}",
         "{% set _ = messages.append(1) %}",
-        "{{ raise_exception.__globals__ }}",
         "{% for i in range(10000000) %}{% endfor %}",
     ],
 )
@@ -227,20 +149,6 @@ def test_what_the_sandbox_forbids_is_refused_in_one_line(template):
         ChatTemplate(template).render(TURNS)
     assert str(caught.value).startswith("chat template: ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{% for m in messages %}", "chat template: line 1: not valid Jinja"),
-        ("{{ raise_exception('Only one turn') }}", "chat template: Only one turn"),
-        ("{{ 1 // 0 }}", "chat template: fails on these messages (integer division or modulo by zero)"),
-    ],
-)
-def test_an_invalid_template_is_one_line(template, message):
-    with pytest.raises(InputError) as caught:
-        ChatTemplate(template).render(TURNS)
-    assert str(caught.value).startswith(message)
 
 
 def test_the_template_is_kept_beside_the_tokenizer(tmp_path):
@@ -252,15 +160,6 @@ def test_the_template_is_kept_beside_the_tokenizer(tmp_path):
         loaded = Tokenizer.load(folder / "tokenizer.json")
         assert loaded.chat_template == tokenizer.chat_template
         assert loaded.sha256 == tokenizer.sha256
-
-
-def test_a_tokenizer_without_template_has_its_old_checksum_and_no_other_file(tmp_path):
-    tokenizer = Tokenizer(tokenizers_elsewhere.gpt2_like())
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
-    assert Tokenizer.load(tmp_path / "tokenizer.json").chat_template is None
-    with_template = Tokenizer(tokenizers_elsewhere.gpt2_like(), chat_template=ChatTemplate("{{ messages }}"))
-    assert with_template.sha256 != tokenizer.sha256
 
 
 @pytest.mark.parametrize("form", ["file", "text", "list"])
@@ -280,11 +179,12 @@ def test_templates_are_read_as_transformers_writes_them(tmp_path, form):
     assert found == ChatTemplate(family.template, {"eos_token": "<|im_end|>"})
 
 
-def test_role_tokens_are_added_after_the_others_and_only_once():
-    tokenizer = Tokenizer(tokenizers_elsewhere.gpt2_like())
-    chat = tokenizer.with_chat_template()
-    added = [chat.special_tokens[name] for name in CHAT_TOKENS]
-    assert added == list(range(tokenizer.vocab_size, chat.vocab_size))
-    assert chat.encode("The cat") == tokenizer.encode("The cat")
-    again = chat.with_chat_template()
-    assert (again.vocab_size, again.sha256) == (chat.vocab_size, chat.sha256)
+def test_what_a_generation_block_writes_is_learned_as_in_transformers():
+    family = chatml_generation()
+    tokenizer = _load(family)
+    theirs = _transformers_tokenizer(family).apply_chat_template(
+        [message.to_dict() for message in SYSTEM], tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    encoded = tokenizer.chat_template.encode_replies(tokenizer, SYSTEM)
+    assert encoded.ids == theirs["input_ids"]
+    assert encoded.is_reply == [bool(one) for one in theirs["assistant_masks"]]
