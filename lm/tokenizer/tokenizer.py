@@ -421,7 +421,8 @@ class Tokenizer:
         """
         numbers = [int(index) for index in ids]
         if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocab_size:
-            raise InputError(f"a token is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
+            wrong = max(numbers, key=lambda index: (index < 0, index))
+            raise InputError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 

@@ -72,6 +72,7 @@ def check_settings(config: TokenizerConfig, *, special_tokens: Sequence[str] = (
     """Raise UsageError if the settings contradict each other, before any text is read."""
         if not token:
             raise UsageError("a special token cannot be empty")
+    check_text(unknown or "", name="unknown")
     if unknown is not None and (config.kind != "char" or len(unknown) != 1):
         raise UsageError(f"unknown must be one character, of a tokenizer of characters, not {unknown!r}")
     least = 256 + len(_with_end_token(special_tokens))
