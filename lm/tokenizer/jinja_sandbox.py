@@ -16,7 +16,7 @@ import jinja2.sandbox
 from lm.errors import InputError
 
 
-def render(source: str, *, block_end: str, **values: Any) -> str:  # noqa: ANN401 (what it reads)
+def render(source: str, *, block_end: str, **values: Any) -> str:
     """Render a template.
 
     Args:

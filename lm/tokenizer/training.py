@@ -70,9 +70,8 @@ def train(
 
 def check_settings(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
     """Raise UsageError if the settings contradict each other, before any text is read."""
-        if not token:
-            raise UsageError("a special token cannot be empty")
-    check_text(unknown or "", name="unknown")
+    if "" in special_tokens:
+        raise UsageError("a special token cannot be empty")
     if unknown is not None and (config.kind != "char" or len(unknown) != 1):
         raise UsageError(f"unknown must be one character, of a tokenizer of characters, not {unknown!r}")
     least = 256 + len(_with_end_token(special_tokens))

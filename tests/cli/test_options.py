@@ -32,7 +32,9 @@ def written(folder: str) -> dict:
 
 
 def words(values: dict, spell) -> list[str]:
-    texts = [(name, text) for name, value in values.items() for text in (value if isinstance(value, tuple) else (value,))]
+    texts = [
+        (name, text) for name, value in values.items() for text in (value if isinstance(value, tuple) else (value,))
+    ]
     return [word for name, text in texts for word in spell(name, str(text).lower() if isinstance(text, bool) else text)]
 
 

@@ -12,7 +12,11 @@ SETTINGS = list_all_settings(SECTIONS)
 
 
 def test_keywords_are_unique():
-    assert len({setting.keyword for setting in SETTINGS}) == len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
+    assert (
+        len({setting.keyword for setting in SETTINGS})
+        == len({setting.variable for setting in SETTINGS})
+        == len(SETTINGS)
+    )
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)

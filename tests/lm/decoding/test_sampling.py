@@ -304,9 +304,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_filter():
     assert_close(logprobs, expected, terms=logits.shape[1], scale=logits)
 
 
-@pytest.mark.parametrize(
-    "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=1e-9)], ids=str
-)
+@pytest.mark.parametrize("config", [SamplingConfig(temperature=0), SamplingConfig(temperature=1e-9)], ids=str)
 def test_greedy_chooses_the_best_without_random_numbers(config):
     tokens, _ = Sampler.from_config(config).sample(random_logits(), [], history(200))
     assert tokens.equal(random_logits().argmax(-1))

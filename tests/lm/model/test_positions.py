@@ -5,11 +5,10 @@ from typing import get_args
 
 import pytest
 import torch
-from lm.config.model import Positions
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, Positions
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
 from lm.model.positions import (

@@ -5,9 +5,8 @@ from typing import get_args
 
 import pytest
 import torch
-from lm.config.model import Positions
 
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, Positions
 from lm.config.presets import build_run_config
 from lm.model.loss import cross_entropy
 from lm.model.transformer import DecoderOnly, build_model

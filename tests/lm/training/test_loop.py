@@ -182,7 +182,10 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
 
 def test_a_full_disk_under_the_log_ends_no_run(make_run, monkeypatch):
     """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
-    whole, run = make_run("whole", keep_checkpoints=0, evaluate_every=0), make_run("run", keep_checkpoints=0, evaluate_every=0)
+    whole, run = (
+        make_run("whole", keep_checkpoints=0, evaluate_every=0),
+        make_run("run", keep_checkpoints=0, evaluate_every=0),
+    )
     list(train(whole))
     warnings = []
     with ExitStack() as disk:

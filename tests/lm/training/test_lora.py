@@ -130,7 +130,13 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     assert own.samefile(theirs)
     expected, parameters = load_model(run.folder, CPU).model(tokens), summarise_run(run.folder).parameters
     for step in range(13, 15):
-        list(train(resume_run(base.folder, new_length=TrainingConfig(steps=step), changed={"training": {"keep_checkpoints": 1}})))
+        list(
+            train(
+                resume_run(
+                    base.folder, new_length=TrainingConfig(steps=step), changed={"training": {"keep_checkpoints": 1}}
+                )
+            )
+        )
     assert not theirs.exists()
     shutil.rmtree(base.folder)
     assert torch.equal(load_model(run.folder, CPU).model(tokens), expected)

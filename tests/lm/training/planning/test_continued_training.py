@@ -195,7 +195,10 @@ def test_what_is_given_wins_and_all_else_is_chosen(data, given, kept):
 @pytest.fixture(scope="module")
 def trained_too_long(tmp_path_factory, shards, byte_tokenizer) -> Run:
     """A run of 16 steps whose last evaluation is far worse than its best: its weights are lost on the way."""
-    settings, chance = {"learning_rate": 3e-2, "steps": 16, "evaluate_every": 4, "keep_checkpoints": 0}, torch.Generator()
+    settings, chance = (
+        {"learning_rate": 3e-2, "steps": 16, "evaluate_every": 4, "keep_checkpoints": 0},
+        torch.Generator(),
+    )
     run = new_run(tmp_path_factory.mktemp("runs") / "run", shards, byte_tokenizer, **settings)
     for event in train(run):
         if isinstance(event, Step) and event.step == 13:
