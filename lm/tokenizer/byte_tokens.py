@@ -12,6 +12,8 @@ import numpy.typing as npt
 ANY_CHARACTER = r"[\s\S]"
 """The pattern that a character tokenizer splits by: each character, line ends included, is a token."""
 
+_BYTE_FALLBACK = re.compile("<0x[0-9A-Fa-f]{2}>")
+
 MISSING = np.uint32(0xFFFFFFFF)
 """In a lookup table: this character has no token."""
 
@@ -34,7 +36,7 @@ def decode_byte_level(token: str) -> bytes:
 
 def decode_byte_fallback(token: str) -> bytes | None:
     """Return the byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
-    return bytes.fromhex(token[3:5]) if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) else None
+    return bytes.fromhex(token[3:5]) if _BYTE_FALLBACK.fullmatch(token) else None
 
 
 @cache

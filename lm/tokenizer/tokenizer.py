@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -484,6 +484,7 @@ class DecodeStream:
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int]) -> None:
         self._tokenizer, self._special = tokenizer, {*tokenizer.special_tokens.values()}
+        self._decode: Callable[[list[int]], str] = partial(tokenizer._backend.decode, skip_special_tokens=False)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
         before = itertools.takewhile(lambda index: index not in self._special, reversed(after[-_TOKENS_BEFORE:]))
         self._ids = [*before][::-1]
@@ -511,8 +512,7 @@ class DecodeStream:
         return rest
 
     def _new_text(self) -> str:
-        decode = self._tokenizer.decode
-        known, text = decode(self._ids[: self._end], skip_special=False), decode(self._ids, skip_special=False)
+        known, text = self._decode(self._ids[: self._end]), self._decode(self._ids)
         if len(text) <= len(known):
             return ""
         self._ids, self._end = self._ids[self._end :], len(self._ids) - self._end
