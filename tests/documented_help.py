@@ -80,7 +80,8 @@ is given once for each entry. A flag wins over the environment, that over a file
 
 ## All settings of a run
 
-What `lm train --help-settings` says. Presets replace the defaults, and so does `lm train` where it chooses for a time and a corpus.
+What `lm train --help-settings` says. Presets replace the defaults,
+and so does `lm train` where it chooses for a time and a corpus.
 
 ```text
 {settings}

@@ -14,7 +14,8 @@ from tests.benchmarks.comparison import Claim, Result, System, Task
 from tests.benchmarks.report import as_json, describe_machine, markdown
 
 SHORT = (
-    "--depth", "1", "--tokenizer", "char", "--context", "16", "--batch-size", "2", "--steps", "2", "--evaluate-every", "1",
+    "--depth", "1", "--tokenizer", "char", "--context", "16", "--batch-size", "2", "--steps", "2",
+    "--evaluate-every", "1",
 )  # fmt: skip
 CLAIMS = all_claims(training_dtype="bfloat16", corpus=Path("input.txt"))
 

@@ -118,7 +118,8 @@ def test_pipes_are_read_by_the_processes(place, tmp_path):
 def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
     folder = tmp_path / "run"
     arguments = [*SETTINGS, "--processes", "2"]
-    process = started(str(place / "text.txt"), *arguments, "--steps", "4000", "--set", "training.checkpoint_every=5", "-o",
+    process = started(str(place / "text.txt"), *arguments, "--steps", "4000", "--set",
+                          "training.checkpoint_every=5", "-o",
                       str(folder))  # fmt: skip
     wait_for_steps(folder, 12)
     os.kill(max(children(process)), signal.SIGKILL)
@@ -133,7 +134,8 @@ def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
 def test_torchrun_starts_a_killed_run_again_from_its_last_checkpoint(place, tmp_path):
     folder = tmp_path / "run"
     arguments = [
-        str(place / "text.txt"), *SETTINGS, "--steps", "40", "--set", "training.checkpoint_every=5", "--evaluate-every", "0",
+        str(place / "text.txt"), *SETTINGS, "--steps", "40", "--set", "training.checkpoint_every=5",
+        "--evaluate-every", "0",
     ]  # fmt: skip
     process = started(*arguments, "-o", str(folder), torchrun=("--standalone", "--nproc-per-node", "2",
                       "--max-restarts", "1"))  # fmt: skip

@@ -13,10 +13,12 @@ from tests.lm.text.random_trees import random_heads
 from tests.system.conftest import assert_resumes_exactly, hashes
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
-SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--set", "model.n_encoder_layers=1", "--n-heads",
+SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--set",
+         "model.n_encoder_layers=1", "--n-heads",
          "2", "--vocab-size", "300", "--batch-tokens", "300", "--threads", "1", "--device", "cpu", "--dtype",
          "float32"]  # fmt: skip
-LEARNING = ["--dropout", "0", "--learning-rate", "0.01", "--set", "training.warmup_steps=10", "--steps", "100", "--evaluate-every",
+LEARNING = ["--dropout", "0", "--learning-rate", "0.01", "--set", "training.warmup_steps=10", "--steps", "100",
+            "--evaluate-every",
             "50", "--set", "training.best_by=loss", "--set", "training.bleu_sentences=5"]  # fmt: skip
 
 
@@ -129,8 +131,10 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):
 
 
 def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
-    flags = [*SHAPE, "--dropout", "0.2", "--set", "parallel.bpe_dropout=0.3", "--set", "training.schedule=constant", "--set", "training.checkpoint_every=3",
-             "--evaluate-every", "3", "--set", "training.bleu_sentences=3", "--set", "model.max_distance=2"]  # fmt: skip
+    flags = [*SHAPE, "--dropout", "0.2", "--set", "parallel.bpe_dropout=0.3", "--set",
+             "training.schedule=constant", "--set", "training.checkpoint_every=3",
+             "--evaluate-every", "3", "--set", "training.bleu_sentences=3", "--set",
+             "model.max_distance=2"]  # fmt: skip
     held_out = ["--validation-source", folder / "test.en", "--validation-target", folder / "test.de",
                 "--validation-dependency-heads", folder / "test.heads"]  # fmt: skip
     trees = ["--dependency-heads", folder / "train.heads", "--set", "model.syntax=both"]
