@@ -53,41 +53,29 @@ def import_(
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm
     """
-    from lm.interop.hugging_face.hub import download_model, import_from_hub, is_hub_name, parse_hub_name
+    from lm.interop.hugging_face.hub import download_model, import_from_hub, is_hub_name
     from lm.interop.hugging_face.importing import import_model
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
     from lm.run_folder import count_parameters, find_checkpoint, load_config, refuse_existing
 
-    if not folder.exists() and str(folder).count("/") == 1:  # ORG/NAME
-        folder = Path(f"hf:{folder}") if not is_hub_name(folder) else folder
-    if is_hub_name(folder):
-        name = parse_hub_name(str(folder))
-        if out is None:
-            run = import_from_hub(name, on_import=compile_and_record_dtype)
-            size = format_count(count_parameters(find_checkpoint(run)))
-            print_labelled(
-                "model", f"{size} parameters, context {load_config(find_checkpoint(run)).model.context_length:,}"
-            )
-            print_labelled("cached", f"{run}, as {name}")
-            return
-        refuse_existing(out)
-        folder = download_model(name)
-    if out is None:
+    if not folder.exists() and str(folder).count("/") == 1 and not is_hub_name(folder):  # ORG/NAME
+        folder = Path(f"hf:{folder}")
+    if is_hub_name(folder) and out is None:
+        out = import_from_hub(str(folder), on_import=compile_and_record_dtype)
+    elif out is None:
         raise UsageError("name the folder of the new run (-o)")
-    if is_peft_folder(folder) and base is not None:
-        checkpoint = import_adapters(folder, base, out)
-        lora, size = load_config(checkpoint).lora, format_count(count_parameters(checkpoint))
-        print_labelled(
-            "lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}"
-        )
-        print_labelled("wrote", str(checkpoint))
-        return
-    if is_peft_folder(folder):
-        raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    imported = import_model(folder, out)
-    size = format_count(count_parameters(imported.checkpoint))
-    print_labelled(
-        "model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}"
-    )
-    compile_and_record_dtype(out)
-    print_labelled("wrote", str(imported.checkpoint))
+    else:
+        refuse_existing(out)
+        source = download_model(str(folder)) if is_hub_name(folder) else folder
+        if not is_peft_folder(source):
+            import_model(source, out)
+            compile_and_record_dtype(out)
+        elif base is None:
+            raise InputError(f"{folder}: has adapters: name the run of the model that they are for (--from)")
+        else:
+            import_adapters(source, base, out)
+    checkpoint = find_checkpoint(out)
+    config, size = load_config(checkpoint), format_count(count_parameters(checkpoint))
+    lora = f", adapters of rank {config.lora.rank} on {' and '.join(config.lora.kinds)}" if config.lora else ""
+    print_labelled("model", f"{size} parameters, context {config.model.context_length:,}{lora}")
+    print_labelled("wrote", str(checkpoint))

@@ -19,9 +19,9 @@ def resolve_hub_name(run: Path) -> Path:
     if not str(run).startswith("hf:"):
         return run
     import_torch()
-    from lm.interop.hugging_face.hub import import_from_hub, parse_hub_name
+    from lm.interop.hugging_face.hub import import_from_hub
 
-    return import_from_hub(parse_hub_name(str(run)), on_import=compile_and_record_dtype)
+    return import_from_hub(str(run), on_import=compile_and_record_dtype)
 
 
 def compile_and_record_dtype(run: Path) -> None:

@@ -47,7 +47,7 @@ from lm.evaluation.text_attention import compute_attention
 from lm.evaluation.window_scorers import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
-from lm.interop.hugging_face.hub import import_from_hub, is_hub_name, parse_hub_name
+from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
@@ -78,7 +78,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     )
     if is_hub_name(run):
         measure = partial(measure_and_record_dtype, config=hardware.replace(dtype="auto"))
-        run = import_from_hub(parse_hub_name(str(run)), on_import=measure)
+        run = import_from_hub(str(run), on_import=measure)
     return Model(load_for_decoding(Path(run), hardware))
 
 

@@ -17,8 +17,7 @@ from typing import Any, Self
 from lm.adapter_base import refuse_adapters
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
-from lm.config.portable_architectures import describe_unportable
-from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
+from lm.config.presets import DEFAULT_PRESET, build_run_config
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
@@ -464,8 +463,6 @@ class Trainer:
         select_device(config.hardware)
         refuse_if_training(folder)
         check_model_fits_data(config.model, pairs=pairs)
-        if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
-            raise UsageError(f"other systems don't run {differing}: leave it out of a portable model")
         if spec.from_run is not None:
             check_compatible(config.model, Path(spec.from_run))
             if spec.tokenizer is not None:

@@ -282,9 +282,9 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
 
         systems["lm serve, slow client"] = beside_slow_client
         if given.llama_server:
-            from lm.interop.gguf.exporting import export_gguf
+            from lm.api import export
 
-            export_gguf(run, folder / "model.gguf", number_type="q8_0")
+            export(run, folder / "model.gguf", "gguf", "q8_0")
             port, pid = running.enter_context(
                 llama_server(given.llama_server, folder / "model.gguf", streams=given.streams, threads=given.threads)
             )

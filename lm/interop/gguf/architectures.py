@@ -7,57 +7,59 @@ Source: the GGUF specification, and src/models of llama.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable_architectures import AllowedValues
 from lm.errors import UsageError
-from lm.interop.hugging_face.configuration import nearest_family
-from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
-from lm.interop.hugging_face.family_schema import Family, Part
+from lm.interop.hugging_face.families import (
+    GPT2,
+    GPT_NEOX,
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    Allowed,
+    Family,
+    Layers,
+    nearest_family,
+    stack,
+)
 
-_OUTER = {"embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm"}
+_OUTER: Layers = {
+    "embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm",
+    "head": "output",
+}  # fmt: skip
 _BLOCK = {
-    "attention_norm": Part(("attn_norm",)),
-    "attention.input": Part(("attn_qkv",)),
-    "attention.output": Part(("attn_output",)),
-    "feed_forward_norm": Part(("ffn_norm",)),
-    "feed_forward.up": Part(("ffn_up",)),
-    "feed_forward.down": Part(("ffn_down",)),
-}
+    "attention_norm": "attn_norm", "attention.input": "attn_qkv", "attention.output": "attn_output",
+    "feed_forward_norm": "ffn_norm", "feed_forward.up": "ffn_up", "feed_forward.down": "ffn_down",
+}  # fmt: skip
 _GATED_BLOCK = _BLOCK | {
-    "attention.input": Part(("attn_q", "attn_k", "attn_v")),
-    "attention.query_norm": Part(("attn_q_norm",)),
-    "attention.key_norm": Part(("attn_k_norm",)),
-    "feed_forward.up": Part(("ffn_gate", "ffn_up")),
-}
-_GELU = {"activation": ("gelu-tanh", "gelu")}
+    "attention.input": "attn_q attn_k attn_v", "attention.query_norm": "attn_q_norm",
+    "attention.key_norm": "attn_k_norm", "feed_forward.up": "ffn_gate ffn_up",
+}  # fmt: skip
+_GELU: dict[str, tuple[Any, ...]] = {"activation": ("gelu-tanh", "gelu")}
 """llama.cpp computes both with tanh, also for published models with the exact GELU."""
-_NO_WINDOW = {"attention": ("full",)}
-_NO_LLAMA3_SCALING = {"rope_scaling": ("none", "linear", "yarn")}
+_NO_WINDOW: dict[str, tuple[Any, ...]] = {"attention": ("full",)}
+_NO_LLAMA3_SCALING: dict[str, tuple[Any, ...]] = {"rope_scaling": ("none", "linear", "yarn")}
+LLAMA_NAME, GPT_NEOX_NAME = "llama", "gptneox"
 _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
 """YaRN's beta_fast and beta_slow, which these architectures fix."""
 
 
-def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: AllowedValues) -> Family:
-    """Derive a family with llama.cpp's names; biases that it requires are zero if ours has none."""
-    return replace(
+def _architecture(name: str, family: Family, block: Layers, allowed: Allowed) -> Family:
+    """Derive a family with llama.cpp's names."""
+    return dataclasses.replace(
         family,
-        model_type=name,
+        options={
+            key: option for key, option in family.options.items() if (key, name) != ("attention_bias", GPT_NEOX_NAME)
+        },
         architecture=name,
-        settings=(),
-        requires={**family.requires, **requires},
-        prefix="",
-        outer=_OUTER,
-        inner=inner,
-        block="blk.{}.",
-        head=("output",),
+        allowed={**family.allowed, **allowed},
+        layers={**_OUTER, **stack("decoder", "blk.#.", block)},
+        layout="rows",
     )
 
 
-LLAMA_NAME, GPT_NEOX_NAME = "llama", "gptneox"
 ARCHITECTURES = (
     _architecture("gpt2", GPT2, _BLOCK, _GELU),
     _architecture(GPT_NEOX_NAME, GPT_NEOX, _BLOCK, _GELU | _NO_LLAMA3_SCALING),
@@ -76,14 +78,11 @@ def find_architecture(config: ModelConfig) -> Family:
     """
     architecture, differing = nearest_family(config, ARCHITECTURES)
     if not differing and config.rope_scaling == "yarn":
-        differing = " and ".join(
-            f"{name} {getattr(config, name)}" for name, fixed in _YARN.items() if getattr(config, name) != fixed
-        )
+        changed = [name for name, fixed in _YARN.items() if getattr(config, name) != fixed]
+        differing = " and ".join(f"{name} {getattr(config, name)}" for name in changed)
     if differing:
         raise UsageError(
-            f"llama.cpp has no model with {differing}, without which this would be {architecture.architecture}: "
-            "train one without to export it",
-            settings=["portable"],
+            f"llama.cpp has no model with {differing}, without which this would be {architecture.architecture}"
         )
     return architecture
 
@@ -103,14 +102,14 @@ def build_metadata(config: ModelConfig, architecture: Family) -> dict[str, Any]:
         f"attention.{kind}": float(config.norm_eps),
         "vocab_size": config.vocab_size,
     }
-    if architecture.model_type == GPT_NEOX_NAME:
+    if architecture.architecture == GPT_NEOX_NAME:
         values["use_parallel_residual"] = config.parallel_residual
     if config.positions == "rotary":
         values |= {
             "rope.dimension_count": config.rotary_dim,
             "rope.freq_base": float(config.rope_base),
         } | _rope_scaling_metadata(config)
-    return {f"{architecture.model_type}.{key}": value for key, value in values.items()}
+    return {f"{architecture.architecture}.{key}": value for key, value in values.items()}
 
 
 def _rope_scaling_metadata(config: ModelConfig) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
     description = tokenizer.description
     pre_tokenizer = _SENTENCEPIECE if is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
-        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none", settings=["special"])
+        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none")
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
     kinds, left_out = _token_kinds(tokenizer, size), None
     if pre_tokenizer == _SENTENCEPIECE:
@@ -98,19 +98,19 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
     """Return llama.cpp's name of the pre-tokenizer; UsageError if it has none."""
     description = tokenizer.description
     model, normalizer = description["model"], description["normalizer"] or {}
-    if model["type"] != "BPE" or not is_byte_level(description):
-        kind = f"is of kind {tokenizer.kind}" if model["type"] != "BPE" else "does not spell bytes"
-        raise UsageError(f"a GGUF file is written with BPE that knows bytes, or with bytes, but the tokenizer {kind}")
-    if normalizer.get("type", "NFC") != "NFC":
-        raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
-    if model["merges"] and tokenizer.merge_rules is None:
-        raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
     splitter = description["pre_tokenizer"] or {}
     parts = splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
-    name = _name_pre_tokenizer(parts, has_merges=bool(model["merges"]))
-    if name is None or model.get("ignore_merges", False) is not (name == _IGNORES_MERGES):
-        raise UsageError("llama.cpp has no counterpart of the tokenizer's pre_tokenizer")
-    return name
+    name = _name_pre_tokenizer(parts, has_merges=bool(model.get("merges")))
+    refused = {
+        f"kind {tokenizer.kind}": model["type"] != "BPE",
+        "tokens that do not spell bytes": not is_byte_level(description),
+        f"normalizer {normalizer.get('type')}": normalizer.get("type", "NFC") != "NFC",
+        "continuing_subword_prefix": model.get("merges") and tokenizer.merge_rules is None,
+        "pre_tokenizer": name is None or model.get("ignore_merges", False) is not (name == _IGNORES_MERGES),
+    }
+    if problems := [problem for problem, is_there in refused.items() if is_there]:
+        raise UsageError(f"llama.cpp has no counterpart of the tokenizer's {problems[0]}")
+    return str(name)
 
 
 def _name_pre_tokenizer(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
@@ -179,23 +179,20 @@ def _begins_with_space(description: Mapping[str, Any]) -> bool:
 def _compute_scores(rules: MergeRules, size: int) -> list[float]:
     """Return scores by the order of merge rules; pieces without a rule have the lowest."""
     order: dict[str, int] = {}
-    last = None
+    last, refused = "", []
     for left, right in rules.rules:
-        if (merged := left + right) != last and merged in order:
-            raise _unsupported_merges(merged)
+        merged = left + right
+        refused += [merged] if merged != last and merged in order else []
         order.setdefault(merged, len(order))
         last = merged
     pairs, whole = {(left, right) for left, right in rules.rules}, set(rules.whole)
-    ordinary = [token for token, index in rules.vocabulary.items() if index not in whole]
-    for token in ordinary:
+    for token in [token for token, index in rules.vocabulary.items() if index not in whole]:
         splits = ((token[:index], token[index:]) for index in range(1, len(token)))
         if any(split not in pairs and all(part in rules.vocabulary for part in split) for split in splits):
-            raise _unsupported_merges(token)
+            refused.append(token)
+    if refused:
+        raise UsageError(f"llama.cpp merges pieces by scores, and the rules for {refused[0]!r} do not follow any")
     scores = [-float(len(order))] * size
     for token, rank in order.items():
         scores[rules.vocabulary[token]] = -float(rank)
     return scores
-
-
-def _unsupported_merges(token: str) -> UsageError:
-    return UsageError(f"llama.cpp merges pieces by scores, and the tokenizer's rules for {token!r} do not follow any")

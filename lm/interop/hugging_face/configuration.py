@@ -1,90 +1,74 @@
-"""Convert between ModelConfig and a family's config.json; find the family of a model."""
+"""Convert between ModelConfig and a family's config.json."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable_architectures import describe_fields, differing_fields
-from lm.config.tokenizer import END_OF_TEXT
+from lm.config.settings import build_config
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import custom_code
-from lm.interop.hugging_face.attention_config import rotary_from_json, rotary_to_json, window_from_json, window_to_json
-from lm.interop.hugging_face.families import FAMILIES, MARIAN
-from lm.interop.hugging_face.family_schema import SEQUENCE_CLASSIFICATION, Family, FieldMapping
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.interop.hugging_face.families import CUSTOM_FAMILIES, FAMILIES, SEQUENCE_CLASSIFICATION, Allowed, Family
 
-_OPTIONAL_FIELDS = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
-"""Fields that may be None."""
-_UNSUPPORTED_KEYS = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
-"""Keys not supported in any family, with the neutral values that are accepted."""
-_DISTINGUISHING_FIELDS = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
-"""The fields that distinguish families."""
-_SHARED_FIELDS = ("n_heads", "d_ff")
-"""Fields with a key per stack, which must be equal."""
-_LARGEST = 1 << 31
-
-
-def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
-    """Return the family of a model with its tokenizer: one of transformers, else one with custom code.
-
-    Raises:
-        UsageError: there is none; the message names the fields that decide.
-    """
-    for family in FAMILIES:
-        if not differing_fields(config, family.requires) and _accepts_tokenizer(tokenizer, family):
-            return family
-    for family in custom_code.CUSTOM_FAMILIES:
-        if not differing_fields(config, family.requires):
-            return family
-    widest = [MARIAN] if config.is_encoder_decoder else custom_code.CUSTOM_FAMILIES
-    nearest = _nearest(config, widest)
-    settings = [] if config.translates else ["portable"]
-    if config.is_encoder_decoder:
-        settings = [f"{name}={nearest.requires[name][0]}" for name in differing_fields(config, nearest.requires)]
-    raise UsageError(
-        f"transformers has no model with {_describe_differences(config, nearest)}: train one with blocks that it has",
-        settings=settings,
-    )
-
-
-def nearest_family(config: ModelConfig, families: Sequence[Family]) -> tuple[Family, str]:
-    """Return the family with fewest differing fields, and these with their values; empty if it fits."""
-    family = _nearest(config, families)
-    return family, _describe_differences(config, family)
-
-
-def explain_family(config: ModelConfig, family: Family) -> str:
-    """Describe what decided the family of a model."""
-    if family.keeps_names:
-        nearest = _nearest(config, [candidate for candidate in FAMILIES if candidate.auto == family.auto])
-        return f"without {_describe_differences(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
-    return describe_fields(config, [name for name in _DISTINGUISHING_FIELDS if name in family.requires], joined_by=", ")
-
-
-def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
-    return min(families, key=lambda family: len(differing_fields(config, family.requires)))
-
-
-def _describe_differences(config: ModelConfig, family: Family) -> str:
-    return describe_fields(config, differing_fields(config, family.requires))
+_SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
+    "activation": (
+        ("gelu", "gelu"), ("gelu_python", "gelu"), ("gelu_new", "gelu-tanh"), ("gelu_pytorch_tanh", "gelu-tanh"),
+        ("gelu_fast", "gelu-tanh"), ("relu", "relu"), ("relu2", "relu2"), ("silu", "silu"), ("swish", "silu"),
+    ),
+    "attention_bias": ((True, "all"), (False, "none"), (True, "inputs")),
+}  # fmt: skip
+"""Their values and ours of fields that are spelled differently; the first is used."""
+_NEUTRAL: Allowed = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
+"""Keys that are not supported in any family, with the values that they may have."""
+_ORIGINAL = "original_max_position_embeddings"
+_SCALING_KEYS: Mapping[str, Mapping[str, str]] = {
+    "linear": {"factor": "rope_factor"},
+    "llama3": {
+        "factor": "rope_factor", _ORIGINAL: "rope_context", "low_freq_factor": "rope_slow",
+        "high_freq_factor": "rope_fast",
+    },
+    "yarn": {
+        "factor": "rope_factor", _ORIGINAL: "rope_context", "beta_slow": "rope_slow", "beta_fast": "rope_fast",
+        "attention_factor": "rope_temperature",
+    },
+}  # fmt: skip
+"""The parameters of each kind of rotary scaling, and our fields."""
+_NEUTRAL_SCALING: Allowed = {
+    "rope_type": ("default", *_SCALING_KEYS), "truncate": (True,), "mscale": (None,), "mscale_all_dim": (None,),
+}  # fmt: skip
+_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     """Return the settings of a model for config.json, without tokenizer settings."""
-    values = {
-        setting.config_key: setting.to_json_value(getattr(config, setting.model_field)) for setting in family.settings
-    }
-    rotation = rotary_to_json(config, family.rotary) if family.rotary else {}
-    neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
-    labels = {str(number): label for number, label in enumerate(config.labels)}
-    named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
-    return {
-        "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
-        **window_to_json(config, family.windowed), **neutral, **(named if labels else {}),
-    }  # fmt: skip
+    values = {key: _spell(config, name, is_custom=family.takes_code) for key, (name, _) in family.keys.items()}
+    if family.rotary:
+        base, fraction, default = family.rotary
+        values |= {base: config.rope_base, **({fraction: config.rotary_fraction} if default != 1 else {})}
+        if scaling := _SCALING_KEYS.get(config.rope_scaling):
+            parameters = {key: getattr(config, name) for key, name in scaling.items()}
+            values["rope_scaling"] = {"rope_type": config.rope_scaling, **parameters}
+    if family.window:
+        is_on = config.attention == "window"
+        values["sliding_window"] = config.attention_window if is_on else None
+        if family.window == "switch":
+            values |= {"use_sliding_window": is_on, "max_window_layers": 0 if is_on else config.n_layers}
+            values |= {"layer_types": [_SLIDING] * config.n_layers} if is_on else {}
+    if config.labels:
+        values["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
+        values["label2id"] = {label: number for number, label in enumerate(config.labels)}
+    neutral = {key: first for key, (first, *_) in family.neutral.items() if first is not None}
+    return {"architectures": [family.architecture], "model_type": family.model_type, **values, **neutral}
+
+
+def _spell(config: ModelConfig, name: str, *, is_custom: bool) -> Any:
+    value = getattr(config, name)
+    if is_custom:
+        return value
+    if name == "token_types":
+        return value or 1  # as BERT has one at least
+    return next((theirs for theirs, ours in _SPELLINGS.get(name, ()) if ours == value), value)
 
 
 def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
@@ -93,97 +77,92 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
     Raises:
         InputError: the model is not supported; the message names the key.
     """
-    family = _named_family(values, path)
-    for name, allowed in {**_UNSUPPORTED_KEYS, **family.neutral}.items():
-        if not _is_neutral(values.get(name, allowed[0]), allowed):
-            raise _unsupported_error(path, name, values[name])
-    labels = _read_labels(values, path) if family.auto == SEQUENCE_CLASSIFICATION else ()
-    if family.keeps_names:
-        return family, custom_code.from_json(values, family, labels, path)
-    fields = {**family.implies, "labels": labels}
-    for setting in family.settings:
-        value = _read_setting(setting, values, path)
-        if setting.model_field in _SHARED_FIELDS and fields.get(setting.model_field, value) != value:
-            raise _unsupported_error(path, setting.config_key, value)
-        fields[setting.model_field] = value
+    if not isinstance(values, Mapping) or "model_type" not in values:
+        raise InputError(f"{path}: has no model_type; name the folder of a model in transformers' layout")
+    families = [family for family in (*FAMILIES, *CUSTOM_FAMILIES) if family.model_type == values["model_type"]]
+    architectures = values.get("architectures") or [family.architecture for family in families[:1]]
+    family = next((known for known in families if architectures == [known.architecture]), None)
+    if family is None:
+        raise _unsupported(path, "architectures" if families else "model_type", values)
+    return family, parse_config(values, family, path)
+
+
+def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> ModelConfig:
+    """Parse the config.json of a family; InputError as of `from_json`."""
+    _check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
+    fields: dict[str, Any] = {}
+    for key, (name, default) in family.keys.items():
+        if family.takes_code and key not in values:
+            continue
+        value = values.get(key, default)
+        if name in _SPELLINGS and not family.takes_code and value is not None:
+            value = next((ours for theirs, ours in _SPELLINGS[name] if theirs == value), None)
+        is_other = name in {"n_heads", "d_ff"} and fields.get(name, value) != value  # of encoder and decoder
+        if is_other or (value is None and values.get(key) is not None):
+            raise _unsupported(path, key, values)
+        fields[name] = value
+    if family.auto == SEQUENCE_CLASSIFICATION:
+        fields["labels"] = _read_labels(values, path)
     if family.rotary:
-        fields |= rotary_from_json(values, family.rotary, context_length=fields["context_length"], path=path)
-    fields |= window_from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
+        fields |= _read_rotary(values, family.rotary, path)
     try:
-        return family, ModelConfig(**fields)
+        implied = {name: allowed[0] for name, allowed in family.allowed.items()}
+        config = build_config(ModelConfig, {**implied, **fields}, where=str(path))
+        return config.replace(**_read_window(values, config, family, path)) if family.window else config
     except UsageError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(str(error)) from None
 
 
 def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
-    named = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
-    if not isinstance(named, Mapping) or set(named) != {str(number) for number in range(len(named))}:
-        raise _unsupported_error(path, "id2label", named)
-    return tuple(named[str(number)] for number in range(len(named)))
+    labels = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
+    if not isinstance(labels, Mapping) or labels.keys() != {str(number) for number in range(len(labels))}:
+        raise _unsupported(path, "id2label", values)
+    return tuple(labels[str(number)] for number in range(len(labels)))
 
 
-def _named_family(values: Any, path: Path) -> Family:
-    if not isinstance(values, Mapping):
-        raise InputError(f"{path}: must be an object of keys and values; choose the folder of a model")
-    if "model_type" not in values:
-        raise InputError(f"{path}: has no model_type; name the folder of a model in transformers' layout")
-    families = [
-        family for family in (*FAMILIES, *custom_code.CUSTOM_FAMILIES) if family.model_type == values.get("model_type")
-    ]
-    if not families:
-        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        raise InputError(f"{path}: model_type {_shorten(values.get('model_type'))} is not one of {known}")
-    architectures = values.get("architectures") or [families[0].architecture]
-    named = next((family for family in families if architectures == [family.architecture]), None)
-    if named is None:
-        known = " or ".join(f"[{family.architecture!r}]" for family in families)
-        raise InputError(f"{path}: architectures {_shorten(architectures)} is not {known}")
-    return named
-
-
-def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
-    """Return whether transformers keeps a tokenizer unchanged in this family."""
-    if family.pre_tokenizer_pattern is None:
-        return True
-    normalizer, words = tokenizer.description["normalizer"], tokenizer.description["pre_tokenizer"] or {}
-    first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
-    is_alike = (normalizer or {}).get("type") == "NFC" and first.get("pattern") == {
-        "Regex": family.pre_tokenizer_pattern
+def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path: Path) -> dict[str, Any]:
+    """Return our fields of rotary positions, from keys of transformers 4 or 5."""
+    scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        raise _unsupported(path, "rope_scaling", {"rope_scaling": scaling})
+    base, fraction, default = rotary
+    scaling = {"rope_type": scaling.get("type", "default"), **scaling}
+    _check_neutral(scaling, _NEUTRAL_SCALING, path)
+    fields = {
+        "rope_base": scaling.get("rope_theta", values.get(base, values.get("rope_theta", 10_000.0))),
+        "rotary_fraction": scaling.get(
+            "partial_rotary_factor", values.get(fraction, values.get("partial_rotary_factor", default))
+        ),
     }
-    return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
+    if (kind := scaling["rope_type"]) == "default":
+        return fields
+    if scaling.get("factor") is None:
+        raise _unsupported(path, "factor", scaling)
+    parameters = {**scaling, _ORIGINAL: values.get(_ORIGINAL) or scaling.get(_ORIGINAL)}  # as transformers prefers
+    return {**fields, "rope_scaling": kind, **{name: parameters.get(key) for key, name in _SCALING_KEYS[kind].items()}}
 
 
-def _read_setting(setting: FieldMapping, values: Mapping[str, Any], path: Path) -> Any:
-    value = values.get(setting.config_key, setting.default)
-    if value is None and setting.model_field in _OPTIONAL_FIELDS:
-        return None
-    if setting.values is None:
-        if not _has_type_of(value, 1 if setting.default is None else setting.default):
-            raise _unsupported_error(path, setting.config_key, value)
-        return value
-    if not isinstance(value, str | bool) or value not in setting.values:
-        raise _unsupported_error(path, setting.config_key, value)
-    return setting.values[value]
+def _read_window(values: Mapping[str, Any], config: ModelConfig, family: Family, path: Path) -> dict[str, Any]:
+    """Return our fields of the attention window, which all layers have or none."""
+    width, kinds = values.get("sliding_window", 4096), values.get("layer_types")
+    if family.window == "switch":
+        if not isinstance(kinds, list):
+            full = values.get("max_window_layers", 28)  # the first layers, which see everything
+            kinds = [_SLIDING] if full == 0 else [_FULL] if isinstance(full, int) and full >= config.n_layers else []
+        if not values.get("use_sliding_window", False):
+            kinds = [_FULL]
+        if set(map(str, kinds)) not in ({_SLIDING}, {_FULL}):
+            raise _unsupported(path, "layer_types" if "layer_types" in values else "max_window_layers", values)
+        width = width if kinds[0] == _SLIDING else None
+    return {"attention": "full"} if width is None else {"attention": "window", "attention_window": width}
 
 
-def _has_type_of(value: Any, default: bool | int | float) -> bool:
-    """Return whether a value has the type of a default, and a number is in range."""
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, int):
-        return isinstance(value, int) and 0 < value <= _LARGEST
-    return isinstance(value, int | float) and abs(value) <= _LARGEST  # as neither infinity nor NaN is
+def _check_neutral(values: Mapping[str, Any], neutral: Allowed, path: Path) -> None:
+    for key, allowed in neutral.items():
+        if key in values and values[key] not in allowed:
+            raise _unsupported(path, key, values)
 
 
-def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:
-    """Return whether a value is allowed, or a list of allowed ones."""
-    return all(item in allowed for item in value) if isinstance(value, list) else value in allowed
-
-
-def _unsupported_error(path: Path, name: str, value: Any) -> InputError:
-    return InputError(f"{path}: {name} {_shorten(value)} is not supported by lm")
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "…"
+def _unsupported(path: Path, key: str, values: Mapping[str, Any]) -> InputError:
+    value = repr(values.get(key))
+    return InputError(f"{path}: {key} {value[:60]}{'…' * (len(value) > 60)} is not supported by lm")

@@ -2,84 +2,108 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
 
 from lm import checkpoint, files, run_folder
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.export import ExportConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.errors import InputError
-from lm.interop.hugging_face import custom_code, tokenizer_files
-from lm.interop.hugging_face.configuration import explain_family, find_family, to_json
-from lm.interop.hugging_face.family_schema import Family
+from lm.interop.hugging_face import tokenizer_files
+from lm.interop.hugging_face.configuration import to_json
+from lm.interop.hugging_face.families import (
+    CAUSAL_LM,
+    CODE,
+    FAMILIES,
+    MASKED_LM,
+    SEQ2SEQ_LM,
+    SEQUENCE_CLASSIFICATION,
+    Family,
+    find_family,
+    nearest_family,
+)
 from lm.interop.hugging_face.folder import CARD, CONFIG, GENERATION, WEIGHTS
-from lm.interop.hugging_face.model_card import build_model_card
 from lm.interop.hugging_face.tensors import to_family_tensors
-from lm.interop.hugging_face.tokenizer_files import special_token_ids
+from lm.run_folder import TrainingState
 from lm.safetensors_io import save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
+_TASKS = {
+    CAUSAL_LM: "text-generation", MASKED_LM: "fill-mask", SEQ2SEQ_LM: "translation",
+    SEQUENCE_CLASSIFICATION: "text-classification",
+}  # fmt: skip
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: {task}
+tags:
+- lm-toolkit
+---
 
-@dataclass(frozen=True)
-class ExportedModel:
-    """The family a run was exported as, and what decided that."""
+# A language model trained with lm
 
-    family: Family
-    decided_by: str
+A `{architecture}` of {model.n_layers} layers, {model.d_model} wide, with a context of {model.context_length:,} tokens
+and a vocabulary of {model.vocab_size:,}. {framing}
 
-    @property
-    def loading_hint(self) -> str:
-        """Describe how to load it."""
-        if self.family.keeps_names:
-            return ", with its code in the folder (trust_remote_code=True)"
-        return " of transformers, which needs no code of ours"
+- Training: {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3g} FLOPs
+- Validation loss (nats/token): {loss}
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+folder = "."  # of this card{tested}
+tokenizer, model = AutoTokenizer.from_pretrained(folder{trusting}), {auto}.from_pretrained(folder{trusting})
+```
+"""
 
 
 def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
-    """Export a run to a folder and return what to report; see `EXPORTERS`."""
-    exported = export_hugging_face(run, out)
-    return {"model": f"{exported.family.architecture}{exported.loading_hint}: {exported.decided_by}"}
-
-
-def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
-    """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`, atomically.
-
-    Raises:
-        InputError: the run is damaged, or the folder is not empty or cannot be created.
-        UsageError: neither transformers nor the custom code supports the model.
-    """
+    """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`; see `EXPORTERS`."""
     source = run_folder.find_checkpoint(run)
     config = run_folder.load_config(source)
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(source)
     family = find_family(config.model, tokenizer)
-    try:
-        with files.atomic_new_folder(folder) as fresh:
-            _write(fresh, source, config, family, source_tokenizer or tokenizer)
-    except SafetensorError as error:
-        raise InputError(f"{folder}: cannot be written ({error})") from None
-    return ExportedModel(family, explain_family(config.model, family))
+    with files.atomic_new_folder(out) as folder:
+        _write(folder, source, config.model, family, source_tokenizer or tokenizer)
+    if not family.takes_code:
+        return {"model": f"{family.architecture} of transformers, which needs no code of ours"}
+    nearest, differing = nearest_family(config.model, [other for other in FAMILIES if other.auto == family.auto])
+    without = f"without {differing or 'its tokenizer'} it would be {nearest.architecture}"
+    return {"model": f"{family.architecture}, with its code in the folder (trust_remote_code=True): {without}"}
 
 
-def _write(folder: Path, source: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
+def _write(folder: Path, source: Path, model: ModelConfig, family: Family, tokenizer: Tokenizer) -> None:
     weights = checkpoint.load_weights(source)
-    ids, dtype = (
-        special_token_ids(tokenizer, config.model),
-        str(next(iter(weights.values())).dtype).removeprefix("torch."),
+    ids = tokenizer_files.special_token_ids(tokenizer, model)
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    files.write_json(folder / CONFIG, {**to_json(model, family), **ids, "torch_dtype": dtype})
+    if not model.is_masked:
+        files.write_json(folder / GENERATION, {**ids, **_generation_config(model, tokenizer)})
+    tokenizer_files.write_tokenizer(folder, tokenizer, model)
+    if family.takes_code:
+        for path in CODE.glob("*_lm.py"):
+            shutil.copyfile(path, folder / path.name)
+    save_tensors(dict(to_family_tensors(weights, model, family)), folder / WEIGHTS, metadata={"format": "pt"})
+    files.replace_text(folder / CARD, _build_card(model, family, tokenizer, run_folder.load_state(source)))
+
+
+def _build_card(model: ModelConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
+    """Return the model card, which names nothing of the machine."""
+    start = tokenizer.start_token
+    adds = "adds" if model.is_masked else "does not add"
+    return _CARD.format(
+        task=_TASKS[family.auto],
+        architecture=family.architecture,
+        auto=family.auto,
+        model=model,
+        state=state,
+        loss="unknown" if state.best_loss is None else f"{state.best_loss:.4f}",
+        framing=f"Each text began with `{start}` in training, which the tokenizer {adds} by itself." if start else "",
+        tested="; its code was tested with transformers 5.0.0 and 5.24.0" if family.takes_code else "",
+        trusting=", trust_remote_code=True" if family.takes_code else "",
     )
-    files.write_json(folder / CONFIG, {**to_json(config.model, family), **ids, "torch_dtype": dtype})
-    if not config.model.is_masked:
-        files.write_json(folder / GENERATION, {**ids, **_generation_config(config.model, tokenizer)})
-    tokenizer_files.write_tokenizer(folder, tokenizer, config.model)
-    if family.keeps_names:
-        custom_code.copy_code(folder)
-    save_tensors(dict(to_family_tensors(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    files.replace_text(folder / CARD, build_model_card(config, family, tokenizer, run_folder.load_state(source)))
 
 
 def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -1,339 +1,395 @@
-"""The supported families of transformers models, each as data for both export and import."""
+"""The supported families of transformers models, each described once, for export and import."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from lm.config.portable_architectures import ARCHITECTURES
-from lm.interop.hugging_face.family_schema import (
-    ACTIVATIONS,
-    MASKED_LM,
-    SEQ2SEQ_LM,
-    SEQUENCE_CLASSIFICATION,
-    Family,
-    FieldMapping,
-    Part,
-    Rotary,
-    WindowStyle,
-)
+from lm.config.model import ModelConfig
+from lm.config.tokenizer import END_OF_TEXT
+from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 
-_ALL_OR_NONE = {True: "all", False: "none"}
-_QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+Allowed = Mapping[str, Sequence[Any]]
+"""Fields of a ModelConfig, each with the values that it may have; an imported model has the first."""
+Layers = Mapping[str, str]
+"""Our layers, or tensors, and theirs: several if they are stored apart; # is the number of a block."""
+CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (
+    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM",
+)  # fmt: skip
+"""The auto classes of transformers."""
+CODE = Path(__file__).parent / "remote"
+"""The code of models without a class in transformers."""
 
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model in transformers.
+
+    Attributes:
+        model_type: its name in config.json.
+        architecture: the class of the model.
+        sizes: what varies: keys of config.json, and our fields.
+        options: what varies and may be missing: keys, our fields, and transformers' defaults.
+        allowed: what doesn't, and what our model may lack that the family always has, such as biases, which are zero.
+        layers: the names of tensors; empty if they are ours.
+        auto: the class that loads it.
+        neutral: keys of config.json whose other values mean another model, with those that they may have.
+        layout: how rows of our matrices are stored. transposed: those in blocks inputs first; by head: queries, keys
+            and values of a head beside each other, where ours have all queries first; one row: the output bias as a
+            matrix.
+        prefix: of the names of all tensors but the output layer's, which some files leave out.
+        renamed: endings of names that older files have, or of copies, with the current ones.
+        unused: endings of buffers that transformers computes, and of heads that the architecture does not have.
+        sinusoids: ending of tensors that must hold sinusoidal positions.
+        rotary: the keys of base and rotary fraction, and the default fraction.
+        window: how a sliding window is configured: always on, or by a switch.
+        pre_tokenizer_pattern: the regex by which transformers splits texts after NFC, whatever tokenizer.json says.
+    """
+
+    model_type: str
+    architecture: str
+    sizes: Mapping[str, str]
+    options: Mapping[str, tuple[str, Any]]
+    allowed: Allowed
+    layers: Layers
+    auto: str = CAUSAL_LM
+    neutral: Allowed = field(default_factory=dict)
+    layout: Literal["rows", "transposed", "by head", "one row"] = "rows"
+    prefix: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    sinusoids: str | None = None
+    rotary: tuple[str, str, float] | None = None
+    window: Literal["always", "switch"] | None = None
+    pre_tokenizer_pattern: str | None = None
+
+    @property
+    def keys(self) -> dict[str, tuple[str, Any]]:
+        """Return the keys of config.json for fields of ours, with their defaults."""
+        return {**{key: (name, None) for key, name in self.sizes.items()}, **self.options}
+
+    @property
+    def takes_code(self) -> bool:
+        """Return whether its models are exported with their code."""
+        return not self.layers
+
+
+def stack(ours: str, theirs: str, layers: Layers) -> dict[str, str]:
+    """Return the layers of the blocks of a stack, with the beginnings of their names."""
+    return {
+        f"{ours}.blocks.#.{layer}": " ".join(theirs + name for name in names.split()) for layer, names in layers.items()
+    }
+
+
+_COMMON: Allowed = {
+    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
+    "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
+    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
+    "attention": ("full",), "token_types": (0,), "output_bias": (False,), "parallel_residual": (False,),
+    "qk_norm": (False,), "bias": (False,),
+}  # fmt: skip
+_GPT2: Allowed = {
+    **_COMMON, "norm": ("layernorm",), "positions": ("learned",),
+    "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"), "n_kv_heads": (None,), "d_head": (None,),
+    "bias": (True, False),
+}  # fmt: skip
+_LLAMA: Allowed = {
+    **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_fraction": (1.0,),
+}  # fmt: skip
+_QWEN: Allowed = {**_LLAMA, "attention": ("full", "window")}
+_BERT: Allowed = {
+    **_GPT2, "objective": ("masked",), "norm_position": ("post",), "embedding_norm": (True,),
+    "token_types": range(1 << 31), "output_bias": (False, True),
+}  # fmt: skip
+
+_SIZES = {
+    "vocab_size": "vocab_size", "max_position_embeddings": "context_length", "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "intermediate_size": "d_ff",
+}  # fmt: skip
 
 GPT2 = Family(
-    model_type="gpt2",
-    architecture="GPT2LMHeadModel",
-    settings=(
-        FieldMapping("vocab_size", "vocab_size", 50257),
-        FieldMapping("n_positions", "context_length", 1024),
-        FieldMapping("n_embd", "d_model", 768),
-        FieldMapping("n_layer", "n_layers", 12),
-        FieldMapping("n_head", "n_heads", 12),
-        FieldMapping("n_inner", "d_ff"),
-        FieldMapping("activation_function", "activation", "gelu_new", ACTIVATIONS),
-        FieldMapping("layer_norm_epsilon", "norm_eps", 1e-5),
-        FieldMapping("tie_word_embeddings", "tie_embeddings", True),
-        FieldMapping("embd_pdrop", "dropout", 0.1),
-        FieldMapping("resid_pdrop", "dropout", 0.1),
-        FieldMapping("attn_pdrop", "attention_dropout", 0.1),
-        FieldMapping("initializer_range", "init_std", 0.02),
-    ),
-    requires=ARCHITECTURES["GPT2LMHeadModel"],
-    implies={"norm": "layernorm", "positions": "learned", "bias": True},
+    "gpt2",
+    "GPT2LMHeadModel",
+    sizes={
+        "vocab_size": "vocab_size", "n_positions": "context_length", "n_embd": "d_model", "n_layer": "n_layers",
+        "n_head": "n_heads",
+    },
+    options={
+        "n_inner": ("d_ff", None), "activation_function": ("activation", "gelu_new"),
+        "layer_norm_epsilon": ("norm_eps", 1e-5), "tie_word_embeddings": ("tie_embeddings", True),
+        "embd_pdrop": ("dropout", 0.1), "resid_pdrop": ("dropout", 0.1), "attn_pdrop": ("attention_dropout", 0.1),
+        "initializer_range": ("init_std", 0.02),
+    },
+    allowed=_GPT2,
     neutral={
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
     },
-    prefix="transformer.",
-    outer={"embedding.tokens": "wte", "embedding.positions": "wpe", "decoder.final_norm": "ln_f"},
-    block="h.{}.",
-    inner={
-        "attention_norm": Part(("ln_1",)),
-        "attention.input": Part(("attn.c_attn",), "transposed"),
-        "attention.output": Part(("attn.c_proj",), "transposed"),
-        "feed_forward_norm": Part(("ln_2",)),
-        "feed_forward.up": Part(("mlp.c_fc",), "transposed"),
-        "feed_forward.down": Part(("mlp.c_proj",), "transposed"),
+    layers={
+        "embedding.tokens": "transformer.wte", "embedding.positions": "transformer.wpe",
+        "decoder.final_norm": "transformer.ln_f", "head": "lm_head",
+        **stack("decoder", "transformer.h.#.", {
+            "attention_norm": "ln_1", "attention.input": "attn.c_attn", "attention.output": "attn.c_proj",
+            "feed_forward_norm": "ln_2", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj",
+        }),
     },
+    layout="transposed",
+    prefix="transformer.",
     unused=(".attn.bias", ".attn.masked_bias"),
-    has_biases=True,
 )  # fmt: skip
 
 GPT_NEOX = Family(
-    model_type="gpt_neox",
-    architecture="GPTNeoXForCausalLM",
-    settings=(
-        FieldMapping("vocab_size", "vocab_size", 50432),
-        FieldMapping("max_position_embeddings", "context_length", 2048),
-        FieldMapping("hidden_size", "d_model", 6144),
-        FieldMapping("num_hidden_layers", "n_layers", 44),
-        FieldMapping("num_attention_heads", "n_heads", 64),
-        FieldMapping("intermediate_size", "d_ff", 24576),
-        FieldMapping("hidden_act", "activation", "gelu", ACTIVATIONS),
-        FieldMapping("layer_norm_eps", "norm_eps", 1e-5),
-        FieldMapping("use_parallel_residual", "parallel_residual", True),
-        FieldMapping("attention_bias", "attention_bias", True, _ALL_OR_NONE),
-        FieldMapping("tie_word_embeddings", "tie_embeddings", False),
-        FieldMapping("hidden_dropout", "dropout", 0.0),
-        FieldMapping("attention_dropout", "attention_dropout", 0.0),
-        FieldMapping("initializer_range", "init_std", 0.02),
-    ),
-    requires=ARCHITECTURES["GPTNeoXForCausalLM"],
-    implies={"norm": "layernorm", "positions": "rotary", "bias": True},
-    prefix="gpt_neox.",
-    outer={"embedding.tokens": "embed_in", "decoder.final_norm": "final_layer_norm"},
-    block="layers.{}.",
-    inner={
-        "attention_norm": Part(("input_layernorm",)),
-        "attention.input": Part(("attention.query_key_value",), "by head"),
-        "attention.output": Part(("attention.dense",)),
-        "feed_forward_norm": Part(("post_attention_layernorm",)),
-        "feed_forward.up": Part(("mlp.dense_h_to_4h",)),
-        "feed_forward.down": Part(("mlp.dense_4h_to_h",)),
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
+    sizes=_SIZES,
+    options={
+        "hidden_act": ("activation", "gelu"), "layer_norm_eps": ("norm_eps", 1e-5),
+        "use_parallel_residual": ("parallel_residual", True), "attention_bias": ("attention_bias", True),
+        "tie_word_embeddings": ("tie_embeddings", False), "hidden_dropout": ("dropout", 0.0),
+        "attention_dropout": ("attention_dropout", 0.0), "initializer_range": ("init_std", 0.02),
     },
-    head=("embed_out", "lm_head"),
+    allowed={
+        **_GPT2, "positions": ("rotary",), "attention_bias": ("all", "none"), "parallel_residual": (False, True),
+    },
+    layers={
+        "embedding.tokens": "gpt_neox.embed_in", "decoder.final_norm": "gpt_neox.final_layer_norm",
+        "head": "embed_out",
+        **stack("decoder", "gpt_neox.layers.#.", {
+            "attention_norm": "input_layernorm", "attention.input": "attention.query_key_value",
+            "attention.output": "attention.dense", "feed_forward_norm": "post_attention_layernorm",
+            "feed_forward.up": "mlp.dense_h_to_4h", "feed_forward.down": "mlp.dense_4h_to_h",
+        }),
+    },
+    layout="by head",
+    prefix="gpt_neox.",
+    renamed={"lm_head.weight": "embed_out.weight"},
     unused=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
-    has_biases=True,
-    rotary=Rotary(base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25),
+    rotary=("rotary_emb_base", "rotary_pct", 0.25),
 )  # fmt: skip
 
-_LLAMA_BLOCK = {
-    "attention_norm": Part(("input_layernorm",)),
-    "attention.input": Part(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-    "attention.output": Part(("self_attn.o_proj",)),
-    "feed_forward_norm": Part(("post_attention_layernorm",)),
-    "feed_forward.up": Part(("mlp.gate_proj", "mlp.up_proj")),
-    "feed_forward.down": Part(("mlp.down_proj",)),
-}
-_QK_NORMS = {"attention.query_norm": Part(("self_attn.q_norm",)), "attention.key_norm": Part(("self_attn.k_norm",))}
-
-
-def _like_llama(
-    model_type: str,
-    architecture: str,
-    *,
-    sizes: Mapping[str, Any],
-    settings: tuple[FieldMapping, ...] = (),
-    implies: Mapping[str, Any] | None = None,
-    windowed: WindowStyle = "never",
-    pre_tokenizer_pattern: str | None = None,
-) -> Family:
-    """Define a family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` has its defaults."""
-    return Family(
-        model_type=model_type,
-        architecture=architecture,
-        settings=(
-            FieldMapping("vocab_size", "vocab_size", sizes["vocab_size"]),
-            FieldMapping("max_position_embeddings", "context_length", sizes["context_length"]),
-            FieldMapping("hidden_size", "d_model", 4096),
-            FieldMapping("num_hidden_layers", "n_layers", 32),
-            FieldMapping("num_attention_heads", "n_heads", 32),
-            FieldMapping("num_key_value_heads", "n_kv_heads", sizes["n_kv_heads"]),
-            FieldMapping("head_dim", "d_head", sizes.get("d_head")),
-            FieldMapping("intermediate_size", "d_ff", sizes["d_ff"]),
-            FieldMapping("rms_norm_eps", "norm_eps", 1e-6),
-            FieldMapping("tie_word_embeddings", "tie_embeddings", False),
-            FieldMapping("attention_dropout", "attention_dropout", 0.0),
-            FieldMapping("initializer_range", "init_std", 0.02),
-            *settings,
-        ),
-        requires=ARCHITECTURES[architecture],
-        implies={"norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", **(implies or {})},
-        neutral={"hidden_act": ("silu", "swish")},
-        prefix="model.",
-        outer={"embedding.tokens": "embed_tokens", "decoder.final_norm": "norm"},
-        block="layers.{}.",
-        inner=_LLAMA_BLOCK | _QK_NORMS,
-        unused=(".rotary_emb.inv_freq",),
-        rotary=Rotary(),
-        windowed=windowed,
-        pre_tokenizer_pattern=pre_tokenizer_pattern,
-    )  # fmt: skip
-
-
-LLAMA = _like_llama(
+LLAMA = Family(
     "llama",
     "LlamaForCausalLM",
-    sizes={"vocab_size": 32000, "context_length": 2048, "n_kv_heads": None, "d_ff": 11008},
-    settings=(
-        FieldMapping("attention_bias", "attention_bias", False, _ALL_OR_NONE, also={"inputs": True}),
-        FieldMapping("mlp_bias", "bias", False),
+    sizes=_SIZES,
+    options={
+        "num_key_value_heads": ("n_kv_heads", None), "head_dim": ("d_head", None), "rms_norm_eps": ("norm_eps", 1e-6),
+        "tie_word_embeddings": ("tie_embeddings", False), "attention_dropout": ("attention_dropout", 0.0),
+        "initializer_range": ("init_std", 0.02), "attention_bias": ("attention_bias", False),
+        "mlp_bias": ("bias", False),
+    },
+    allowed={**_LLAMA, "bias": (False, True)},
+    neutral={"hidden_act": ("silu", "swish")},
+    layers={
+        "embedding.tokens": "model.embed_tokens", "decoder.final_norm": "model.norm", "head": "lm_head",
+        **stack("decoder", "model.layers.#.", {
+            "attention_norm": "input_layernorm",
+            "attention.input": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+            "attention.output": "self_attn.o_proj",
+            "attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm",
+            "feed_forward_norm": "post_attention_layernorm",
+            "feed_forward.up": "mlp.gate_proj mlp.up_proj", "feed_forward.down": "mlp.down_proj",
+        }),
+    },
+    prefix="model.",
+    unused=(".rotary_emb.inv_freq",),
+    rotary=("rope_theta", "partial_rotary_factor", 1.0),
+)  # fmt: skip
+_UNBIASED = {key: option for key, option in LLAMA.options.items() if not key.endswith("_bias")}
+_QWEN_OPTIONS = _UNBIASED | {"num_key_value_heads": ("n_kv_heads", 32)}
+QWEN2 = dataclasses.replace(
+    LLAMA,
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    options=_QWEN_OPTIONS,
+    allowed={**_QWEN, "attention_bias": ("inputs",)},
+    window="switch",
+    pre_tokenizer_pattern=(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+        r"\s+(?!\S)|\s+"
     ),
 )
-QWEN2 = _like_llama(
-    "qwen2",
-    "Qwen2ForCausalLM",
-    sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016},
-    implies={"attention_bias": "inputs"},
-    windowed="by switch",
-    pre_tokenizer_pattern=_QWEN2_WORDS,
+QWEN3 = dataclasses.replace(
+    LLAMA,
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    options=_QWEN_OPTIONS | {"head_dim": ("d_head", 128), "attention_bias": ("attention_bias", False)},
+    allowed={**_QWEN, "qk_norm": (True,), "attention_bias": ("all", "none")},
+    window="switch",
 )
-QWEN3 = _like_llama(
-    "qwen3",
-    "Qwen3ForCausalLM",
-    sizes={"vocab_size": 151_936, "context_length": 32_768, "n_kv_heads": 32, "d_ff": 22_016, "d_head": 128},
-    settings=(FieldMapping("attention_bias", "attention_bias", False, _ALL_OR_NONE),),
-    implies={"qk_norm": True},
-    windowed="by switch",
-)
-MISTRAL = _like_llama(
-    "mistral",
-    "MistralForCausalLM",
-    sizes={"vocab_size": 32000, "context_length": 131_072, "n_kv_heads": 8, "d_ff": 14_336},
-    windowed="by width",
-)
+MISTRAL = dataclasses.replace(
+    LLAMA,
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    options=_UNBIASED | {"num_key_value_heads": ("n_kv_heads", 8)},
+    allowed={**_LLAMA, "attention_bias": ("none",), "attention": ("window",)},
+    window="always",
+)  # fmt: skip
 
-_BERT_OUTER = {
-    "embedding.tokens": "bert.embeddings.word_embeddings",
-    "embedding.positions": "bert.embeddings.position_embeddings",
-    "embedding.norm": "bert.embeddings.LayerNorm",
-}
-_BERT_SETTINGS = (
-    FieldMapping("vocab_size", "vocab_size", 30522),
-    FieldMapping("max_position_embeddings", "context_length", 512),
-    FieldMapping("hidden_size", "d_model", 768),
-    FieldMapping("num_hidden_layers", "n_layers", 12),
-    FieldMapping("num_attention_heads", "n_heads", 12),
-    FieldMapping("intermediate_size", "d_ff", 3072),
-    FieldMapping("type_vocab_size", "token_types", 2, also={0: 1}),
-    FieldMapping("hidden_act", "activation", "gelu", ACTIVATIONS),
-    FieldMapping("layer_norm_eps", "norm_eps", 1e-12),
-    FieldMapping("hidden_dropout_prob", "dropout", 0.1),
-    FieldMapping("attention_probs_dropout_prob", "attention_dropout", 0.1),
-    FieldMapping("initializer_range", "init_std", 0.02),
-)
-_BERT_TYPES = {"embedding.types": "bert.embeddings.token_type_embeddings.weight"}
-
-
-def _bert(
-    architecture: str,
-    auto: str,
-    *,
-    implies: Mapping[str, Any],
-    outer: Mapping[str, str],
-    tensors: Mapping[str, str],
-    unused: tuple[str, ...],
-) -> Family:
-    """Define BERT with one of its heads."""
-    return Family(
-        model_type="bert",
-        architecture=architecture,
-        auto=auto,
-        settings=_BERT_SETTINGS,
-        requires=ARCHITECTURES[architecture],
-        implies={
-            "objective": "masked", "norm": "layernorm", "norm_position": "post", "positions": "learned", "bias": True,
-            "embedding_norm": True, **implies,
-        },
-        neutral={
-            "is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": (None, "absolute"),
-            "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
-        },
-        prefix="",
-        outer={**_BERT_OUTER, **outer},
-        tensors={**_BERT_TYPES, **tensors},
-        block="bert.encoder.layer.{}.",
-        inner={
-            "attention.input": Part(("attention.self.query", "attention.self.key", "attention.self.value")),
-            "attention.output": Part(("attention.output.dense",)),
-            "attention_norm": Part(("attention.output.LayerNorm",)),
-            "feed_forward.up": Part(("intermediate.dense",)),
-            "feed_forward.down": Part(("output.dense",)),
-            "feed_forward_norm": Part(("output.LayerNorm",)),
-        },
-        head=("cls.predictions.decoder",),
-        renamed={
-            "LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
-        unused=("embeddings.position_ids", *unused),
-        has_biases=True,
-    )  # fmt: skip
-
-
-_BERT = (
-    _bert(
-        "BertForMaskedLM",
-        MASKED_LM,
-        implies={"output_transform": True},
-        outer={
-            "transform.up": "cls.predictions.transform.dense",
-            "transform.norm": "cls.predictions.transform.LayerNorm",
-        },
-        tensors={"output_bias": "cls.predictions.bias"},
-        unused=(
-            "cls.seq_relationship.weight", "cls.seq_relationship.bias",
-            "bert.pooler.dense.weight", "bert.pooler.dense.bias",
-        ),
-    ),
-    _bert(
-        "BertForSequenceClassification",
-        SEQUENCE_CLASSIFICATION,
-        implies={},
-        outer={"classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier"},
-        tensors={},
-        unused=(),
+BERT = Family(
+    "bert",
+    "BertForMaskedLM",
+    sizes=_SIZES,
+    options={
+        "type_vocab_size": ("token_types", 2), "hidden_act": ("activation", "gelu"),
+        "layer_norm_eps": ("norm_eps", 1e-12), "hidden_dropout_prob": ("dropout", 0.1),
+        "attention_probs_dropout_prob": ("attention_dropout", 0.1), "initializer_range": ("init_std", 0.02),
+    },
+    allowed={**_BERT, "tie_embeddings": (True,), "labels": ((),), "output_transform": (True,)},
+    auto=MASKED_LM,
+    neutral={
+        "is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": (None, "absolute"),
+        "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
+    },
+    layers={
+        "embedding.tokens": "bert.embeddings.word_embeddings",
+        "embedding.positions": "bert.embeddings.position_embeddings",
+        "embedding.types": "bert.embeddings.token_type_embeddings.weight",
+        "embedding.norm": "bert.embeddings.LayerNorm", "output_bias": "cls.predictions.bias",
+        "transform.up": "cls.predictions.transform.dense", "transform.norm": "cls.predictions.transform.LayerNorm",
+        "head": "cls.predictions.decoder", "classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier",
+        **stack("decoder", "bert.encoder.layer.#.", {
+            "attention.input": "attention.self.query attention.self.key attention.self.value",
+            "attention.output": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
+            "feed_forward.up": "intermediate.dense", "feed_forward.down": "output.dense",
+            "feed_forward_norm": "output.LayerNorm",
+        }),
+    },
+    renamed={
+        "LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    unused=(
+        "embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+        "bert.pooler.dense.weight", "bert.pooler.dense.bias",
     ),
 )  # fmt: skip
-"""BERT for masked language modelling and for classification."""
+BERT_CLASSIFIER = dataclasses.replace(
+    BERT,
+    architecture="BertForSequenceClassification",
+    allowed={**_BERT, "tie_embeddings": (True, False), "output_transform": (False, True)},
+    auto=SEQUENCE_CLASSIFICATION,
+    unused=("embeddings.position_ids",),
+)
 
 MARIAN = Family(
-    model_type="marian",
-    architecture="MarianMTModel",
-    auto=SEQ2SEQ_LM,
-    settings=(
-        FieldMapping("vocab_size", "vocab_size", 58101),
-        FieldMapping("max_position_embeddings", "context_length", 1024),
-        FieldMapping("d_model", "d_model", 1024),
-        FieldMapping("encoder_layers", "n_encoder_layers", 12),
-        FieldMapping("decoder_layers", "n_layers", 12),
-        FieldMapping("encoder_attention_heads", "n_heads", 16),
-        FieldMapping("decoder_attention_heads", "n_heads", 16),
-        FieldMapping("encoder_ffn_dim", "d_ff", 4096),
-        FieldMapping("decoder_ffn_dim", "d_ff", 4096),
-        FieldMapping("activation_function", "activation", "gelu", ACTIVATIONS),
-        FieldMapping("scale_embedding", "scale_embeddings", False),
-        FieldMapping("dropout", "dropout", 0.1),
-        FieldMapping("attention_dropout", "attention_dropout", 0.0),
-        FieldMapping("init_std", "init_std", 0.02),
-    ),
-    requires=ARCHITECTURES["MarianMTModel"],
-    implies={
-        "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-5, "positions": "sinusoidal-half", "bias": True,
-        "output_bias": True,
+    "marian",
+    "MarianMTModel",
+    sizes={
+        "vocab_size": "vocab_size", "max_position_embeddings": "context_length", "d_model": "d_model",
+        "encoder_layers": "n_encoder_layers", "decoder_layers": "n_layers", "encoder_attention_heads": "n_heads",
+        "decoder_attention_heads": "n_heads", "encoder_ffn_dim": "d_ff", "decoder_ffn_dim": "d_ff",
     },
+    options={
+        "activation_function": ("activation", "gelu"), "scale_embedding": ("scale_embeddings", False),
+        "dropout": ("dropout", 0.1), "attention_dropout": ("attention_dropout", 0.0), "init_std": ("init_std", 0.02),
+    },
+    allowed={
+        **_GPT2, "n_encoder_layers": range(1, 1 << 31), "scale_embeddings": (False, True), "norm_eps": (1e-5,),
+        "norm_position": ("post",), "positions": ("sinusoidal-half",), "tie_embeddings": (True,),
+        "source_vocab_size": (None,), "syntax": ("none",), "output_bias": (True, False),
+    },
+    layers={
+        "embedding.tokens": "model.shared", "output_bias": "final_logits_bias", "head": "lm_head",
+        **stack("encoder", "model.encoder.layers.#.", _MARIAN_BLOCK := {
+            "attention.input": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+            "attention.output": "self_attn.out_proj", "attention_norm": "self_attn_layer_norm",
+            "feed_forward.up": "fc1", "feed_forward.down": "fc2", "feed_forward_norm": "final_layer_norm",
+        }),
+        **stack("decoder", "model.decoder.layers.#.", _MARIAN_BLOCK | {
+            "cross_attention.input": "encoder_attn.q_proj encoder_attn.k_proj encoder_attn.v_proj",
+            "cross_attention.output": "encoder_attn.out_proj", "cross_attention_norm": "encoder_attn_layer_norm",
+        }),
+    },
+    auto=SEQ2SEQ_LM,
     neutral={
         "is_encoder_decoder": (True,), "tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
         "normalize_before": (None, False), "normalize_embedding": (None, False), "add_final_layer_norm": (None, False),
         "add_bias_logits": (None, False), "static_position_embeddings": (None, True), "is_decoder": (None, False),
     },
-    prefix="",
-    outer={"embedding.tokens": "model.shared"},
-    tensors={"output_bias": "final_logits_bias"},
-    encoder_block="model.encoder.layers.{}.",
-    block="model.decoder.layers.{}.",
-    inner={
-        "attention.input": Part(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-        "attention.output": Part(("self_attn.out_proj",)),
-        "attention_norm": Part(("self_attn_layer_norm",)),
-        "cross_attention.input": Part(("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj")),
-        "cross_attention.output": Part(("encoder_attn.out_proj",)),
-        "cross_attention_norm": Part(("encoder_attn_layer_norm",)),
-        "feed_forward.up": Part(("fc1",)),
-        "feed_forward.down": Part(("fc2",)),
-        "feed_forward_norm": Part(("final_layer_norm",)),
-    },
+    layout="one row",
     renamed={
         "model.encoder.embed_tokens.weight": "model.shared.weight",
         "model.decoder.embed_tokens.weight": "model.shared.weight",
     },
     sinusoids="embed_positions.weight",
-    has_biases=True,
 )  # fmt: skip
 """The encoder-decoder of 2017, as Marian (MarianMT)."""
 
-FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *_BERT, MARIAN)
+FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, BERT, BERT_CLASSIFIER, MARIAN)
 """In order of preference."""
+
+
+def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
+    """Return a family with the code in `remote/`, whose config class declares our fields."""
+    declared = re.findall(r"^    (\w+): (?!ClassVar)", (CODE / "configuration_lm.py").read_text(), re.MULTILINE)
+    classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
+    return Family(
+        "lm",
+        architecture,
+        sizes={key: {"rotary_scaling": "rope_scaling"}.get(key, key) for key in declared},
+        options={},
+        allowed={
+            "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
+            "attention": ("full", "window"), "rope_scaling": ("none", "linear", "llama3", "yarn"),
+            "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
+            "norm": ("layernorm", "rmsnorm"), "norm_position": ("pre", "post"),
+            "attention_bias": (None, "none", "inputs", "all"),
+            "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"), **allowed,
+        },
+        layers={},
+        auto=auto,
+        neutral={"auto_map": (classes, None)},
+    )  # fmt: skip
+
+
+CUSTOM_FAMILIES = (
+    _custom("LMForCausalLM", CAUSAL_LM, {"objective": ("causal",)}),
+    _custom("LMForMaskedLM", MASKED_LM, {"objective": ("masked",), "labels": ((),)}),
+    _custom("LMForSequenceClassification", SEQUENCE_CLASSIFICATION, {"objective": ("masked",)}),
+)
+"""Models without a class in transformers, in order of preference: they keep our fields and tensor names."""
+
+
+def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
+    """Return the family of a model with its tokenizer: one of transformers, else one with custom code.
+
+    Raises:
+        UsageError: there is none; the message names the fields that decide.
+    """
+    families = [family for family in FAMILIES if _keeps_tokenizer(family, tokenizer)]
+    for family in (*families, *CUSTOM_FAMILIES):
+        if not differing_fields(config, family.allowed):
+            return family
+    _, differing = nearest_family(config, [MARIAN] if config.is_encoder_decoder else CUSTOM_FAMILIES)
+    raise UsageError(f"transformers has no model with {differing}: train one with blocks that it has")
+
+
+def nearest_family(config: ModelConfig, families: Iterable[Family]) -> tuple[Family, str]:
+    """Return the family with fewest differing fields, and these with their values; empty if it fits."""
+    family = min(families, key=lambda candidate: len(differing_fields(config, candidate.allowed)))
+    differing = differing_fields(config, family.allowed)
+    return family, " and ".join(f"{name} {value}" for name, value in differing.items())
+
+
+def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:
+    """Return the fields of a model whose values are not allowed; `n_kv_heads` and `d_head` are None by default."""
+    values = {name: getattr(config, name) for name in allowed}
+    if config.n_kv_heads == config.n_heads:
+        values["n_kv_heads"] = None
+    if config.d_head is None or config.n_heads * config.d_head == config.d_model:
+        values["d_head"] = None
+    return {name: values[name] for name, accepted in allowed.items() if values[name] not in accepted}
+
+
+def _keeps_tokenizer(family: Family, tokenizer: Tokenizer) -> bool:
+    """Return whether transformers keeps a tokenizer unchanged in this family."""
+    if family.pre_tokenizer_pattern is None:
+        return True
+    normalizer, words = tokenizer.description["normalizer"] or {}, tokenizer.description["pre_tokenizer"] or {}
+    first: Mapping[str, Any] = next(iter(words.get("pretokenizers", [])), {})
+    is_alike = first.get("pattern") == {"Regex": family.pre_tokenizer_pattern} and normalizer.get("type") == "NFC"
+    return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing

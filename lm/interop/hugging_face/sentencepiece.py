@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
+from lm import files
 from lm.errors import InputError
-from lm.interop.hugging_face.folder import read_json
 from lm.tokenizer.tokenizer import Tokenizer
 
 SOURCE, TARGET, IDS = "source.spm", "target.spm", "vocab.json"
@@ -44,23 +46,22 @@ class SentencePieceModel:
     joins_spaces: bool
 
 
-def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
-    """Build the source and target tokenizers with the IDs of `vocab.json`.
+def read_tokenizers(folder: Path, start: Any) -> tuple[Tokenizer, Tokenizer]:
+    """Build the source and target tokenizers with the IDs of `vocab.json`, in which `start` starts a target.
 
     Language tokens such as `>>fra<<` are renamed to ours: `<2fra>`.
 
     Raises:
         InputError: a file is missing, damaged, or of another kind.
     """
-    missing = next((name for name in (SOURCE, TARGET, IDS) if not (folder / name).is_file()), None)
-    if missing is not None:
-        raise InputError(f"{folder / missing}: missing; a Marian without tokenizer.json needs it")
-    ids = read_json(folder / IDS)
-    if not isinstance(ids, Mapping) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-        raise InputError(f"{folder / IDS}: is not a mapping of tokens to IDs")
-    if _UNKNOWN_NAME not in ids:
-        raise InputError(f"{folder / IDS}: has no token {_UNKNOWN_NAME}")
-    names = sorted(ids, key=lambda name: ids[name])
+    if missing := [name for name in (SOURCE, TARGET, IDS) if not (folder / name).is_file()]:
+        raise InputError(f"{folder / missing[0]}: missing; a Marian without tokenizer.json needs it")
+    ids = files.read_json(folder / IDS)
+    names = sorted(ids, key=lambda name: str(ids[name]).zfill(10)) if isinstance(ids, dict) else []
+    if [ids[name] for name in names] != list(range(len(names))) or _UNKNOWN_NAME not in names:
+        raise InputError(f"{folder / IDS}: is not a mapping of tokens to IDs, with {_UNKNOWN_NAME}")
+    if type(start) is not int or start not in range(len(names)):
+        raise InputError(f"{folder}: no token {start!r} (decoder_start_token_id)")
     source, target = (_build_tokenizer(read_model(folder / name), names, start) for name in (SOURCE, TARGET))
     return source, target
 
@@ -74,53 +75,44 @@ def read_model(path: Path) -> SentencePieceModel:
     Source: sentencepiece_model.proto, in the wire format of Protocol Buffers.
     """
     try:
-        parts = list(_parse_fields(path.read_bytes()))
-        trainer, normalizer = (dict(_parse_fields(b"".join(_field_values(parts, number)))) for number in (2, 3))
-        pieces = [dict(_parse_fields(part)) for part in _field_values(parts, 1)]
-        scores = {piece[1].decode(): _score(piece) for piece in pieces if piece.get(3, _NORMAL) == _NORMAL}
+        message = _parse(path.read_bytes())
+        trainer, normalizer = (_parse_last(b"".join(message[number])) for number in (2, 3))
+        pieces = [_parse_last(part) for part in message[1]]
+        kinds = {piece.get(3, _NORMAL) for piece in pieces}
+        scores = {
+            piece[1].decode(): struct.unpack("<f", piece.get(2, bytes(4)))[0]
+            for piece in pieces
+            if piece.get(3, _NORMAL) == _NORMAL
+        }
     except (ValueError, KeyError, AttributeError, TypeError, struct.error):
         raise InputError(f"{path}: not a readable SentencePiece model; download it again") from None
-    if trainer.get(3, _UNIGRAM) != _UNIGRAM or trainer.get(35) or trainer.get(24) or not scores:
-        raise InputError(f"{path}: is not a unigram model, which is the only kind that lm reads")
-    if any(piece.get(3, _NORMAL) not in {_NORMAL, _UNKNOWN, _CONTROL} for piece in pieces):
-        raise InputError(f"{path}: has pieces of unsupported kinds (user-defined, bytes)")
+    is_plain = trainer.get(3, _UNIGRAM) == _UNIGRAM and not trainer.get(35) and not trainer.get(24)
+    if not is_plain or not scores or not kinds <= {_NORMAL, _UNKNOWN, _CONTROL}:
+        raise InputError(f"{path}: is not a unigram model without user-defined pieces and bytes, as lm reads")
     return SentencePieceModel(scores, normalizer.get(2, b""), bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
 
 
-def _field_values(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
-    return [value for field, value in parts if field == number]
+def _parse_last(data: bytes) -> dict[int, Any]:
+    return {number: values[-1] for number, values in _parse(data).items()}
 
 
-def _score(piece: Mapping[int, Any]) -> float:
-    value: float = struct.unpack("<f", piece.get(2, bytes(4)))[0]
-    return value
+def _parse(data: bytes) -> Mapping[int, list[Any]]:
+    """Return the integers or bytes of each field of a message; ValueError or KeyError if damaged."""
+    stream, fields = BytesIO(data), defaultdict[int, list[Any]](list)
 
+    def read_varint() -> int:
+        digits: list[int] = []
+        while not digits or digits[-1] > 127:
+            digits += struct.unpack("B", stream.read(1))
+        return sum((digit & 127) << (7 * index) for index, digit in enumerate(digits))
 
-def _parse_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield field numbers with integer or bytes values of a message; ValueError if damaged."""
-    offset = 0
-    while offset < len(data):
-        key, offset = _parse_varint(data, offset)
-        value: int | bytes
-        if key & 7 == 0:
-            value, offset = _parse_varint(data, offset)
-        else:
-            size, offset = (8 if key & 7 == 1 else 4, offset) if key & 7 in {1, 5} else _parse_varint(data, offset)
-            value, offset = data[offset : offset + size], offset + size
-        if key & 7 not in {0, 1, 2, 5} or offset > len(data):
-            raise ValueError("damaged")
-        yield key >> 3, value
-
-
-def _parse_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return a varint and the position after it; ValueError if truncated."""
-    for length in range(10):
-        if offset + length >= len(data):
-            break
-        if data[offset + length] < 128:
-            digits = data[offset : offset + length + 1]
-            return sum((digit & 127) << (7 * index) for index, digit in enumerate(digits)), offset + length + 1
-    raise ValueError("damaged")
+    while stream.tell() < len(data):
+        number, kind = divmod(read_varint(), 8)
+        value: int | bytes = read_varint() if kind in {0, 2} else {1: 8, 5: 4}[kind]
+        if kind and len(value := stream.read(size := int(value))) < size:
+            raise ValueError("truncated")
+        fields[number].append(value)
+    return fields
 
 
 def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: int) -> Tokenizer:

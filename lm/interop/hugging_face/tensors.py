@@ -5,124 +5,95 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.interop.hugging_face.family_schema import Family, Layout, Part
+from lm.interop.hugging_face.configuration import parse_config, to_json
+from lm.interop.hugging_face.families import Family
+from lm.model.transformer import build_model, init_empty_weights
 
-_BLOCK_TENSOR = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
-_HEAD, _TYPES, _BIAS = "head", "embedding.types", "output_bias"
+_BLOCK = re.compile(r"\.(\d+)\.")
 
 
 @dataclass(frozen=True)
-class TensorPlacement:
-    """The tensors of a family that hold one of ours.
+class Placement:
+    """The tensors of a family that hold one of ours: their names, the number of our rows in each, and the layout."""
 
-    Attributes:
-        names: of their tensors.
-        layout: how our rows are arranged in them.
-        sizes: number of our rows in each.
-    """
-
-    names: tuple[str, ...]
-    layout: Layout
-    sizes: tuple[int, ...]
+    names: list[str]
+    sizes: list[int]
+    layout: str
 
 
-def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> TensorPlacement:
+def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> Placement:
     """Return where a family stores one of our tensors.
 
     Args:
         name: of ours, such as "decoder.blocks.3.attention.input.weight".
         rows: its first dimension.
     """
-    if family.keeps_names:
-        return TensorPlacement((name,), "rows", (rows,))
-    if name in family.tensors:
-        layout: Layout = "one row" if name == _BIAS and config.is_encoder_decoder else "rows"
-        return TensorPlacement((family.tensors[name],), layout, (rows,))
-    layer, kind = name.rpartition(".")[::2]
-    if layer == _HEAD:
-        return TensorPlacement((f"{family.head[0]}.{kind}",), "rows", (rows,))
-    begin, part = family.prefix, _find_part(layer, family)
-    if match := _BLOCK_TENSOR.fullmatch(layer):
-        block = family.encoder_block if match[1] == "encoder" else family.block
-        begin += block.format(match[2])
-    names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
-    heads = [count * config.d_head for count in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
-    sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
-    return TensorPlacement(names, part.layout, tuple(sizes))
-
-
-def _find_part(layer: str, family: Family) -> Part:
-    match = _BLOCK_TENSOR.fullmatch(layer)
-    return family.inner[match[3]] if match else Part((family.outer[layer],))
+    if family.takes_code:
+        return Placement([name], [rows], "rows")
+    pattern, number = _BLOCK.sub(".#.", name), _BLOCK.search(name)
+    layer, _, kind = pattern.rpartition(".")
+    if pattern in family.layers:
+        names = [family.layers[pattern]]
+    else:
+        names = [f"{theirs}.{kind}" for theirs in family.layers[layer].split()]
+    sizes = [rows // len(names)] * len(names)
+    if layer.endswith("attention.input"):
+        key_size = config.n_kv_heads * config.d_head
+        sizes = {1: [rows], 2: [rows - 2 * key_size, 2 * key_size], 3: [rows - 2 * key_size, key_size, key_size]}[
+            len(names)
+        ]
+    applies = {
+        "transposed": number is not None and kind == "weight" and not layer.endswith("norm"),
+        "by head": layer.endswith("attention.input"),
+        "one row": name == "output_bias",
+    }.get(family.layout, False)
+    names = [theirs.replace("#", number[1] if number else "") for theirs in names]
+    return Placement(names, sizes, family.layout if applies else "rows")
 
 
 def to_family_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors of a model with the family's names and layouts; tensors that only the family has are zero."""
-    for name, value in [*ours.items(), *_zero_tensors(ours, config, family)]:
-        placement = locate_tensor(name, len(value), config, family)
-        rows = swap_groups(value, 3, config.n_heads) if placement.layout == "by head" else value
-        parts = rows.split(placement.sizes)
-        for their_name, part in zip(placement.names, parts, strict=True):
-            yield their_name, _apply_layout(part, placement.layout)
+    whole = config if family.takes_code else parse_config(to_json(config, family), family, Path())
+    dtype = next(iter(ours.values())).dtype
+    for name, empty in {**empty_tensors(whole), **ours}.items():
+        value = ours[name] if name in ours else torch.zeros_like(empty, dtype=dtype, device="cpu")
+        yield from split_tensor(value, locate_tensor(name, len(value), config, family), config)
 
 
-def _apply_layout(part: Tensor, layout: Layout) -> Tensor:
-    if layout == "one row":
-        return part[None]
-    return (part.T if layout == "transposed" and part.ndim == 2 else part).contiguous()
+def empty_tensors(config: ModelConfig) -> dict[str, Tensor]:
+    """Return the tensors of a model by name, without values."""
+    with init_empty_weights():
+        return dict(build_model(config).state_dict())
+
+
+def split_tensor(value: Tensor, placement: Placement, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a family that hold one of ours."""
+    if placement.layout == "by head":
+        value = swap_groups(value, 3, config.n_heads)
+    for name, part in zip(placement.names, value.split(placement.sizes), strict=True):
+        laid_out = part.T if placement.layout == "transposed" else part[None] if placement.layout == "one row" else part
+        yield name, laid_out.contiguous()
 
 
 def from_family_tensors(
-    name: str, shape: torch.Size, config: ModelConfig, family: Family, *, read: Callable[[str], Tensor]
+    name: str, rows: int, config: ModelConfig, family: Family, *, read: Callable[[str], Tensor]
 ) -> Tensor:
-    """Return one of our tensors.
-
-    Args:
-        read: reads a tensor of the Hugging Face model by name.
-    """
-    placement = locate_tensor(name, shape[0], config, family)
-    parts = [read(their_name) for their_name in placement.names]
+    """Return one of our tensors; `read` returns one of theirs by name."""
+    placement = locate_tensor(name, rows, config, family)
+    parts = [read(theirs) for theirs in placement.names]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
-    if placement.layout == "transposed" and value.ndim == 2:
-        value = value.T.contiguous()
-    if placement.layout == "one row":
-        value = value.flatten()
-    return swap_groups(value, config.n_heads, 3).contiguous() if placement.layout == "by head" else value
-
-
-def family_shape(shape: torch.Size, placement: TensorPlacement, number: int) -> tuple[int, ...]:
-    ours = (placement.sizes[number], *shape[1:])
-    if placement.layout == "one row":
-        return (1, *ours)
-    return ours[::-1] if placement.layout == "transposed" else ours
+    if placement.layout == "by head":
+        value = swap_groups(value, config.n_heads, 3)
+    laid_out = value.T if placement.layout == "transposed" else value[0] if placement.layout == "one row" else value
+    return laid_out.contiguous()
 
 
 def swap_groups(value: Tensor, outer: int, inner: int) -> Tensor:
     """Regroup rows: (outer·inner·head, …) -> (inner·outer·head, …)."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
-
-
-def _zero_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """Yield the biases and token types that the family has beyond ours, as zeros."""
-    if _BIAS in family.tensors and _BIAS not in ours:
-        yield _BIAS, ours["embedding.tokens.weight"].new_zeros(config.vocab_size)
-    if _TYPES in family.tensors and _TYPES not in ours:
-        yield _TYPES, ours["embedding.tokens.weight"].new_zeros(1, config.d_model)
-    for name, value in ours.items():
-        layer = name.removesuffix(".weight")
-        if layer != name and f"{layer}.bias" not in ours and _has_bias(layer, config, family):
-            yield f"{layer}.bias", value.new_zeros(len(value))
-
-
-def _has_bias(layer: str, config: ModelConfig, family: Family) -> bool:
-    if family.keeps_names or layer in {_HEAD, "embedding.tokens", "embedding.positions"}:
-        return False
-    if layer.endswith(("attention.input", "attention.output")):
-        setting = next((setting for setting in family.settings if setting.model_field == "attention_bias"), None)
-        return family.has_biases if setting is None else setting.to_json_value(config.attention_bias)
-    return family.has_biases

@@ -5,14 +5,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from lm.api import export
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.engine.compiled.build import compile_decode_step
-from lm.interop.ctranslate2.exporting import export_ctranslate2
-from lm.interop.gguf.exporting import export_gguf
-from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.kernels import code_cache
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
@@ -29,10 +27,10 @@ SHAPES: dict[str, ModelConfig] = {
     "135M": build_run_config("smollm-135m").model,
 }
 _EXPORTERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
-    "hugging-face": ("transformers", export_hugging_face),
-    "ctranslate2-float32": ("ctranslate2", partial(export_ctranslate2, number_type="float32")),
-    "ctranslate2-int8": ("ctranslate2", partial(export_ctranslate2, number_type="int8")),
-    "gguf-q8_0": ("gguf", partial(export_gguf, number_type="q8_0")),
+    "hugging-face": ("transformers", export),
+    "ctranslate2-float32": ("ctranslate2", partial(export, to="ctranslate2")),
+    "ctranslate2-int8": ("ctranslate2", partial(export, to="ctranslate2", number_type="int8")),
+    "gguf-q8_0": ("gguf", partial(export, to="gguf", number_type="q8_0")),
 }
 """The package that each format is for, and its exporter."""
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import select_inference_hardware
-from lm.interop.ctranslate2.exporting import export_ctranslate2
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.runs import lm as run_command
 from tests.benchmarks.workloads.timing import timer
@@ -29,7 +29,7 @@ def prepare(folder: Path, *, flags: tuple[str, ...]) -> None:
         return
     sides = ("--source", str(PAIRS / "train.en"), "--target", str(PAIRS / "train.de"))
     run_command("train", *sides, *flags, "--seed", "1", "-o", str(run))
-    export_ctranslate2(run, folder / "translation-ctranslate2")
+    export(run, folder / "translation-ctranslate2", "ctranslate2")
 
 
 def lm(folder: Path, threads: int, *, dtype: str, sentences: int) -> Workload:

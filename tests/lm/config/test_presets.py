@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm.config.portable_architectures import ARCHITECTURES, describe_unportable, differing_fields
 from transformers import BertConfig, GPT2Config, OpenAIGPTConfig
 
-from lm.config.portable_architectures import ARCHITECTURES, describe_unportable, differing_fields
 from lm.config.presets import (
     PRESETS,
     build_run_config,

@@ -1,5 +1,7 @@
 """Exported models give what ours give: translations, scores of given ones, and logits of texts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
+from lm.errors import UsageError
 from lm.interop.ctranslate2.exporting import build_specification
-from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
+from lm.interop.ctranslate2.specification import _SUPPORTED, check_supported
+from lm.model.transformer import EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import copier, lines
 from tests.lm.decoding.encoder_decoders import forced
@@ -43,8 +47,8 @@ def make_model(**fields) -> TranslationModel:
 
 def exported(model: TranslationModel, folder):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    own = None if model.model.source_embedding is None else model.source_tokenizer
-    build_specification(model.model, tokenizer=model.tokenizer, source_tokenizer=own).save(str(folder))
+    built = model.model
+    build_specification(built.config, built.state_dict(), model.tokenizer, model.source_tokenizer).save(str(folder))
     return ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
 
 
@@ -84,22 +88,6 @@ def test_both_translate_alike(beam, tmp_path):
     assert equal >= 99
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-@pytest.mark.parametrize("beam", [1, 4])
-def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
-    model, sources, longest = make_model(positions=positions, rope_base=500.0), lines(40, seed=3), 12
-    theirs = exported(model, tmp_path).translate_batch(
-        [spelled(model, source) for source in sources], beam_size=beam, return_scores=True, max_decoding_length=longest,
-        min_decoding_length=0,  # else no first token is the end, and the others' probabilities are larger for it
-    )  # fmt: skip
-    config = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=longest)
-    for result, other in zip(Translator([model], config).translate(sources), theirs, strict=True):
-        best = result.translations[0]
-        assert best.score == pytest.approx(other.scores[0], abs=1e-4)  # its exponentials are approximations
-        tokens = [model.tokenizer.token(token) for token in best.tokens if token != model.tokenizer.end_of_text]
-        assert tokens == other.hypotheses[0]
-
-
 DECODERS = {
     "gpt2": {"norm": "layernorm", "positions": "learned", "activation": "gelu-tanh", "bias": True},
     "gpt1": {"norm": "layernorm", "positions": "sinusoidal", "activation": "gelu", "norm_position": "post"},
@@ -119,46 +107,52 @@ DECODERS = {
 }
 
 
-def decoder(**fields) -> DecoderOnly:
-    """A model that continues texts, with ids that the tokenizer does not have."""
-    size = make_tokenizer("bpe").vocab_size + 5
-    shape = {"vocab_size": size, "context_length": 64, "d_model": 32, "n_layers": 2, "n_heads": 4, **fields}
-    model = build_model(ModelConfig(**shape)).eval()
-    assert isinstance(model, DecoderOnly)
-    randomise(model)
-    return model.requires_grad_(False)
-
-
 @pytest.mark.parametrize("shape", DECODERS)
 def test_both_see_the_same_in_a_text(shape, tmp_path):
+    """Of a model with IDs that the tokenizer does not have."""
     ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
-    model = decoder(**DECODERS[shape])
-    build_specification(model, tokenizer=tokenizer).save(str(tmp_path))
+    config = {"vocab_size": tokenizer.vocab_size + 5, "context_length": 64, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    model = build_model(ModelConfig(**{**config, **DECODERS[shape]})).eval().requires_grad_(False)
+    randomise(model)
+    build_specification(model.config, model.state_dict(), tokenizer, tokenizer).save(str(tmp_path))
     theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     ids = torch.randint(0, tokenizer.vocab_size, (3, 24), generator=torch.Generator().manual_seed(1))
     logits = theirs.forward_batch([[tokenizer.token(index) for index in row] for row in ids.tolist()])
-    np.testing.assert_allclose(
-        np.array(logits), model(ids), atol=5e-3, rtol=2e-3
-    )  # its exponentials are approximations
+    expected = model(ids)  # whose exponentials are exact
+    np.testing.assert_allclose(np.array(logits), expected, atol=5e-3, rtol=2e-3)
 
 
-@pytest.mark.parametrize("shape", ["gpt2", "qwen3"])
-def test_both_continue_a_text_alike(shape, tmp_path):
-    """Step by step with what they remember, wherever the two best tokens are apart."""
-    ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
-    model = decoder(**DECODERS[shape])
-    build_specification(model, tokenizer=tokenizer).save(str(tmp_path))
-    theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
-    prompts = [[tokenizer.start_of_text, *tokenizer.encode(line)] for line in lines(20, seed=4)]
-    results = theirs.generate_batch(
-        [[tokenizer.token(index) for index in prompt] for prompt in prompts],
-        max_length=20, min_length=20, include_prompt_in_result=False,
-    )  # fmt: skip
-    end, long = tokenizer.end_of_text, 0
-    for prompt, result in zip(prompts, results, strict=True):
-        logits = model(torch.tensor([[*prompt, *result.sequences_ids[0]]]))[0, len(prompt) - 1 : -1]
-        logits[:, end] = -torch.inf  # as it is told to continue
-        best, chosen = logits.max(-1).values, logits.gather(1, torch.tensor(result.sequences_ids[0])[:, None])[:, 0]
-        assert (best - chosen < 1e-2).all()
-        long += len(result.sequences_ids[0]) == 20
-    assert long == 20
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"positions": "alibi"}, "positions 'alibi'"), ({"softcap": 30.0}, "softcap 30.0"),
+     ({"rope_scaling": "yarn"}, "rope_scaling 'yarn'"), ({"parallel_residual": True}, "parallel_residual True"),
+     ({"objective": "masked"}, "objective 'masked'"), ({"architecture": "gru"}, "architecture 'gru'"),
+     ({"n_encoder_layers": 1, "qk_norm": True}, "qk_norm True"),
+     ({"n_encoder_layers": 1, "attention_bias": "inputs"}, "attention_bias")],
+)  # fmt: skip
+def test_what_it_cannot_run_is_named(fields, named):
+    with pytest.raises(UsageError, match=f"CTranslate2 runs no .* with {named}"):
+        check_supported(ModelConfig(**fields))
+
+
+def test_no_field_of_a_model_is_forgotten():
+    """A new field is said to CTranslate2, or a model that has it is refused."""
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    assert fields == _SUPPORTED.keys() | OF_WEIGHTS | OF_OTHERS | OF_TRAINING
+
+
+OF_WEIGHTS = {
+    "vocab_size", "source_vocab_size",
+    "context_length", "d_model", "n_layers", "n_encoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "rope_base",
+    "rotary_fraction", "rope_scaling", "rope_factor", "norm", "norm_position", "norm_eps", "qk_norm", "bias",
+    "attention_bias", "output_bias", "parallel_residual", "tie_embeddings", "scale_embeddings",
+}  # fmt: skip
+"""Fields that a description or its weights say."""
+OF_OTHERS = {
+    "labels",
+    "recurrent_attention", "attention_window", "attention_block", "global_blocks", "random_blocks", "attention_rank",
+    "attention_stride", "max_distance", "max_tree_distance", "rope_context", "rope_slow", "rope_fast",
+    "rope_temperature", "experts_per_token", "expert_every", "expert_capacity", "gate_noise",
+}  # fmt: skip
+"""Fields of models that are refused for another."""
+OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}

@@ -9,12 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from lm.api import export
 from lm.checkpoint import load_model, load_weights
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
-from lm.interop.gguf.exporting import export_gguf
 from tests.cli.small_runs import make_run
-from tests.lm.full_disk import full_disk
 from tests.lm.interop.gguf import llama_cpp_arithmetic
 from tests.lm.interop.gguf.models import FAMILIES, plain_run, random_config
 from tests.lm.interop.hugging_face.models import ids, random_run
@@ -36,7 +35,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 @pytest.mark.parametrize("architecture", IN_TRANSFORMERS)
 def test_transformers_reads_the_same_model(architecture, tmp_path):
     run = plain_run(tmp_path / "run", architecture)
-    export_gguf(run, tmp_path / "out.gguf")
+    export(run, tmp_path / "out.gguf", "gguf")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="out.gguf").eval()
     assert theirs.config.model_type == FAMILIES[architecture]
     ours, tokens = load_model(run, Hardware("cpu", "float32", 1)).model, ids(2, 24)
@@ -44,12 +43,12 @@ def test_transformers_reads_the_same_model(architecture, tmp_path):
         assert_close(ours(tokens), theirs(tokens).logits, model=ours)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_llama_cpp_would_compute_the_same(architecture, seed, tmp_path):
     """With biases, each scaling of positions and heads of any size, which transformers' own reader leaves out."""
     run = random_run(tmp_path / "run", random_config(architecture, seed))
-    export_gguf(run, tmp_path / "out.gguf")
+    export(run, tmp_path / "out.gguf", "gguf")
     tokens = ids(1, 30, seed=seed)
     model = load_model(run, Hardware("cpu", "float32", 1)).model
     with torch.no_grad():
@@ -60,7 +59,7 @@ def test_llama_cpp_would_compute_the_same(architecture, seed, tmp_path):
 
 def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
     run = plain_run(tmp_path / "run", "gptneox")
-    export_gguf(run, tmp_path / "out.gguf")
+    export(run, tmp_path / "out.gguf", "gguf")
     settings, tensors = read(tmp_path / "out.gguf")
     ours = load_weights(run)
     assert settings["gptneox.rope.dimension_count"] == 8
@@ -80,8 +79,8 @@ def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, tmp_path):
     run = plain_run(tmp_path / "run", architecture)
-    export_gguf(run, tmp_path / "exact.gguf")
-    export_gguf(run, tmp_path / "out.gguf", number_type=number_type)
+    export(run, tmp_path / "exact.gguf", "gguf")
+    export(run, tmp_path / "out.gguf", "gguf", number_type)
     (_, exact), (settings, theirs) = read(tmp_path / "exact.gguf"), read(tmp_path / "out.gguf")
     assert settings["general.file_type"] == {"float32": 0, "float16": 1, "q8_0": 7}[number_type]
     assert exact.keys() == theirs.keys()
@@ -94,35 +93,9 @@ def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, t
         assert (np.abs(theirs[name].reshape(-1, 32) - rows) <= allowed).all(), name
 
 
-def test_where_32_do_not_divide_the_width_matrices_are_float16(tmp_path):
-    run = make_run(tmp_path / "run", d_model=24, d_ff=64)
-    export_gguf(run, tmp_path / "out.gguf", number_type="q8_0")
-    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
-    assert kinds["blk.0.attn_q.weight"] == kinds["token_embd.weight"] == "F16"
-    assert kinds["blk.0.ffn_down.weight"] == "Q8_0"
-    assert kinds["blk.0.ffn_norm.weight"] == "F32"
-
-
-def test_nothing_is_written_over(tmp_path):
-    run, out = make_run(tmp_path / "run"), tmp_path / "out.gguf"
-    out.write_text("something")
-    with pytest.raises(InputError, match="out.gguf: already exists; choose a new file"):
-        export_gguf(run, out)
-    with pytest.raises(InputError, match="run: is a folder; name a file to write"):
-        export_gguf(run, run)
-    assert out.read_text() == "something"
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path):
-    run = make_run(tmp_path / "run")
-    with full_disk(after=20_000), pytest.raises(OSError) as raised:  # noqa: PT011 (which file is said below)
-        export_gguf(run, tmp_path / "out.gguf")
-    assert raised.value.filename == str(tmp_path / "out.gguf")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_without_the_package_its_extra_is_named(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run")
+def test_a_model_is_refused_before_the_package_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UsageError, match="llama.cpp has no model with value_residual True"):
+        export(make_run(tmp_path / "refused", value_residual=True), tmp_path / "out.gguf", "gguf")
     with pytest.raises(InputError, match="needs gguf: pip install gguf"):
-        export_gguf(run, tmp_path / "out.gguf")
+        export(make_run(tmp_path / "run"), tmp_path / "out.gguf", "gguf")

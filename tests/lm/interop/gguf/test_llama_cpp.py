@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from lm.api import export
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.hardware import Hardware
-from lm.interop.gguf.exporting import export_gguf
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.interop.gguf.llama_cpp_models import greedy, loaded, logits
-from tests.lm.interop.gguf.models import FAMILIES, PLAIN, random_config
+from tests.lm.interop.gguf.llama_cpp_models import loaded, logits
+from tests.lm.interop.gguf.models import FAMILIES, random_config
 from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
 from tests.lm.interop.gguf.test_vocabulary import KINDS
 from tests.lm.interop.hugging_face.models import ids, random_run
@@ -41,37 +41,13 @@ def ours(run: Path, tokens: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_logits_are_those_of_the_run(architecture, seed, tmp_path):
     run = random_run(tmp_path / "run", random_config(architecture, seed))
-    export_gguf(run, tmp_path / "out.gguf")
+    export(run, tmp_path / "out.gguf", "gguf")
     tokens = ids(1, TOKENS, seed=seed)[0].tolist()
     found, expected = logits(loaded(tmp_path / "out.gguf"), tokens), ours(run, tokens)
     if architecture in FROM_A_TABLE:
         np.testing.assert_allclose(found, expected, atol=5e-3, rtol=5e-3)
     else:
         assert_close(found, expected, model=load_model(run, HARDWARE).model)
-
-
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_both_continue_alike(architecture, tmp_path):
-    """Wherever the two best tokens are further apart than the arithmetic."""
-    run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
-    export_gguf(run, tmp_path / "out.gguf")
-    model, apart = loaded(tmp_path / "out.gguf"), 1e-2 if architecture in FROM_A_TABLE else 1e-3
-    for seed in range(5):
-        prompt = ids(1, 6, seed=seed)[0].tolist()
-        chosen = greedy(model, prompt, TOKENS)
-        seen = ours(run, [*prompt, *chosen])[len(prompt) - 1 : -1]
-        assert (seen.max(axis=1) - seen[np.arange(TOKENS), chosen] < apart).all()
-
-
-@pytest.mark.parametrize(("number_type", "error"), [("float16", 2e-2), ("q8_0", 0.2)])
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_smaller_types_are_near(architecture, number_type, error, tmp_path):
-    run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
-    export_gguf(run, tmp_path / "out.gguf", number_type=number_type)
-    tokens = ids(1, TOKENS)[0].tolist()
-    expected = ours(run, tokens)
-    difference = logits(loaded(tmp_path / "out.gguf"), tokens) - expected
-    assert 0 < np.abs(difference).max() < error * np.abs(expected).max()
 
 
 def made(folder: Path, tokenizer: Tokenizer) -> Path:
@@ -101,7 +77,7 @@ TOKENIZERS = {
 def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
     """Of texts in the normal form of the tokenizer, to which llama.cpp brings none."""
     tokenizer = TOKENIZERS[words]()
-    export_gguf(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf")
+    export(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf", "gguf")
     model = loaded(tmp_path / "out.gguf")
     texts = random_texts(2000)
     for text in (unicodedata.normalize("NFC", text) for text in texts) if words == "qwen2" else texts:

@@ -2,11 +2,13 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
 from tokenizers import normalizers, pre_tokenizers
 
+from lm.api import export
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -17,6 +19,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.model.hugging_face import randomise
 from tests.lm.tokenizers_elsewhere import gpt2_like
+from tests.tolerances import assert_close
 
 VOCABULARY = 520
 SCALINGS = [
@@ -119,3 +122,25 @@ def qwen2_tokenizer() -> Tokenizer:
 
 def ids(rows: int, length: int, *, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def loaded_export(run: Path, folder: Path, auto: Any, **options: bool) -> Any:
+    """What transformers makes of an exported run, with all of its tensors and no others."""
+    export(run, folder)
+    theirs, report = auto.from_pretrained(folder, output_loading_info=True, **options)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert theirs.config.architectures == [type(theirs).__name__]
+    return theirs.eval()
+
+
+def compare_padded(ours: Any, theirs: Any, tokens: torch.Tensor) -> None:
+    """Rows of theirs that end together, padded on the left and read in two steps, against each of ours alone."""
+    lengths = torch.tensor([24, 17, 5])
+    real = (torch.arange(24) >= 24 - lengths[:, None]).long()
+    padded, positions = torch.where(real.bool(), tokens, 0), (real.cumsum(1) - 1).clamp(min=0)
+    first = theirs(padded[:, :20], attention_mask=real[:, :20], position_ids=positions[:, :20], use_cache=True)
+    second = theirs(
+        padded[:, 20:], attention_mask=real, position_ids=positions[:, 20:], past_key_values=first.past_key_values
+    )
+    for row, length in enumerate(lengths):
+        assert_close(second.logits[row], ours(tokens[row : row + 1, 24 - length :])[0, -4:], model=ours)

@@ -7,14 +7,14 @@ import pytest
 import transformers
 
 from lm.config.model import ModelConfig
-from lm.interop.hugging_face.configuration import find_family, from_json, to_json
-from lm.interop.hugging_face.families import FAMILIES
+from lm.interop.hugging_face.configuration import from_json, parse_config, to_json
+from lm.interop.hugging_face.families import FAMILIES, find_family
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
 ELSEWHERE = {
     "rope_base", "rotary_fraction", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature",  # in attention_config.py, and not there without rotary positions
-    "attention_window",  # in window.py
+    "rope_temperature",
+    "attention_window",
 }  # fmt: skip
 FOLLOWING = {
     "source_vocab_size", "recurrent_attention", "max_distance", "max_tree_distance", "experts_per_token",
@@ -28,8 +28,7 @@ OF_TRAINING = {"dropout", "attention_dropout", "zero_init", "init_std"}
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
 def test_every_field_of_a_model_is_told_or_required(family):
     """A new field is one that no family has, until one says otherwise."""
-    told = {setting.model_field for setting in family.settings} | family.requires.keys() | family.implies.keys()
-    told |= {"attention_bias"} if family.has_biases else set()
+    told = {name for name, _ in family.keys.values()} | family.allowed.keys() | {"attention_bias"}
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= told | ELSEWHERE | FOLLOWING | OF_TRAINING
 
 
@@ -47,14 +46,10 @@ def test_a_config_goes_out_and_in_again(family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
 def test_what_a_config_leaves_out_is_the_default_of_the_class_in_transformers(family, tmp_path):
-    _, config = from_json({"model_type": family.model_type}, tmp_path / "config.json")
+    sizes = {key: 32 if "heads" in key or "_head" in key else 256 for key in family.sizes}
+    config = parse_config(sizes, family, tmp_path / "config.json")
     theirs = transformers.AutoConfig.for_model(family.model_type).to_dict()
     written = to_json(config, family)
-    for setting in family.settings:
-        if theirs.get(setting.config_key) is not None:
-            assert written[setting.config_key] == pytest.approx(theirs[setting.config_key]), setting.config_key
-
-
-def test_heads_that_are_left_open_are_as_many_as_there_are(tmp_path):
-    _, config = from_json({"model_type": "qwen2", "num_key_value_heads": None}, tmp_path / "config.json")
-    assert config.n_kv_heads == config.n_heads
+    for key, (_, default) in family.options.items():
+        if default is not None and theirs.get(key) is not None:
+            assert written[key] == pytest.approx(theirs[key]), key

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from lm.api import export
 from lm.checkpoint import load_tokenizers
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
 from lm.text.conversations import Message
@@ -22,8 +22,8 @@ from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.chat_families import llama3, qwen2
-from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, qwen2_tokenizer, random_config, random_run
+from tests.lm.chat_families import llama3
+from tests.lm.interop.hugging_face.models import VOCABULARY, qwen2_tokenizer, random_config, random_run
 from tests.lm.tokenizers_elsewhere import MADE, backend, gpt2_like
 
 OURS = ("bpe", "char", "byte")
@@ -57,7 +57,7 @@ def random_texts(number: int, *, alphabet: str | None = None) -> list[str]:
 def compare(name: str, family: str, number: int, tmp_path) -> None:
     """Ids of a run's tokenizer, of its export's in transformers, of what that saves, and of that imported again."""
     ours = made(name)
-    export_hugging_face(random_run(tmp_path / "run", random_config(family, 0), tokenizer=ours), tmp_path / "out")
+    export(random_run(tmp_path / "run", random_config(family, 0), tokenizer=ours), tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     theirs.save_pretrained(tmp_path / "out")
     import_model(tmp_path / "out", tmp_path / "again")
@@ -71,16 +71,10 @@ def compare(name: str, family: str, number: int, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "family"), [*((name, "llama") for name in NAMES), *(("bpe", family) for family in FIELDS)]
+    ("name", "family"), [*((name, "llama") for name in NAMES), ("bpe", "gpt2"), ("qwen2", "qwen2")]
 )
 def test_ids_are_the_same(name, family, tmp_path):
     compare(name, family, 100, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_ids_of_many_texts_are_the_same(name, tmp_path):
-    compare(name, "llama", 10_000, tmp_path)
 
 
 def write(folder: Path, name: str, **values: object) -> None:
@@ -94,7 +88,7 @@ def test_special_tokens_are_those_that_the_files_state(tmp_path):
     tokenizer = gpt2_like()
     tokenizer.add_special_tokens(["<doc>", "<fin>", "<blank>"])
     made = random_run(tmp_path / "made", random_config("llama", 0), tokenizer=Tokenizer(tokenizer))
-    export_hugging_face(made, exported)
+    export(made, exported)
     prompt, settings = torch.tensor([[5, 6, 7]]), {"max_new_tokens": 12, "do_sample": False}
     free = AutoModelForCausalLM.from_pretrained(exported).generate(prompt, eos_token_id=None, **settings)[0].tolist()
     start, end, blank = (tokenizer.token_to_id(name) for name in ("<doc>", "<fin>", "<blank>"))
@@ -112,7 +106,7 @@ def test_special_tokens_are_those_that_the_files_state(tmp_path):
     assert [*prompt[0].tolist(), *sample.tokens] == expected
     assert sample.finish_reason == "end_of_text"
     assert build_text_frame(loaded.tokenizer) == SpecialTokenFrame((start,), (end,))
-    export_hugging_face(run, tmp_path / "again")
+    export(run, tmp_path / "again")
     again = GenerationConfig.from_pretrained(tmp_path / "again")
     tokens = AutoTokenizer.from_pretrained(tmp_path / "again")
     assert (again.bos_token_id, set(again.eos_token_id), again.pad_token_id) == (start, {end, stop}, blank)
@@ -126,7 +120,7 @@ def test_special_tokens_are_those_that_the_files_state(tmp_path):
 )
 def test_ends_are_those_of_the_generation_config_else_of_the_config(config, generation, ends, tmp_path):
     made = random_run(tmp_path / "made", random_config("llama", 0), tokenizer=make_tokenizer("bpe"))
-    export_hugging_face(made, tmp_path / "out")
+    export(made, tmp_path / "out")
     write(tmp_path / "out", "config.json", eos_token_id=config)
     write(tmp_path / "out", "generation_config.json", eos_token_id=generation)
     import_model(tmp_path / "out", tmp_path / "run")
@@ -141,7 +135,7 @@ def test_special_tokens_of_tokenizer_config_count_where_others_state_none(tmp_pa
     config = ModelConfig(
         vocab_size=VOCABULARY, d_model=16, n_layers=1, n_heads=2, context_length=32, objective="masked",
     )  # fmt: skip
-    export_hugging_face(random_run(tmp_path / "made", config, tokenizer=Tokenizer(tokenizer)), exported)
+    export(random_run(tmp_path / "made", config, tokenizer=Tokenizer(tokenizer)), exported)
     write(exported, "config.json", bos_token_id=None, eos_token_id=None)
     write(exported, "tokenizer_config.json", cls_token="<doc>", sep_token={"content": "<fin>"}, mask_token="<gap>")
     import_model(exported, tmp_path / "run")
@@ -150,26 +144,15 @@ def test_special_tokens_of_tokenizer_config_count_where_others_state_none(tmp_pa
     assert found == ["<doc>", "<fin>", "<gap>"]
 
 
-@pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id", "pad_token_id"])
-@pytest.mark.parametrize("value", [-1, 5000, None, [], "x", [True], {}])
-def test_special_tokens_that_a_tokenizer_does_not_have_are_left_out(key, value, tmp_path):
-    ours = make_tokenizer("bpe")
-    export_hugging_face(random_run(tmp_path / "made", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
-    write(tmp_path / "out", "config.json", **{key: value})
-    import_model(tmp_path / "out", tmp_path / "run")
-    again, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
-    assert again.sha256 == ours.sha256
-
-
-@pytest.mark.parametrize("kind", ["ours", "qwen2", "llama3"])
+@pytest.mark.parametrize("kind", ["ours", "llama3"])
 def test_chat_templates_go_out_and_in_again(tmp_path, kind):
     if kind == "ours":
         ours = make_tokenizer("bpe").with_chat_template()
     else:
-        family = qwen2() if kind == "qwen2" else llama3()
+        family = llama3()
         special = {"bos_token": family.bos, "eos_token": family.eos}
         ours = Tokenizer(family.backend, chat_template=ChatTemplate(family.template, special))
-    export_hugging_face(random_run(tmp_path / "run", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
+    export(random_run(tmp_path / "run", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [Message("system", "the mill"), Message("user", "The owl"), Message("assistant", "saw the fox")]
     plain = [message.to_dict() for message in messages]
