@@ -11,9 +11,8 @@ from cli.console.escapes import format_json_line
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.manifest import Manifest
-from lm.corpus.prepared_folder import PreparedFolder
-from lm.corpus.text_corpus import Corpus, load_or_train_tokenizer
+from lm.corpus.store import Manifest, PreparedFolder
+from lm.corpus.survey import Corpus, load_or_train_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -34,7 +33,7 @@ def train_or_load_tokenizer(
     return load_or_train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
-def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
+def print_prepared(prepared: PreparedFolder, *, as_json: bool) -> None:
     """Print a table of the splits on stderr, and where the tokens are; with `as_json`, also JSON on stdout."""
     manifest = prepared.manifest
     table = Table("split", box=None, pad_edge=False)
@@ -47,11 +46,13 @@ def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None
     if prepared.chunks_reused:
         print_note(f"reused {prepared.chunks_reused:,} chunks of an interrupted preparation")
     print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}")
+    if manifest.part is not None:
+        print_note(f"part {manifest.part[0]} of {manifest.part[1]}, {len(manifest.chunks):,} chunks")
     warn_of_repetition(manifest)
     if not as_json:
         return
     splits = {
-        name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}
+        name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes}
         for name, split in manifest.splits.items()
     }
     report = {
@@ -60,7 +61,9 @@ def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None
         "chunks_reused": prepared.chunks_reused,
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
+        "chunks": len(manifest.chunks),
         "splits": splits,
+        "part": manifest.part,
         "repetition": manifest.repetition and vars(manifest.repetition),
     }
     print(format_json_line(report))

@@ -5,23 +5,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from cli import completion
 from cli.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
-from cli.console.escapes import format_json_line
 from cli.loading import load_tokenizer
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.tokenizer import TokenizerConfig, TokenizerKind
 from lm.errors import UsageError
-
-if TYPE_CHECKING:
-    from lm.corpus.text_corpus import Corpus
-    from lm.tokenizer.tokenizer import Tokenizer
 
 _LARGE = "Large corpora"
 
@@ -88,10 +83,10 @@ def prepare(
     """
     if join:
         from cli.corpus_report import print_prepared
-        from lm.corpus.partitions import join_partitions
+        from lm.corpus.prepare import join_parts
 
         partitions = [Path(partition) for partition in corpus]
-        print_prepared(join_partitions(partitions, folder=out, force=force), as_json=as_json)
+        print_prepared(join_parts(partitions, folder=out, force=force), as_json=as_json)
         return
     if tokenizer in get_args(TokenizerKind):
         options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
@@ -101,9 +96,8 @@ def prepare(
     from cli.console.messages import print_notes
     from cli.console.progress import show_tokenization_progress
     from cli.corpus_report import print_prepared, train_or_load_tokenizer
-    from lm.corpus.prepare_corpus import prepare_corpus
-    from lm.corpus.text_corpus import describe_ignored_labels, scan_corpus
-    from lm.corpus.tokenized_conversations import holds_conversations
+    from lm.corpus.prepare import prepare_corpus
+    from lm.corpus.survey import scan_corpus
     from lm.text.text_files import find_text_files
 
     config = options.build(DataConfig)
@@ -113,46 +107,17 @@ def prepare(
         files = find_text_files(corpus, config, options.build(FilesConfig))
     loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
     surveyed = scan_corpus(files, config, workers=processes)
-    print_notes([*files.notes, *surveyed.notes, *describe_ignored_labels(surveyed)])
+    print_notes([*files.notes, *surveyed.notes])
     tokenizer_config = options.build(TokenizerConfig)
     unknown = unknown if tokenizer_config.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
-    if holds_conversations(surveyed) and loaded.chat_template is None:
+    if surveyed.kind == "conversations" and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
-    if number is not None and out is not None:
-        _prepare_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
-        return
     with show_tokenization_progress() as progress:
-        prepared = prepare_corpus(surveyed, loaded, folder=out, force=force, processes=processes, progress=progress)
-    print_prepared(prepared, as_json=as_json)
-
-
-def _prepare_partition(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    out: Path,
-    *,
-    number: tuple[int, int],
-    force: bool,
-    processes: int | None,
-    as_json: bool,
-) -> None:
-    """Prepare a partition of a corpus and report it."""
-    from cli.console.messages import print_note
-    from cli.console.progress import show_tokenization_progress
-    from lm.corpus.partitions import prepare_partition
-
-    index, count = number
-    with show_tokenization_progress() as progress:
-        prepared = prepare_partition(
-            corpus, tokenizer, out, number=index, count=count, force=force, processes=processes, progress=progress
+        prepared = prepare_corpus(
+            surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
         )
-    own, n_chunks, n_reused = len(prepared.manifest.own_chunks), len(prepared.manifest.chunks), prepared.chunks_reused
-    reused = f", {n_reused:,} of them reused" if n_reused else ""
-    print_note(f"wrote {out}: partition {index} of {count}, {own:,} of {n_chunks:,} chunks{reused}")
-    if as_json:
-        report = {"folder": str(out), "partition": index, "of": count, "chunks": own, "chunks_reused": n_reused}
-        print(format_json_line(report))
+    print_prepared(prepared, as_json=as_json)
 
 
 def _parse_part(part: str, out: Path | None) -> tuple[int, int]:

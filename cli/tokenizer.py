@@ -50,7 +50,7 @@ def train(
         raise InputError(f"{out}: already exists; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import print_note, print_notes
-    from lm.corpus.text_corpus import read_training_texts, scan_corpus
+    from lm.corpus.survey import read_training_texts, scan_corpus
     from lm.text.text_files import find_text_files
     from lm.tokenizer import training
 

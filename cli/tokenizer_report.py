@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.console.escapes import format_label
 from cli.console.numbers import format_bytes
-from lm.corpus.text_corpus import Corpus, read_training_texts
+from lm.corpus.survey import Corpus, read_training_texts
 from lm.tokenizer.inspection import CompressionStats, format_token
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import TextSample, TrainedTokenizer

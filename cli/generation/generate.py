@@ -198,7 +198,7 @@ def _refuse_contradictions(options: Options, **values: object) -> None:
 
 def _advise_prompt(loaded: LoadedModel) -> None:
     """Note that a model of one document saw no document begin, so that a new one starts anywhere."""
-    from lm.corpus.manifest import Manifest
+    from lm.corpus.store import Manifest
     from lm.evaluation.held_out import find_prepared_folder
 
     with contextlib.suppress(InputError):  # imported, or trained elsewhere

@@ -24,7 +24,7 @@ from cli.perplexity.scorer import LoadedScorer
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
-from lm.corpus.manifest import DataKind
+from lm.corpus.store import DataKind
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
 from lm.evaluation.completion_scoring import RowScores, find_scored_kind, score_rows

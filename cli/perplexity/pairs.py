@@ -73,8 +73,8 @@ def measure_pairs(
         names = [str(file.target.name if file.target else file.name) for file in files]
         _print_scores(run, loaded, list(zip(names, scores, strict=False)), files=len(files), as_json=as_json)
     contamination = ContaminationCheck(loaded)
-    for number, file in enumerate(files):
-        contamination.add_pairs(number, file.pairs())
+    for file in files:
+        contamination.add_pairs(file.pairs())
     print_notes(describe_skipped_rows(file.source for file in files))
     print_warnings(contamination.warnings([file.name for file in files]))
     if not any(score.result.tokens for score in scores):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_number_of, format_trainable
-from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
+from cli.corpus_report import warn_of_repetition
 from cli.training.plan import show_plan
 from lm.config.presets import could_be_portable
 from lm.config.settings import LENGTHS
-from lm.corpus.manifest import Manifest, PairManifest
+from lm.corpus.store import Manifest
 from lm.data.labels import LabelCounts
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
@@ -42,7 +42,7 @@ def _report_corpus(event: CorpusPrepared) -> None:
     if event.reused is not None:
         print_notes(event.notes)
         print_note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
-    if isinstance(event.manifest, PairManifest):
+    if event.manifest.kind == "pairs":
         _report_pairs(event, event.manifest)
     else:
         _report_text(event, event.manifest)
@@ -81,11 +81,13 @@ def report_labels(counts: LabelCounts) -> None:
         print_labelled("warning", f"no example to train on has the label {some}")
 
 
-def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
+def _report_pairs(event: CorpusPrepared, manifest: Manifest) -> None:
     train, held_out = (manifest.splits[name] for name in ("train", "validation"))
     target, source = event.corpus.tokenizer, event.corpus.source_tokenizer
     vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"
-    print_labelled("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
+    print_labelled(
+        "corpus", f"{train.documents:,} pairs to train on, {held_out.documents:,} held out, vocabulary {vocabulary}"
+    )
     reasons = {
         "with a blank side": train.blank + held_out.blank,
         "too long (--max-length)": train.too_long + held_out.too_long,
@@ -93,14 +95,7 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
     }
     if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
         print_labelled("", f"left out: {', '.join(left_out)}")
-    if event.seen_in_training >= MUCH_REPEATED:
-        print_labelled(
-            "warning",
-            f"{event.seen_in_training:.0%} of the held-out pairs are among those to train on: the validation loss will "
-            "look better than it is",
-        )
-    for name in event.copies:
-        print_labelled("warning", f"{name}: source and target are the same text")
+    warn_of_repetition(manifest)
 
 
 def _report_continuation(event: ContinuedTrainingChosen) -> None:

@@ -101,7 +101,7 @@ class RunTranslator:
         """Warn if the sources and their first references were training pairs of a run."""
         check = ContaminationCheck(loaded)
         pairs = zip(sources, self.texts.references[0], strict=True)
-        check.add_pairs(0, (SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
+        check.add_pairs((SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
         print_warnings(check.warnings([self.texts.name]))
 
 

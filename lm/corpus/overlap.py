@@ -1,13 +1,16 @@
-"""Estimate how much of a text, or of sentence pairs, is in the training data of a run, by looking up its tokens.
+"""Overlap: how much of a text is also in a training split, by hashes of its token n-grams; and copies of documents.
 
-Sampled windows of about 200 bytes, and whole shorter documents, are looked up by 64-bit hashes. Text of the same source
-has some of them in common with the training text, such as licences and phrases. The held-out split tells how much.
+N-grams of about 200 bytes, and whole shorter documents, are sampled from the text and looked up in the training split.
+The hash of the tokens from a to b is the sum of value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value
+per token (Karp and Rabin 1987); with prefix sums, that of any range takes a subtraction and a multiplication. Pairs are
+compared as a whole, by the hashes in the store.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,78 +19,99 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.manifest import SplitName
-from lm.corpus.ragged import RaggedArray
-from lm.corpus.repetition import Hashes, HashLookup, RollingHash, count_window_tokens
-from lm.corpus.shards import TokenReader, open_split, read_manifest
-from lm.corpus.tokenized_examples import open_examples
-from lm.corpus.tokenized_pairs import SideName, StoredPairs, open_pairs
+from lm.corpus.store import SPLITS, Manifest, Repetition, Split, open_split
+from lm.corpus.survey import pair_hash
 from lm.pseudorandom import hash64
 from lm.text.parallel_text import SentencePair
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-_SAMPLES = 4096  # of a file
-_MOST_TOKENS = 1 << 25  # of all files; the rest is not sampled
+NGRAM_BYTES = 200
+"""About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
+
+Hashes = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it can be divided by
+_SAMPLES = 1 << 14  # of a text
+_MOST_TOKENS = 1 << 25  # of all texts; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
-_PART = 1 << 12  # tokens of such a part
-_MOST_PAIRS, _MOST_PAIRS_READ, _PAIRS_AT_ONCE = 1 << 15, 1 << 21, 1 << 14  # of a file; of the training split
-_WHOLE = 1 << 16
-_MIN_FRACTION, _ALWAYS_NOTABLE = 0.01, 0.5
-_STANDARD_ERRORS = 3
+_BLOCK = 1 << 16
+_MOST_PAIRS = 1 << 15  # of a file
+_MIN_FRACTION, _ALWAYS_NOTABLE, _STANDARD_ERRORS = 0.01, 0.5, 3
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """How much of a file is in a training split.
+class NgramHashes:
+    """Rolling hashes of n-grams of tokens."""
 
-    Attributes:
-        usual: the fraction that text of the same source may reach, from what the held-out split has in common with
-            the training split: twice that, and three standard errors for a short file.
-    """
+    def __init__(self, vocab_size: int, length: int) -> None:
+        self.length = length
+        self._values = hash64(np.arange(vocab_size, dtype=np.uint64))
+        self._powers, self._inverses = (
+            np.cumprod(np.array([1, *[base] * (_BLOCK + length)], dtype=np.uint64), dtype=np.uint64)
+            for base in (_BASE, pow(_BASE, -1, 1 << 64))
+        )
 
-    fraction: float
-    usual: float
+    def prefix_sums(self, tokens: NDArray[Any]) -> Hashes:
+        """Return (tokens + 1,) prefix sums of at most a block and an n-gram."""
+        return np.append(np.uint64(0), np.cumsum(self._values[tokens] * self._powers[: len(tokens)], dtype=np.uint64))
 
-    @classmethod
-    def compared_with(cls, repeated: float, fraction: float, *, samples: float) -> Overlap:
-        """Return the overlap of independent samples, given what is repeated of the held-out split."""
-        error = math.sqrt(repeated * (1 - repeated) / samples)
-        return cls(fraction, 2 * repeated + _STANDARD_ERRORS * error)
-
-    @property
-    def is_notable(self) -> bool:
-        """Whether the file is more than text of the same source."""
-        return self.fraction >= max(_MIN_FRACTION, min(_ALWAYS_NOTABLE, self.usual))
+    def ranges(self, sums: Hashes, begins: Integers, ends: Integers) -> Hashes:
+        """Return the hashes of ranges, given prefix sums."""
+        return (sums[ends] - sums[begins]) * self._inverses[begins]
 
 
 @dataclass
-class _TokenSample:
-    """The beginning of a file as one token sequence, with special tokens as in shards.
-
-    Attributes:
-        edges: where each document begins.
-        is_framed: whether start and end tokens are around documents; not around conversations.
-    """
+class _Text:
+    """Tokens of a text, and where each of its documents begins."""
 
     parts: list[NDArray[Any]] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
     length: int = 0
-    is_framed: bool = True
 
-    def add(self, tokens: NDArray[Any]) -> None:
-        self.parts.append(tokens)
-        self.length += len(tokens)
+    def sample(self, ngrams: NgramHashes) -> Hashes:
+        """Return the hashes of n-grams, or whole shorter documents, at equal distances."""
+        if not self.length:
+            return np.empty(0, dtype=np.uint64)
+        tokens, edges = np.concatenate(self.parts).astype(np.int64), np.array([*self.edges, self.length])
+        offsets = np.linspace(0, self.length, min(self.length, _SAMPLES), endpoint=False, dtype=np.int64)
+        documents = np.searchsorted(edges, offsets, side="right") - 1
+        begins, ends = edges[documents], edges[documents + 1]
+        is_short = ends - begins < ngrams.length
+        begins = np.where(is_short, begins, np.minimum(offsets, ends - ngrams.length))
+        ends = np.where(is_short, ends, begins + ngrams.length)
+        return np.array(
+            [ngrams.prefix_sums(tokens[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
+            dtype=np.uint64,
+        )
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The fraction of a text that is in a training split, and the fraction that text of the same source may reach."""
+
+    fraction: float
+    usual: float
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether the text is more than text of the same source."""
+        return self.fraction >= max(_MIN_FRACTION, min(_ALWAYS_NOTABLE, self.usual))
+
+
+def _compare(fraction: float, manifest: Manifest, *, samples: float) -> Overlap:
+    """Return an overlap: usual is twice what the held-out split repeats, and three standard errors."""
+    repeated = (manifest.repetition and manifest.repetition.held_out) or 0.0
+    error = math.sqrt(repeated * (1 - repeated) / samples)
+    return Overlap(fraction, 2 * repeated + _STANDARD_ERRORS * error)
 
 
 class TrainingOverlap:
-    """Measures the fraction of each file that is in the training split of prepared tokens, of text or examples."""
+    """Measures the fraction of texts that is in the training split of a store of text, examples or conversations."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Prepare to measure files in the tokens of a tokenizer, which made the training splits too."""
-        self._size = tokenizer.vocab_size
-        start, end = tokenizer.start_of_text, tokenizer.end_of_text
-        self._start, self._end = _as_token_array(start), _as_token_array(None if end == start else end)
-        self._texts: dict[int, _TokenSample] = {}
+        """Prepare to measure texts in the tokens of a tokenizer, which made the store too."""
+        self._size, self._start, self._end = tokenizer.vocab_size, tokenizer.start_of_text, tokenizer.end_of_text
+        self._texts: dict[int, _Text] = {}
         self._room = _MOST_TOKENS
 
     @property
@@ -96,151 +120,82 @@ class TrainingOverlap:
         return self._room <= 0
 
     def add(self, file: int, tokens: NDArray[Any], *, starts_document: bool, is_framed: bool = True) -> None:
-        """Add tokens of a file, in reading order; conversations are not framed by start and end tokens."""
+        """Add tokens of a file, in reading order: of the text alone, or as the store has them if not `is_framed`."""
         if self.is_full:
             return
-        text = self._texts.setdefault(file, _TokenSample(is_framed=is_framed))
+        text = self._texts.setdefault(file, _Text())
         if starts_document:
-            if text.edges and is_framed:
-                text.add(self._end)
             text.edges.append(text.length)
-            if is_framed:
-                text.add(self._start)
-        text.add(tokens.astype(np.uint32))
+        before = [self._start] if starts_document and is_framed and self._start is not None else []
+        after = int(not is_framed and len(tokens) > 0 and tokens[-1] == self._end)
+        text.parts.append(np.append(before, tokens[: len(tokens) - after]).astype(np.uint32))
+        text.length += len(text.parts[-1])
         self._room -= len(tokens)
 
-    def add_held_out(self, file: int, folder: Path) -> None:
-        """Add the validation split of prepared tokens; raises the errors of `open_split`."""
-        held_out = open_split(folder, "validation")
-        ids = held_out.read(0, min(len(held_out), self._room)).astype(np.uint32)
-        if len(ids) and np.isin(ids[-1], self._end):
-            ids = ids[:-1]  # `_sampled` adds it
-        text = self._texts.setdefault(file, _TokenSample())
-        starts = np.flatnonzero(np.isin(ids, self._start)) + text.length
-        text.edges += sorted({text.length, *starts.tolist()})
-        text.add(ids)
-        self._room -= len(ids)
+    def add_split(self, file: int, split: Split) -> None:
+        """Add a split of a store, such as what is held out."""
+        tokens = split.read(0, min(len(split), max(0, self._room)))
+        edges = [*self._starts(split, 0, tokens).tolist(), len(tokens)]
+        for begin, end in itertools.pairwise(edges):
+            self.add(file, tokens[begin:end], starts_document=True, is_framed=False)
 
-    def measure(self, folder: Path) -> dict[int, Overlap]:
-        """Return the overlap of each file; estimated from samples if the training split is very large.
-
-        Raises:
-            InputError: the folder has no prepared tokens, or they are damaged.
-        """
-        manifest = read_manifest(folder)
-        record, repetition = manifest.splits["train"], manifest.repetition
-        rolling_hash = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
-        sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
-        lookup = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
-        train = open_split(folder, "train")
-        edges = _read_edges(folder) if manifest.kind == "conversations" else None
-        for first, ids in _read_overlapping(train, rolling_hash.window):
-            sums = rolling_hash.prefix_sums(ids)
-            lookup.mark(rolling_hash.window_hashes(sums))
-            if edges is None:
-                starts = np.flatnonzero(np.isin(ids, self._start))
-            else:
-                starts = edges[(edges >= first) & (edges <= first + len(ids))] - first
-            lookup.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
-        read = min(1.0, _MOST_READ / max(1, len(train)))
-        is_found, measured = lookup.is_found, {}
-        repeated = (repetition.held_out if repetition is not None else None) or 0.0
+    def measure(self, train: Split) -> dict[int, Overlap]:
+        """Return the overlap of each text; estimated from samples if the training split is very large."""
+        ngrams = NgramHashes(self._size, max(1, round(NGRAM_BYTES * train.record.tokens / max(1, train.record.bytes))))
+        sampled = {file: text.sample(ngrams) for file, text in self._texts.items()}
+        sought = np.unique(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
+        is_found = np.zeros(len(sought) + 1, dtype=bool)
+        step = _BLOCK * max(1, -(-len(train) // _MOST_READ))
+        for first in range(0, len(train), step) if len(sought) else ():
+            tokens = train.read(first, min(first + _BLOCK + ngrams.length - 1, len(train)))
+            sums, starts = ngrams.prefix_sums(tokens), self._starts(train, first, tokens)
+            ends = starts[1:] - (tokens[starts[1:] - 1] == self._end)
+            begins = np.arange(max(0, len(tokens) - ngrams.length + 1))
+            for hashes in (
+                ngrams.ranges(sums, begins, begins + ngrams.length), ngrams.ranges(sums, starts[:-1], ends)
+            ):  # fmt: skip
+                places = np.searchsorted(sought, hashes)
+                is_found[places[np.append(sought, 0)[places] == hashes]] = True
+        read = min(1.0, _BLOCK * -(-len(train) // step) / max(1, len(train)))
+        measured = {}
         for file, hashes in sampled.items():
-            fraction = min(1.0, float(is_found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
-            windows = max(1.0, self._texts[file].length / rolling_hash.window)
-            measured[file] = Overlap.compared_with(repeated, fraction, samples=windows)
-            is_found = is_found[len(hashes) :]
+            found = is_found[np.searchsorted(sought, hashes)]
+            fraction = min(1.0, float(found.mean()) / read) if len(found) else 0.0
+            samples = max(1.0, self._texts[file].length / ngrams.length)
+            measured[file] = _compare(fraction, train.manifest, samples=samples)
         return measured
 
-    def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
-        """Hash windows, or whole shorter documents, at equal distances."""
-        ids = np.concatenate([*text.parts, *([self._end] if text.is_framed else [])]).astype(np.int64)
-        offsets = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
-        edges = np.array([*text.edges, len(ids)])
-        documents = np.searchsorted(edges, offsets, side="right") - 1
-        begins, ends = edges[documents], edges[documents + 1]
-        begins = np.where(ends - begins < rolling_hash.window, begins, np.minimum(offsets, ends - rolling_hash.window))
-        ends = np.minimum(ends, begins + rolling_hash.window)
-        return np.array(
-            [rolling_hash.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
-            dtype=np.uint64,
-        )
+    def _starts(self, split: Split, first: int, tokens: NDArray[Any]) -> Integers:
+        """Return where documents or rows begin among tokens from `first` on; of rows, also where the last one ends."""
+        if split.manifest.kind == "text":
+            starts = np.flatnonzero(tokens == self._start)
+            return starts if first or len(starts) else np.zeros(1, dtype=np.int64)
+        return split.edges[slice(*np.searchsorted(split.edges, [first, first + len(tokens) + 1]))] - first
 
 
-class PairOverlap:
-    """Measures the fraction of each file's sentence pairs that are in the training split of prepared pairs."""
-
-    def __init__(self) -> None:
-        self._pairs: dict[int, list[SentencePair]] = {}
-
-    def add(self, file: int, pairs: Iterable[SentencePair]) -> None:
-        self._pairs[file] = [pair for pair in islice(pairs, _MOST_PAIRS) if pair.source and pair.target]
-
-    def measure(self, folder: Path) -> dict[int, Overlap]:
-        """Return the overlap of each file; estimated from samples if the training split is very large.
-
-        Raises:
-            InputError: the folder has no prepared pairs, or they are damaged.
-        """
-        stored = open_pairs(folder)
-        size = len(stored.sentences("train", "source"))
-        held_out = _hash_stored(stored, "validation", np.arange(len(stored.sentences("validation", "source"))))
-        hashes = [_hash_texts(stored, pairs) for pairs in self._pairs.values()]
-        wanted = HashLookup(np.concatenate([held_out, *hashes]))
-        step = _PAIRS_AT_ONCE * max(1, -(-size // _MOST_PAIRS_READ))
-        numbers = [np.arange(first, min(first + _PAIRS_AT_ONCE, size)) for first in range(0, size, step)]
-        for some in numbers:
-            wanted.mark(_hash_stored(stored, "train", some))
-        read = sum(map(len, numbers)) / max(1, size)
-        is_repeated, *is_found = np.split(wanted.is_found, np.cumsum([len(held_out), *map(len, hashes[:-1])]))
-        repeated = float(is_repeated.mean()) / read if len(is_repeated) else 0.0
-        return {
-            file: Overlap.compared_with(repeated, min(1.0, float(of_file.mean()) / read), samples=len(of_file))
-            for file, of_file in zip(self._pairs, is_found, strict=True)
-            if len(of_file)
-        }
+def measure_pair_overlap(folder: Path, files: Sequence[Iterable[SentencePair]]) -> dict[int, Overlap]:
+    """Return the fraction of the sentence pairs of each file that are in the training split of a store, by file."""
+    train = open_split(folder, "train")
+    stored, measured = train.column("hash"), {}
+    for file, pairs in enumerate(files):
+        hashes = [pair_hash(pair.source, pair.target) for pair in islice(pairs, _MOST_PAIRS) if all(pair[:2])]
+        if hashes:
+            fraction = float(np.isin(np.array(hashes, dtype=np.uint64), stored).mean())
+            measured[file] = _compare(fraction, train.manifest, samples=len(hashes))
+    return measured
 
 
-def _hash_texts(stored: StoredPairs, pairs: Sequence[SentencePair]) -> Hashes:
-    sources = (stored.source_tokenizer or stored.tokenizer).encode_batch([pair.source for pair in pairs])
-    targets = stored.tokenizer.encode_batch([pair.target for pair in pairs])
-    return _hash_pairs(RaggedArray.from_rows(sources), RaggedArray.from_rows(targets))
-
-
-def _hash_stored(stored: StoredPairs, split: SplitName, numbers: NDArray[np.int64]) -> Hashes:
-    def tokens(side: SideName) -> RaggedArray:
-        sentences = stored.sentences(split, side)
-        words = sentences.words.take(numbers)
-        return sentences.table.take(words.values).merge_rows(words.ends)
-
-    return _hash_pairs(tokens("source"), tokens("target"))
-
-
-def _hash_pairs(sources: RaggedArray, targets: RaggedArray) -> Hashes:
-    """Return a hash of each pair that doesn't depend on the direction."""
-    return hash64(_hash_rows(sources)) + hash64(_hash_rows(targets))
-
-
-def _hash_rows(rows: RaggedArray) -> Hashes:
-    starts = rows.ends - rows.lengths()
-    keys = hash64(rows.values.astype(np.uint64)) ^ rows.positions().astype(np.uint64)
-    sums = np.append(np.uint64(0), np.cumsum(hash64(keys)))
-    return sums[rows.ends] - sums[starts]
-
-
-def _as_token_array(index: int | None) -> NDArray[np.uint32]:
-    return np.array([] if index is None else [index], dtype=np.uint32)
-
-
-def _read_edges(folder: Path) -> NDArray[np.int64]:
-    """Return where each conversation of the training split begins, and where the last one ends."""
-    return np.append(0, open_examples(folder, "train").records["end"]).astype(np.int64)
-
-
-def _read_overlapping(tokens: TokenReader, window: int) -> Iterator[tuple[int, NDArray[np.integer]]]:
-    """Yield all tokens in parts that overlap by a window, with their start; sampled parts if there are very many."""
-    is_whole = len(tokens) <= _MOST_READ
-    size = _WHOLE if is_whole else _PART
-    step = size if is_whole else size * len(tokens) // _MOST_READ
-    for start in range(0, len(tokens), step):
-        yield start, tokens.read(start, min(start + size + window - 1, len(tokens)))
+def measure_repetition(folder: Path, manifest: Manifest) -> Repetition:
+    """Measure the copies of documents in a store, and the fraction of the held-out text in its training split."""
+    train, held_out = (Split(folder, manifest, name) for name in SPLITS)
+    hashes = [split.column("hash") if split.documents else np.empty(0, np.uint64) for split in (train, held_out)]
+    copies = train.documents + held_out.documents - len(np.unique(np.concatenate(hashes)))
+    if manifest.kind != "text":
+        seen = float(np.isin(hashes[1], hashes[0]).mean()) if held_out.documents else None
+        return Repetition(copies, seen, 0)
+    if not len(held_out):
+        return Repetition(copies, None, 0)
+    overlap = TrainingOverlap(Tokenizer.load(folder / FILE_NAME))
+    overlap.add_split(0, held_out)
+    window = max(1, round(NGRAM_BYTES * train.record.tokens / max(1, train.record.bytes)))
+    return Repetition(copies, overlap.measure(train)[0].fraction, window)

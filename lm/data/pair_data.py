@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from lm.config.data import ParallelTextConfig
 from lm.config.model import check_heads_given
 from lm.config.run_config import RunConfig
-from lm.corpus.manifest import SPLITS
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
+from lm.corpus.store import SPLITS, read_held_out
 from lm.data.batch import Batch
 from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, bucket_pairs, select_layout
-from lm.data.pair_tokens import FramedPairs, translation_directions
+from lm.data.pair_tokens import FramedPairs, StoredPairs, translation_directions
 from lm.data.training_data import ReferenceTranslation, TrainingData
 from lm.errors import InputError, UsageError
 from lm.pseudorandom import Indices, hash64, permute_indices
@@ -115,7 +114,7 @@ class PairData(TrainingData):
             UsageError: the tokenizer has no merges, or no language tags.
         """
         if batch_tokens is None and rows is None:
-            raise UsageError("batches of pairs need a size", settings=["batch_tokens", "batch_size"])
+            raise UsageError("batches of pairs need a size: batch_tokens or batch_size")
         self._stored, self._batch_rows, self._layout = stored, rows, layout
         self._batch_tokens = None if batch_tokens is None else layout.sides * batch_tokens
         self._directions = translation_directions(stored, bidirectional=config.bidirectional)
@@ -134,7 +133,7 @@ class PairData(TrainingData):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        training, stored = config.training, open_pairs(folder)
+        training, stored = config.training, StoredPairs.open(folder)
         check_heads_given(config.model, are_given=stored.manifest.has_dependency_heads)
         return cls(
             stored,
@@ -160,7 +159,7 @@ class PairData(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length, one direction after the other."""
-        numbers = np.arange(self._stored.manifest.splits["validation"].pairs)
+        numbers = np.arange(self._stored.manifest.splits["validation"].documents)
         for direction in self._directions:
             sources, targets = self._framed.rows("validation", direction, numbers)
             batches = bucket_pairs(
@@ -176,8 +175,8 @@ class PairData(TrainingData):
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""
         references: list[ReferenceTranslation] = []
-        for source, target, heads in self._stored.validation_texts():
-            texts = {"source": source, "target": target}
+        for texts in read_held_out(self._stored.folder):
+            heads = tuple(texts["heads"]) if "heads" in texts else None
             references += [
                 ReferenceTranslation(texts[direction.source], texts[direction.target], direction.tag, heads)
                 for direction in self._directions
@@ -197,17 +196,15 @@ class PairData(TrainingData):
                 self._framed.max_length(split, direction) for split in SPLITS for direction in self._directions
             )
         if longest > context:
-            raise InputError(
-                f"the longest {noun} takes {longest} tokens, more than the context of {context}",
-                settings=["max_length", "context_length"],
-            )
+            raise InputError(f"the longest {noun} takes {longest} tokens, more than the context of {context}")
 
     def _count(self) -> None:
-        train, validation = (self._stored.manifest.splits[split] for split in ("train", "validation"))
-        targets = [direction.target for direction in self._directions]
-        self.samples = train.pairs * len(targets)
-        self.tokens = sum(getattr(train, f"{side}_tokens") + train.pairs for side in targets)
-        self.validation_bytes = sum(getattr(validation, f"{side}_bytes") for side in targets)
+        train, validation = (self._stored.manifest.splits[split] for split in SPLITS)
+        names = {"target": ("tokens", "bytes"), "source": ("source_tokens", "source_bytes")}
+        targets = [names[direction.target] for direction in self._directions]
+        self.samples = train.documents * len(targets)
+        self.tokens = sum(getattr(train, tokens) + train.documents for tokens, _ in targets)
+        self.validation_bytes = sum(getattr(validation, text_bytes) for _, text_bytes in targets)
 
     def _pool_batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
         """Return the batches of a pool; the last pool is cached."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.manifest import SplitName
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tokenized_pairs import SIDES, SideName, StoredPairs
+from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers
 from lm.corpus.tree_positions import attach_positions, wrap_sources
 from lm.data.bpe_dropout import DropoutMerges, segment_words
 from lm.data.pair_batches import EncoderDecoderLayout, PairLayout
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.pseudorandom import Indices, hash64
 from lm.text.dependency_trees import TreePositions
 from lm.tokenizer.special_tokens import (
@@ -29,9 +30,38 @@ from lm.tokenizer.special_tokens import (
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
+SideName = Literal["source", "target"]
+SIDES: tuple[SideName, ...] = ("source", "target")
 
 _ENCODER_DECODER = EncoderDecoderLayout()
 _SOURCE, _TARGET = np.uint64(0), np.uint64(1)  # separate the keys of both sides
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """A store of sentence pairs.
+
+    Attributes:
+        tokenizer: of the targets; of the sources too, unless they have their own.
+        source_tokenizer: of the sources, if separate.
+    """
+
+    folder: Path
+    manifest: Manifest
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer | None
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a store; InputError if it holds no pairs."""
+        manifest = Manifest.read(folder)
+        if manifest.kind != "pairs":
+            raise InputError(f"{folder}: holds prepared {manifest.kind}, not pairs")
+        return cls(folder, manifest, *open_tokenizers(folder))
+
+    @cached_property
+    def splits(self) -> dict[SplitName, Split]:
+        return {name: Split(self.folder, self.manifest, name) for name in SPLITS}
 
 
 @dataclass(frozen=True)
@@ -59,8 +89,7 @@ def translation_directions(stored: StoredPairs, *, bidirectional: bool) -> list[
     tags = find_language_tags(stored.tokenizer)
     if missing := [language for language in (target, source) if language not in tags]:
         raise UsageError(
-            f"the tokenizer has no special token {format_language_tag(missing[0])}, which asks for a direction",
-            settings=["bidirectional"],
+            f"the tokenizer has no special token {format_language_tag(missing[0])}, which asks for a direction"
         )
     return [
         TranslationDirection("source", "target", tags[target]),
@@ -94,7 +123,7 @@ class FramedPairs:
             "target": stored.tokenizer,
         }
         self._merges = {side: _require_merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
-        self._sentences, self._places = cache(stored.sentences), cache(stored.tree_positions)
+        self._stored = stored
 
     def special_tokens(self, direction: TranslationDirection) -> PairSpecialTokens:
         target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
@@ -122,19 +151,22 @@ class FramedPairs:
 
     def max_length(self, split: SplitName, direction: TranslationDirection) -> int:
         """Return the longest row of a split without BPE dropout, or 0."""
-        numbers = np.arange(len(self._sentences(split, direction.source)))
+        numbers = np.arange(self._stored.splits[split].documents)
         return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))
 
     def _side(
         self, split: SplitName, side: SideName, frame: SpecialTokenFrame, numbers: Integers, keys: Indices | None
     ) -> RaggedArray:
-        sentences = self._sentences(split, side)
-        words = sentences.words.take(numbers)
-        plain = sentences.table.take(words.values)  # of each word
-        tree_positions = self._places(split) if side == "source" else None
-        word_positions = (
-            None if tree_positions is None else tree_positions.take(numbers).values[plain.ends - plain.lengths()]
-        )
+        stored, prefix = self._stored.splits[split], "" if side == "target" else "source_"
+        sentences = stored.take(numbers, "tokens" if side == "target" else "source", f"{prefix}ends")
+        starts = np.flatnonzero(stored.take(numbers, f"{prefix}words", f"{prefix}ends").values)
+        plain = RaggedArray(
+            sentences.values, np.append(starts[1:], len(sentences.values))[: len(starts)]
+        )  # tokens of each word
+        words = RaggedArray(np.arange(len(starts)), np.searchsorted(starts, sentences.ends))
+        word_positions = None
+        if side == "source" and self._stored.manifest.has_dependency_heads:
+            word_positions = stored.take(numbers, "places", "source_ends").values[starts]
         tokens = _with_tree_positions(plain, word_positions).merge_rows(words.ends)
         if keys is not None:
             dropped = _with_tree_positions(
@@ -155,10 +187,7 @@ class FramedPairs:
 
 def _require_merges(side: SideName, tokenizer: Tokenizer) -> DropoutMerges:
     if (merges := DropoutMerges.from_tokenizer(tokenizer)) is None:
-        raise UsageError(
-            f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
-            settings=["bpe_dropout"],
-        )
+        raise UsageError(f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out")
     return merges
 
 

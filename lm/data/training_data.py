@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
-from lm.errors import Advice
 from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.special_tokens import LanguageTag
 
@@ -93,7 +92,7 @@ class TrainingData(ABC):
     def describe_batch_size(self) -> str:
         """Describe the batch size."""
 
-    def warnings(self) -> list[Advice]:
+    def warnings(self) -> list[str]:
         """Return what of the data does not fit into the context."""
         return []
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run_config import RunConfig
-from lm.corpus.shards import TokenReader, TokenShards, open_split
+from lm.corpus.store import Split, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, sample_keys
 from lm.data.training_data import TrainingData
@@ -25,6 +25,14 @@ _EVALUATION_TOKENS = 16_384
 
 class TooLittleTextError(InputError):
     """The training split is shorter than a window."""
+
+
+class TokenReader(Protocol):
+    """A token sequence that can be read in parts, such as a split."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> NDArray[np.integer]: ...
 
 
 class WindowOrder:
@@ -74,19 +82,15 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
 class WindowData(TrainingData):
     """Training data of a language model: windows of the training split, and the validation split in order."""
 
-    def __init__(self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int) -> None:
+    def __init__(self, train: Split, validation: Split, *, context: int, rows: int, seed: int) -> None:
         """Create batches of `rows` windows; InputError if a split is too short."""
         if len(train) <= context:
             raise TooLittleTextError(
                 f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
-                "add text, or use a shorter context",
-                settings=["context_length"],
+                "add text, or use a shorter context"
             )
         if len(validation) == 1:
-            raise InputError(
-                "the validation split has 1 token, which nothing before it predicts: hold out more text",
-                settings=["validation"],
-            )
+            raise InputError("the validation split has 1 token, which nothing before it predicts: hold out more text")
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self._order = WindowOrder(tokens=len(train), context=context, seed=seed)
         self.samples = self._order.windows
@@ -133,7 +137,7 @@ class MaskedWindowData(WindowData):
     """Windows with masks that depend on (seed, sample), so that they differ in each epoch."""
 
     def __init__(
-        self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int, masking: Masking
+        self, train: Split, validation: Split, *, context: int, rows: int, seed: int, masking: Masking
     ) -> None:
         """Create batches as `WindowData`, masked by `masking`."""
         super().__init__(train, validation, context=context, rows=rows, seed=seed)

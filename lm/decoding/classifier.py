@@ -19,7 +19,7 @@ from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX
 from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import batched, length_batches
-from lm.data.example_data import truncate_text
+from lm.data.rows import truncate_text
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.manifest import DataKind
+from lm.corpus.store import DataKind
 from lm.data.batch import Batch
 from lm.data.bucketing import batched, length_batches
-from lm.data.example_data import completion_length_error, truncate_prompt
+from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError
 from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.contamination import ContaminationCheck
@@ -132,7 +132,7 @@ def score_completions(
     name: str,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
-    """Score examples or conversations in bounded memory, as in training (see `example_data`, `conversation_data`).
+    """Score examples or conversations in bounded memory, as in training (see `lm.data.rows`).
 
     Conversations without a reply within the context are left out, and count as shortened.
 

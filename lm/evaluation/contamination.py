@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.overlap import PairOverlap, TrainingOverlap
+from lm.corpus.overlap import Overlap, TrainingOverlap, measure_pair_overlap
+from lm.corpus.store import open_split
 from lm.errors import InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
@@ -37,7 +38,7 @@ class ContaminationCheck:
         with contextlib.suppress(InputError):
             self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
         self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
-        self._pairs = PairOverlap()
+        self._pairs: list[Iterable[SentencePair]] = []
 
     @classmethod
     def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
@@ -79,17 +80,20 @@ class ContaminationCheck:
             ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
             self._overlap.add(file, np.array(ids), starts_document=True, is_framed=False)
 
-    def add_pairs(self, file: int, pairs: Iterable[SentencePair]) -> None:
-        """Record sentence pairs of a file, up to a limit."""
-        if self._trained_on:
-            self._pairs.add(file, pairs)
+    def add_pairs(self, pairs: Iterable[SentencePair]) -> None:
+        """Record the sentence pairs of the next file."""
+        self._pairs.append(pairs)
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few."""
-        if self._trained_on is None:
+        if self._trained_on is None or self._overlap is None:
             return []
-        overlap = self._pairs if self._loaded.config.model.translates else self._overlap
-        seen, run = _notable_fractions(overlap, self._trained_on), self._loaded.folder
+        seen, run = {}, self._loaded.folder
+        with contextlib.suppress(InputError):
+            if self._loaded.config.model.translates:
+                seen = _notable(measure_pair_overlap(self._trained_on, self._pairs))
+            else:
+                seen = _notable(self._overlap.measure(open_split(self._trained_on, "train")))
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
             for file, part in list(seen.items())[:_MAX_NAMED]
@@ -107,20 +111,17 @@ def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> st
     """
     overlap, checkpoint = TrainingOverlap(tokenizer), find_checkpoint(base)
     with contextlib.suppress(InputError):
-        overlap.add_held_out(0, folder)
-        for fraction in _notable_fractions(overlap, find_prepared_folder(checkpoint, load_config(checkpoint))).values():
+        overlap.add_split(0, open_split(folder, "validation"))
+        trained_on = find_prepared_folder(checkpoint, load_config(checkpoint))
+        for fraction in _notable(overlap.measure(open_split(trained_on, "train"))).values():
             seen = f"{_percent(fraction)} was training text of {base}"
             return f"the held-out text: {seen}, so the validation loss is too low; hold out other text"
     return None
 
 
-def _notable_fractions(overlap: TrainingOverlap | PairOverlap | None, folder: Path) -> dict[int, float]:
-    """Return the fraction of each file that is notably in the training split of a folder."""
-    if overlap is None:
-        return {}
-    with contextlib.suppress(InputError):
-        return {file: measured.fraction for file, measured in overlap.measure(folder).items() if measured.is_notable}
-    return {}
+def _notable(overlaps: Mapping[int, Overlap]) -> dict[int, float]:
+    """Return the fraction of each file that is notably in the training split."""
+    return {file: overlap.fraction for file, overlap in overlaps.items() if overlap.is_notable}
 
 
 def _percent(fraction: float) -> str:

@@ -13,17 +13,11 @@ import numpy as np
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.run_config import RunConfig
-from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
-from lm.corpus.prepared_folder import verify_checksums
-from lm.corpus.shards import open_split
-from lm.corpus.tokenized_conversations import HELD_OUT_FILE
-from lm.corpus.tokenized_examples import open_examples
-from lm.corpus.tokenized_pairs import open_pairs
+from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
 from lm.errors import InputError
 from lm.text.parallel_text import ParallelText
 from lm.text.rows import FIELD, PAIR_FIELDS
 from lm.text.text_files import TextFile, write_temporary_file
-from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_NAME = "held-out"
@@ -47,7 +41,7 @@ def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
     folder = Path(plan.data)
     if not folder.is_dir():
         raise InputError(f"{folder}: the prepared tokens of this run are gone; {_ADVICE}")
-    if PreparedManifest.read(folder).key != plan.data_key:
+    if Manifest.read(folder).key != plan.data_key:
         raise InputError(f"{folder}: not the tokens that this run was trained on; {_ADVICE}")
     return folder
 
@@ -62,10 +56,7 @@ def open_held_out_text(loaded: LoadedModel) -> TextFile:
     manifest = Manifest.read(folder)
     if not manifest.splits["validation"].tokens:
         raise _nothing_held_out(loaded)
-    if manifest.kind == "conversations":
-        lines = (folder / HELD_OUT_FILE).read_bytes().splitlines(keepends=True)
-        return dataclasses.replace(write_temporary_file(lines, name=HELD_OUT_NAME), data=_AS_PREPARED)
-    rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
+    rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
     return dataclasses.replace(write_temporary_file(_lines(rows), name=HELD_OUT_NAME), data=_AS_PREPARED)
 
 
@@ -76,15 +67,15 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
         InputError: nothing was held out, or the prepared pairs are gone or damaged.
     """
     folder = _verified_folder(loaded)
-    manifest, pairs = PairManifest.read(folder), list(open_pairs(folder).validation_texts())
+    manifest, pairs = Manifest.read(folder), list(read_held_out(folder))
     if not pairs:
         raise _nothing_held_out(loaded)
     rows = write_temporary_file(
-        _lines(dict(zip(PAIR_FIELDS, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME
+        _lines({field: pair[field] for field in PAIR_FIELDS} for pair in pairs), name=HELD_OUT_NAME
     )
     heads = None
     if manifest.has_dependency_heads:
-        lines = (" ".join(map(str, source_heads or ())) + "\n" for _, _, source_heads in pairs)
+        lines = (" ".join(map(str, pair["heads"])) + "\n" for pair in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(
         dataclasses.replace(rows, data=DataConfig(text_column=PAIR_FIELDS[0], keep_line_ends=True)),
@@ -96,7 +87,7 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
 
 def _verified_folder(loaded: LoadedModel) -> Path:
     folder = find_prepared_folder(loaded.folder, loaded.config)
-    verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=_ADVICE)
+    verify_checksums(folder, Manifest.read(folder).sha256, advice=_ADVICE)
     return folder
 
 
@@ -125,15 +116,6 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
 
 def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
     return {FIELD: tokenizer.decode(ids)}
-
-
-def _examples(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
-    examples, frame = open_examples(folder, "validation"), build_example_frame(tokenizer)
-    for number in range(len(examples)):
-        ids, learned = examples.read(number)
-        prompt, completion = ids[len(frame.before) : len(ids) - learned], ids[len(ids) - learned :]
-        completion = completion[: learned - len(frame.after)]
-        yield {"prompt": tokenizer.decode(prompt), "completion": tokenizer.decode(completion)}
 
 
 def _lines(rows: Iterable[Mapping[str, str]]) -> Iterator[bytes]:

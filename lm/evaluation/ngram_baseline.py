@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lm.corpus.shards import TokenShards
+from lm.corpus.store import Split
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ class _NgramCounts:
     held_out_contexts: Ids
 
 
-def compute_ngram_losses(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
+def compute_ngram_losses(train: Split, held_out: Split, *, vocab_size: int) -> list[float]:
     """Return the nats per token of models of order 1, 2, … 5 on the beginning of a held-out split."""
     ids = train.read(0, min(len(train), _MAX_TOKENS))
     scored = held_out.read(0, min(len(held_out), _MAX_HELD_OUT))

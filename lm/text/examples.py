@@ -56,6 +56,9 @@ class Example:
     def label(self) -> str:
         return parse_label(self.completion)
 
+    def to_json(self) -> str:
+        return json.dumps({"prompt": self.prompt, "completion": self.completion}, ensure_ascii=False)
+
 
 def parse_label(completion: str) -> str:
     """Return the label in a completion: the text after the delimiter, or all of it."""

@@ -9,6 +9,7 @@ each source (see `dependency_trees`).
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,10 @@ class SentencePair(NamedTuple):
     target: str
     line: int
     heads: DependencyHeads | None = None
+
+    def to_json(self) -> str:
+        heads = {} if self.heads is None else {"heads": self.heads}
+        return json.dumps({"source": self.source, "target": self.target, **heads}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lm.checkpoint import load_tokenizers, prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.settings import list_settings
-from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
+from lm.corpus.store import Manifest
 from lm.data.training_data import TrainingData
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
@@ -119,9 +119,7 @@ def describe_poor_fit(path: Path, corpus: TrainingCorpus) -> str | None:
 def _bytes_per_token(folder: Path) -> float | None:
     """Return the bytes/token of the training split of prepared data; None if they are gone."""
     with contextlib.suppress(InputError):
-        manifest = PreparedManifest.read(folder)
-        if isinstance(manifest, Manifest | PairManifest):
-            return manifest.splits["train"].bytes_per_token
+        return Manifest.read(folder).splits["train"].bytes_per_token
     return None
 
 

@@ -13,19 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm import files
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, PairManifest, PairSplit, SplitRecord
-from lm.corpus.ragged import RaggedArray
-from lm.corpus.shards import ShardWriter, token_dtype
-from lm.corpus.tokenized_pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWriter, WordTable, write_word_table
+from lm.corpus.store import SPLITS, DataKind, Manifest, SplitRecord, token_dtype, write_chunk, write_store
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.model.cost import total_parameters
 from lm.tokenizer import training as tokenizer_training
-from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
 from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, TrainingSpeed
@@ -195,29 +191,15 @@ _FIRST_CHARACTER = 0x10000  # followed by enough code points for any vocabulary
 
 
 def write_random_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
-    """Write random sentence pairs in the format of `lm.corpus.tokenized_pairs`, each token a word of its own."""
-    folder.mkdir()
+    """Write a store of random sentence pairs, each token a word of its own."""
     rng, tokens = np.random.default_rng(0), pairs * (SENTENCE_LENGTH - 1)
     ends = np.arange(1, pairs + 1) * (SENTENCE_LENGTH - 1)
-    for side in SIDES:
-        table = WordTable()
-        for split in SPLITS:
-            writer = SentenceWriter(folder, split, side, table)
-            ids = rng.integers(tokenizer.vocab_size, size=tokens)
-            writer.append_tokens(RaggedArray(ids, ends), np.ones(tokens, dtype=bool))
-            writer.close()
-        write_word_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
-    tokenizer.save(folder / FILE_NAME)
-    (folder / VALIDATION_TEXTS_FILE).touch()
-    split_record = PairSplit(
-        pairs=pairs, source_tokens=tokens, target_tokens=tokens, source_bytes=tokens, target_bytes=tokens,
-        longest=SENTENCE_LENGTH - 1,
-    )  # fmt: skip
-    manifest = PairManifest(
-        key="", languages=(None, None), validation="", max_length=SENTENCE_LENGTH, max_ratio=1.0, sources=(),
-        validation_sources=(), splits=dict.fromkeys(SPLITS, split_record),
-    )  # fmt: skip
-    files.write_json(folder / MANIFEST, manifest.to_dict())
+    columns = {"ends": ends, "source_ends": ends}
+    for name, words in (("source", "source_words"), ("tokens", "words")):
+        columns[name] = rng.integers(tokenizer.vocab_size, size=tokens).astype(token_dtype(tokenizer.vocab_size))
+        columns[words] = np.ones(tokens, dtype=bool)
+    record = SplitRecord(pairs, tokens, tokens, tokens, tokens, longest=SENTENCE_LENGTH - 1)
+    _write_random(folder, "pairs", columns, record, tokenizer.vocab_size, tokenizer)
 
 
 def placeholder_tokenizer(vocab_size: int) -> Tokenizer:
@@ -228,18 +210,22 @@ def placeholder_tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def write_random_tokens(folder: Path, *, tokens: int, vocab_size: int) -> None:
-    """Write random tokens in the format of `lm.corpus.shards`."""
+    """Write a store of random tokens."""
+    ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(token_dtype(vocab_size))
+    _write_random(folder, "text", {"tokens": ids}, SplitRecord(1, tokens, tokens), vocab_size)
+
+
+def _write_random(
+    folder: Path,
+    kind: DataKind,
+    columns: dict[str, np.ndarray],
+    record: SplitRecord,
+    vocab_size: int,
+    *tokenizers: Tokenizer,
+) -> None:
+    """Write a store in which both splits hold the same."""
     folder.mkdir()
-    dtype = token_dtype(vocab_size)
-    ids = np.random.default_rng(0).integers(vocab_size, size=tokens).astype(dtype)
-    splits: dict[str, SplitRecord] = {}
-    for split in SPLITS:
-        writer = ShardWriter(folder, split, dtype=dtype)
-        writer.append(ids)
-        writer.close()
-        splits[split] = SplitRecord(documents=1, tokens=tokens, bytes=tokens, shards=tuple(writer.shards))
-    manifest = Manifest(
-        kind="text", key="", tokenizer="", vocab_size=vocab_size, dtype=dtype, separator="", validation="", sources=(),
-        validation_sources=(), splits=splits,
-    )  # fmt: skip
-    files.write_json(folder / MANIFEST, manifest.to_dict())
+    named = {f"{split}-{name}": values for split in SPLITS for name, values in columns.items()}
+    chunk = write_chunk(folder / "chunk", named, dict.fromkeys(SPLITS, record))
+    manifest = Manifest(kind=kind, key="", tokenizer="", vocab_size=vocab_size, chunks=(chunk,))
+    write_store(folder, manifest, *tokenizers)

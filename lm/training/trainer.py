@@ -22,9 +22,8 @@ from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
 from lm.config.training import parse_duration
-from lm.corpus.prepared_folder import list_changed_sources
-from lm.corpus.shards import open_split
-from lm.corpus.text_corpus import read_beginnings
+from lm.corpus.store import list_changed_sources, open_split
+from lm.corpus.survey import read_beginnings
 from lm.data.training_data import TrainingData
 from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env

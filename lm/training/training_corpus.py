@@ -16,19 +16,19 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.settings import list_settings
-from lm.corpus import prepared_folder
-from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
-from lm.corpus.parallel_corpus import ParallelCorpus
-from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
-from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
-from lm.corpus.shards import read_manifest
-from lm.corpus.text_corpus import Corpus, describe_ignored_labels, load_or_train_tokenizer, scan_corpus
-from lm.corpus.tokenized_conversations import holds_conversations
-from lm.data.conversation_data import ConversationData
-from lm.data.example_data import ExampleData
-from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_completions, load_labels
+from lm.corpus import store
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.store import MANIFEST, Manifest
+from lm.corpus.survey import (
+    Corpus,
+    load_or_train_pair_tokenizers,
+    load_or_train_tokenizer,
+    scan_corpus,
+    scan_parallel_corpus,
+)
+from lm.data.labels import LabelCounts, count_labels, find_label_completions, load_labels
 from lm.data.pair_data import PairData
+from lm.data.rows import ConversationData, ExampleData, LabelledData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import InputError, UsageError
@@ -104,18 +104,14 @@ class CorpusPrepared:
     Attributes:
         reused: whether they were found in the cache; None if prepared data were given.
         trained: requested vocabulary size, if a tokenizer was trained.
-        seen_in_training: fraction of the held-out pairs that are also training pairs.
-        copies: sources that are identical to their targets.
         labels: number of examples per label, for labelled examples.
         notes: about files that were skipped or converted.
     """
 
     corpus: TrainingCorpus
-    manifest: Manifest | PairManifest
+    manifest: Manifest
     reused: bool | None
     trained: int | None = None
-    seen_in_training: float = 0.0
-    copies: tuple[str, ...] = ()
     labels: LabelCounts | None = None
     notes: tuple[str, ...] = ()
 
@@ -149,7 +145,7 @@ class TextCorpus:
     def detect_conversations(self, spec: RunSpec) -> RunSpec:
         """Return the specification, completed if the files, or the prepared tokens, are conversations."""
         if self.prepared:
-            kind = PreparedManifest.read(self.prepared).kind
+            kind = Manifest.read(self.prepared).kind
             return spec.with_conversations() if kind == "conversations" else spec
         data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
         first = next(iter(find_text_files(self.names, data, reading)), None)
@@ -158,7 +154,7 @@ class TextCorpus:
     def text_bytes(self, config: RunConfig) -> int:
         """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
         if self.prepared:
-            return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
+            return sum(split.bytes for split in Manifest.read(self.prepared).splits.values())
         size = total_text_bytes(self.files(config))
         return self.survey(config).bytes if size is None else size
 
@@ -167,7 +163,7 @@ class TextCorpus:
         if self._survey is None:
             files = self.files(config)
             _refuse_runs(files)
-            self._survey, self._notes = scan_corpus(files, config.data), files.notes
+            self._survey, self._notes = scan_corpus(files, config.data), [*files.notes]
         return dataclasses.replace(self._survey, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
@@ -182,7 +178,7 @@ class TextCorpus:
         """
         if not self.prepared:
             return config
-        folder, prepared_data = self.names[0], read_manifest(self.prepared).data
+        folder, prepared_data = self.names[0], Manifest.read(self.prepared).config
         if config.supervised and not prepared_data.supervised:
             raise InputError(f"{folder}: holds tokens of text, not examples; prepare them as examples")
         for option in list_settings("data", DataConfig):
@@ -216,7 +212,7 @@ class TextCorpus:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
         with progress() as report:
             trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-            if holds_conversations(surveyed):
+            if surveyed.kind == "conversations":
                 if config.model.is_masked:
                     raise UsageError("a masked model cannot reply, so it learns no conversations")
                 if trained.chat_template is None:
@@ -224,7 +220,7 @@ class TextCorpus:
                         self._notes = (*self._notes, _TOKENS_ADDED)
                     trained = trained.with_chat_template()
             prepared = prepare_corpus(surveyed, trained, progress=report)
-        notes = (*self._notes, *surveyed.notes, *describe_ignored_labels(surveyed))
+        notes = (*self._notes, *surveyed.notes)
         vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, trained)
         yield CorpusPrepared(
@@ -239,7 +235,7 @@ class TextCorpus:
 
     def _load_prepared(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
         """Load prepared tokens and their tokenizer; InputError if another tokenizer is named."""
-        manifest, loaded = read_manifest(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
+        manifest, loaded = Manifest.read(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
         if loaded.sha256 != manifest.tokenizer:
             advice = "prepare the corpus again"
             if tokenizer is not None:
@@ -258,7 +254,7 @@ class PairCorpus:
 
     def __init__(self, files: DataFiles) -> None:
         self._files = files
-        self._survey: ParallelCorpus | None = None
+        self._survey: Corpus | None = None
 
     def detect_conversations(self, spec: RunSpec) -> RunSpec:
         """Return the specification unchanged: pairs are no conversations."""
@@ -267,9 +263,9 @@ class PairCorpus:
     def text_bytes(self, config: RunConfig) -> int:
         """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
         known = total_text_bytes(file for text in self.files(config) for file in text.files)
-        return sum(summary.bytes for summary in self.survey(config).texts) if known is None else known
+        return self.survey(config).files_bytes if known is None else known
 
-    def survey(self, config: RunConfig) -> ParallelCorpus:
+    def survey(self, config: RunConfig) -> Corpus:
         """Return the result of reading the files, which is cached."""
         if self._survey is None:
             texts = self.files(config)
@@ -281,7 +277,9 @@ class PairCorpus:
                 target=[named.validation_target] if named.validation_target else (),
                 heads=[named.validation_heads] if named.validation_heads else (),
             )
-            self._survey = survey_pairs(texts, config.data, config.parallel, validation=held_out, reading=config.files)
+            self._survey = scan_parallel_corpus(
+                texts, config.data, config.parallel, validation=held_out, reading=config.files
+            )
         return self._survey
 
     def files(self, config: RunConfig) -> list[ParallelText]:
@@ -303,21 +301,14 @@ class PairCorpus:
         surveyed = self.survey(config)
         with progress() as report:
             if tokenizer is None:
-                tokenizers = load_or_train_tokenizers(surveyed, config.tokenizer, config.parallel)
+                tokenizers = load_or_train_pair_tokenizers(surveyed, config.tokenizer, config.parallel)
             else:
                 tokenizers = _load_pair_tokenizers(tokenizer)
-            prepared = prepare_pairs(
-                surveyed, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1], progress=report
+            prepared = prepare_corpus(
+                surveyed, tokenizers[0], source_tokenizer=tokenizers[1], parallel=config.parallel, progress=report
             )
         corpus = TrainingCorpus(prepared.folder, *tokenizers)
-        yield CorpusPrepared(
-            corpus,
-            prepared.manifest,
-            reused=prepared.reused,
-            seen_in_training=surveyed.seen_in_training,
-            notes=tuple(surveyed.notes),
-            copies=tuple(surveyed.copies),
-        )
+        yield CorpusPrepared(corpus, prepared.manifest, reused=prepared.reused, notes=tuple(surveyed.notes))
         return corpus
 
 
@@ -374,10 +365,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         InputError: the folder holds no prepared data, or too little.
         UsageError: the model cannot be trained on this kind of data.
     """
-    kind = PreparedManifest.read(folder).kind
-    if kind not in DATA_CLASSES:
-        raise InputError(f"{folder}: holds {PartitionManifest.noun}; join all of them first")
-    data, masked = DATA_CLASSES[kind]
+    data, masked = DATA_CLASSES[Manifest.read(folder).kind]
     check_model_fits_data(config.model, pairs=data.holds_pairs)
     return (masked or data if config.model.is_masked else data).open(folder, config)
 
@@ -395,14 +383,14 @@ def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
 
 def data_key(folder: Path) -> str:
     """Return the hash of what prepared data were made from; InputError if the folder holds none."""
-    return PreparedManifest.read(folder).key
+    return Manifest.read(folder).key
 
 
 def verify_data(folder: Path, *, advice: str) -> None:
     """Raise InputError with `advice` if prepared data don't match their checksums."""
-    prepared_folder.verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=advice)
+    store.verify_checksums(folder, Manifest.read(folder).sha256, advice=advice)
 
 
 def source_files(folder: Path) -> list[str]:
     """Return the files that prepared data were made from; InputError if the folder holds none."""
-    return [record.path for record in PreparedManifest.read(folder).sources]
+    return [record.path for record in Manifest.read(folder).sources]

@@ -11,7 +11,7 @@ import pytest
 
 from cli.main import run
 from lm.config.data import DataConfig
-from lm.corpus.shards import open_split
+from lm.corpus.store import open_split
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.text_files import find_text_files
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.corpus.shards import open_split
+from lm.corpus.store import open_split
 from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
@@ -38,11 +38,11 @@ def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys):
 def test_a_second_run_reuses_the_tokens(capsys):
     arguments = ["prepare", "corpus.txt", "-o", "out", "--tokenizer", "char", "--json"]
     assert run(arguments) == 0
-    before = Path("out/train-00000.npy").stat().st_mtime_ns
+    before = next(Path("out").glob("*/train-tokens.npy")).stat().st_mtime_ns
     assert run(arguments) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["reused"], second["reused"]) == (False, True)
-    assert Path("out/train-00000.npy").stat().st_mtime_ns == before
+    assert next(Path("out").glob("*/train-tokens.npy")).stat().st_mtime_ns == before
 
 
 def test_without_a_folder_tokens_go_to_the_cache(folder, capsys):
@@ -73,7 +73,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys):
         arguments = ["prepare", name, "--text-column", "body", "--tokenizer", "char", "--validation", "0", "--json"]
         assert run(arguments) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11, "shards": 1}
+    assert first["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11}
     assert (second["folder"], second["reused"]) == (first["folder"], True)
 
 
@@ -85,10 +85,10 @@ def test_partitions_are_joined_to_what_one_command_makes(capsys):
     assert run(["prepare", *whole, "-o", "whole", "--processes", "2"]) == 0
     captured = capsys.readouterr()
     first, second, joined, report = map(json.loads, captured.out.splitlines())
-    assert (first["partition"], first["of"], first["chunks"] + second["chunks"]) == (1, 2, 1)
+    assert (first["part"], second["part"], first["chunks"] + second["chunks"]) == ([1, 2], [2, 2], 1)
     assert {**joined, "folder": "whole"} == report
-    for path in Path("whole").iterdir():
-        assert path.read_bytes() == (Path("joined") / path.name).read_bytes()
+    for path in Path("whole").rglob("*.npy"):
+        assert path.read_bytes() == (Path("joined") / path.relative_to("whole")).read_bytes()
 
 
 def test_repeated_text_is_told_and_warned_of(capsys):

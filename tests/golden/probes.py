@@ -39,6 +39,7 @@ def tokens(path: Path) -> Arrays:
     from lm.corpus.tokenized_conversations import open_conversations
     from lm.corpus.tokenized_examples import open_examples
     from lm.corpus.tokenized_pairs import open_pairs
+
     from lm.run_folder import load_config
 
     folder = path if (path / "manifest.json").is_file() else Path(load_config(path).plan.data)

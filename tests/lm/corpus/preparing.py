@@ -5,10 +5,9 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.manifest import Manifest
-from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.prepared_folder import PreparedFolder
-from lm.corpus.text_corpus import scan_corpus
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.store import PreparedFolder
+from lm.corpus.survey import scan_corpus
 from lm.text.text_files import ProgressCallback, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
@@ -23,7 +22,7 @@ def prepare(
     force: bool = False,
     root: Path | None = None,
     progress: ProgressCallback | None = None,
-) -> PreparedFolder[Manifest]:
+) -> PreparedFolder:
     """Survey files, and tokenize them into a folder or into the cache at `root`."""
     return prepare_corpus(
         scan_corpus(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress

@@ -4,9 +4,10 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
-from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
+from lm.corpus import survey
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.survey import load_or_train_pair_tokenizers
+from lm.data.pair_tokens import StoredPairs
 from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
@@ -23,8 +24,8 @@ def stored(tmp_path_factory) -> StoredPairs:
     held = write(folder, *lines(60, seed=1), name="held")
     files = find_parallel_texts(BOTH, source=[source], target=[target])
     validation = find_parallel_texts(BOTH, source=[held[0]], target=[held[1]])
-    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
+    corpus = survey.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        tokenizer, _ = load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
-        return open_pairs(prepare_pairs(corpus, tokenizer, BOTH).folder)
+        tokenizer, _ = load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
+        return StoredPairs.open(prepare_corpus(corpus, tokenizer, parallel=BOTH).folder)

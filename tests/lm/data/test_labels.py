@@ -13,10 +13,11 @@ from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import text_corpus, tokenized_examples
-from lm.corpus.tokenized_examples import open_examples
-from lm.data.labels import LabelledData, count_labels, find_label_completions, load_labels, read_completions
-from lm.errors import InputError, UsageError
+from lm.corpus import prepare as preparing
+from lm.corpus.store import open_split
+from lm.data.labels import count_labels, find_label_completions, load_labels, read_completions
+from lm.data.rows import LabelledData
+from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.training_corpus import open_data
 from tests.lm.corpus import small_examples
@@ -85,14 +86,6 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
     assert load_labels(folder) == ("1", "true")
 
 
-@pytest.mark.parametrize("stored", [["anger", 3, "true"], ["anger"], {"anger": 1}, []])
-def test_damaged_labels_are_refused(tmp_path, stored):
-    folder = prepared(tmp_path, TEXTS)
-    (folder / "labels.json").write_text(json.dumps(stored))
-    with pytest.raises(InputError, match=r"train-labels\.npy: missing or damaged; prepare the examples again"):
-        open_examples(folder, "train")
-
-
 def test_a_single_label_is_refused(tmp_path):
     folder = prepared(tmp_path, [("a", "joy"), ("b", "joy")], validation="0")
     with pytest.raises(UsageError, match="the same label, 'joy'"):
@@ -141,7 +134,7 @@ def spaced() -> tokenizers.Tokenizer:
 
 @pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
 def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(text_corpus, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(preparing, "CHUNK_BYTES", 300)
     tokenizer = Tokenizer(made())
     folder, given = of_labels(tmp_path, tokenizer)
     labels = load_labels(folder)
@@ -153,7 +146,7 @@ def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(t
 
 @pytest.mark.parametrize("limit", ["_MAX_LABELS", "_MAX_LABEL_BYTES"])
 def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(tokenized_examples, limit, 8)
+    monkeypatch.setattr(preparing, limit, 8)
     folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
     assert not list(folder.glob("*labels*"))
     with pytest.raises(UsageError, match="too many different completions"):
@@ -234,5 +227,5 @@ def test_held_out_examples_are_asked_with_the_number_of_their_label(tmp_path):
     asked = [(tokenizer.decode(each.ids), labels[each.label]) for each in data.labelled_prompts(labels, 1000)]
     assert asked
     assert set(asked) <= set(TEXTS)
-    assert len(asked) == len(open_examples(folder, "validation"))
+    assert len(asked) == open_split(folder, "validation").documents
     assert len(data.labelled_prompts(labels, 2)) == 2

@@ -1,18 +1,17 @@
 """Pairs are framed for training as they are for scoring and for translation."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
-from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.store import read_held_out
+from lm.corpus.survey import load_or_train_pair_tokenizers
 from lm.data.batch import Batch
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout
 from lm.data.pair_data import PairData
-from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_directions
+from lm.data.pair_tokens import FramedPairs, StoredPairs, TranslationDirection, translation_directions
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import SourceLine, TranslationModel
 from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder
@@ -131,9 +130,10 @@ def parsed(request, tmp_path, monkeypatch) -> tuple[list[SentencePair], StoredPa
     """The validation split of sentences with trees, and the folder that they were prepared into."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
-    tokenizer, _ = load_or_train_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
-    stored = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
-    return [item.pair for item in corpus.split_pairs() if item.split == "validation"], stored
+    tokenizer, _ = load_or_train_pair_tokenizers(corpus, TokenizerConfig(kind=request.param, vocab_size=400), PLAIN)
+    stored = StoredPairs.open(prepare_corpus(corpus, tokenizer, parallel=PLAIN).folder)
+    pairs = [item.record for item in corpus.records(tokenizer) if item.split == "validation"]
+    return pairs, stored  # type: ignore[return-value]
 
 
 FORTH = TranslationDirection("source", "target")
@@ -151,20 +151,9 @@ def test_trees_are_the_same_for_training_scoring_and_translation(parsed):
     translator = Translator([TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)])
     read = translator._encode_lines([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
     assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in range(len(pairs))]
-    assert [heads for *_, heads in stored.validation_texts()] == [pair.heads for pair in pairs]
+    assert [tuple(row["heads"]) for row in read_held_out(stored.folder)] == [pair.heads for pair in pairs]
     batches = PairData(stored, PLAIN, rows=4, seed=0).validation()
     assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
-
-
-def test_words_of_sentences_with_trees_are_those_of_the_tokenizer(parsed):
-    """Of the bytes each is one: without pre-tokenisation BPE dropout has no words to segment again."""
-    pairs, stored = parsed
-    sentences = stored.sentences("validation", "source")
-    for number, pair in enumerate(pairs):
-        ((ids, words),) = stored.tokenizer.encode_words([pair.source])
-        expected = [[int(ids[token]) for token, _ in group]
-                    for _, group in itertools.groupby(enumerate(words), key=lambda item: item[1])]  # fmt: skip
-        assert [sentences.table.row(word).tolist() for word in sentences.words.row(number)] == expected
 
 
 def test_words_keep_their_places_however_they_are_segmented(parsed):

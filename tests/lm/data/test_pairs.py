@@ -12,12 +12,13 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX, DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
-from lm.corpus.tokenized_pairs import StoredPairs, open_pairs
+from lm.corpus import survey
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.survey import load_or_train_pair_tokenizers
 from lm.data import pair_data
 from lm.data.batch import Batch
 from lm.data.pair_data import PairData
+from lm.data.pair_tokens import StoredPairs
 from lm.errors import InputError, UsageError
 from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training as tokenizer_training
@@ -221,9 +222,9 @@ def test_no_row_is_longer_than_the_context(stored):
 def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelTextConfig) -> StoredPairs:
     source, target = write(folder, *sides)
     files = find_parallel_texts(config, source=[source], target=[target])
-    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), config)
-    of_target, of_source = load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
-    return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
+    corpus = survey.scan_parallel_corpus(files, DataConfig(validation="0"), config)
+    of_target, of_source = load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
+    return StoredPairs.open(prepare_corpus(corpus, of_target, parallel=config, source_tokenizer=of_source).folder)
 
 
 def test_separate_vocabularies(tmp_path, monkeypatch):
@@ -269,9 +270,9 @@ def test_what_cannot_be_batched(stored, tmp_path, monkeypatch):
     files = find_parallel_texts(
         PLAIN, **dict(zip(("source", "target"), ([path] for path in write(tmp_path, ["a"], ["b"])), strict=True))
     )
-    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), PLAIN)
+    corpus = survey.scan_parallel_corpus(files, DataConfig(validation="0"), PLAIN)
     tokenizer = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
-    single = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
+    single = StoredPairs.open(prepare_corpus(corpus, tokenizer, parallel=PLAIN).folder)
     assert list(data(single, PLAIN).validation()) == []
     assert data(single, PLAIN).batch(5).rows == 1
     with pytest.raises(UsageError, match="BPE dropout leaves out merges, and the source tokenizer has none"):

@@ -18,10 +18,9 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import parallel_corpus
-from lm.corpus.prepare_corpus import prepare_corpus
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
-from lm.corpus.text_corpus import load_or_train_tokenizer, scan_corpus
+from lm.corpus import survey
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.survey import load_or_train_pair_tokenizers, load_or_train_tokenizer, scan_corpus
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.text.parallel_text import find_parallel_texts
@@ -118,9 +117,9 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
             )
             for split in ("train", "val")
         )
-        surveyed = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-        made = load_or_train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
-        return TrainingCorpus(prepare_pairs(surveyed, made[0], config.parallel).folder, *made)
+        surveyed = survey.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
+        made = load_or_train_pair_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
+        return TrainingCorpus(prepare_corpus(surveyed, made[0], parallel=config.parallel).folder, *made)
     name = "examples.jsonl" if kind == "examples" else "text.txt"
     files = find_text_files([str(folder / name)], config.data)
     surveyed = scan_corpus(files, config.data)

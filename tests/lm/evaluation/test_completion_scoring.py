@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lm.config.data import DataConfig
-from lm.corpus.tokenized_examples import open_examples
+from lm.corpus.store import open_split
 from lm.data.batch import Batch
-from lm.data.example_data import ExampleData
+from lm.data.rows import ExampleData
 from lm.evaluation.completion_scoring import score_completions
 from lm.hardware import Hardware
 from lm.text.conversations import Conversation, Message
@@ -35,7 +35,7 @@ def data(tmp_path) -> ExampleData:
     config = DataConfig(validation="0", supervised=True)
     files = find_text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True))
     folder = prepare(files, BPE, config, tmp_path / "out").folder
-    train, validation = (open_examples(folder, split) for split in ("train", "validation"))
+    train, validation = (open_split(folder, split) for split in ("train", "validation"))
     return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)
 
 

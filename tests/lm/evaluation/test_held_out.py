@@ -15,7 +15,7 @@ from cli.main import run
 from cli.translation.evaluation import open_held_out_texts
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
-from lm.corpus.shards import open_split
+from lm.corpus.store import open_split
 from lm.errors import InputError
 from lm.evaluation.held_out import find_prepared_folder, open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from lm.config.data import DataConfig, FilesConfig
-from lm.corpus.text_corpus import scan_corpus
+from lm.corpus.survey import scan_corpus
 from lm.errors import InputError, UsageError
 from lm.text import compression as module
 from lm.text import documents, text_files

@@ -1,9 +1,7 @@
 """Rows of Parquet files are documents, examples and pairs as lines of JSON are, and damage is named."""
 
 import builtins
-import hashlib
 import io
-import json
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelTextConfig
-from lm.corpus.prepare_corpus import choose_held_out_text, prepare_corpus
-from lm.corpus.text_corpus import scan_corpus, split_into_chunks
+from lm.config.data import ParallelTextConfig
 from lm.errors import InputError, UsageError
 from lm.text import parquet
-from lm.text.documents import read_pieces, split_into_ranges
+from lm.text.documents import read_pieces
 from lm.text.examples import Example
 from lm.text.parallel_text import find_parallel_texts
-from lm.text.text_files import FileRange, TextFile, find_text_files, total_text_bytes
-from tests.lm.corpus.preparing import byte_tokenizer
-from tests.lm.corpus.test_prepare_corpus import contents
+from lm.text.text_files import FileRange, TextFile, find_text_files
 
 pyarrow = pytest.importorskip("pyarrow")
 tables = pytest.importorskip("pyarrow.parquet")
@@ -51,39 +45,6 @@ def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind, tmp_path):
         column = column.cast(getattr(pyarrow, kind)())
     file = written(tmp_path / "a.PARQUET", {"number": list(range(5)), "text": column}, group=2)
     assert read(file) == [text for text in texts if text]
-
-
-def test_groups_of_rows_are_parts_of_the_file(tmp_path):
-    texts = [f"document {number} " * 50 for number in range(40)]
-    file = written(tmp_path / "a.parquet", {"text": texts}, group=4)
-    found = split_into_ranges(file, "unused", size=5000)
-    assert found is not None
-    assert (found[0].start, found[-1].stop) == (0, 10)
-    assert 1 < len(found) < 10
-    assert [text for file_range in found for text in read(file, file_range)] == texts
-    assert split_into_ranges(file, "unused", size=1 << 20) is None
-
-
-def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path, monkeypatch):
-    texts = [f"document {number} " * (number % 7 + 1) for number in range(400)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    written(tmp_path / "a.parquet", {"body": texts}, group=30)
-    config = DataConfig(text_column="body")
-    (lines,) = find_text_files([str(tmp_path / "a.jsonl")], DataConfig(text_column="body"))
-    (table,) = find_text_files([str(tmp_path / "a.parquet")], DataConfig(text_column="body"))
-    prepare_corpus(scan_corpus([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
-    monkeypatch.setattr("lm.corpus.text_corpus.CHUNK_BYTES", 3000)
-    corpus = scan_corpus([table], config)
-    assert len(split_into_chunks(corpus, choose_held_out_text(corpus))) > 3
-    prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)
-    of_lines, of_table = contents(tmp_path / "lines"), contents(tmp_path / "table")
-    manifests = [json.loads(found.pop("manifest.json")) for found in (of_lines, of_table)]
-    assert of_lines == of_table
-    assert manifests[0]["splits"] == manifests[1]["splits"]
-    data = (tmp_path / "a.parquet").read_bytes()
-    (source,) = manifests[1]["sources"]
-    assert (source["size"], source["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    assert total_text_bytes([table]) is None
 
 
 def test_a_folder_has_them_too_and_a_pipe_is_known_by_its_beginning(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import pytest
 
 from lm.config.presets import build_run_config
 from lm.config.run_spec import DataFiles
-from lm.corpus.prepare_corpus import choose_held_out_text
 from lm.training.training_corpus import TrainingCorpus, no_progress, open_corpus
 
 
@@ -40,15 +39,3 @@ def test_pairs_have_one_or_two(tmp_path, separate):
     prepared = prepare(corpus, build_run_config("translation-tiny", settings), None)
     assert (prepared.source_tokenizer is not None) is separate
     assert prepared.folder.is_dir()
-
-
-@pytest.mark.parametrize(("last", "by_hash"), [(20, True), (100_000, False)], ids=["even", "uneven"])
-def test_text_is_read_once_whatever_fraction_is_held_out_in_the_end(tmp_path, last, by_hash):
-    """A budget chooses a smaller fraction of a large text, which was read with the default before."""
-    sizes = [20] * 2000 + [last]
-    texts = (f"{number} the owl " * size for number, size in enumerate(sizes))
-    (tmp_path / "text.txt").write_text("\n<|endoftext|>\n".join(texts))
-    corpus = open_corpus(DataFiles((str(tmp_path / "text.txt"),)))
-    for fraction in ("0.1", "0.02", "0.5"):
-        config = build_run_config("tiny", {"data": {"validation": fraction}})
-        assert (choose_held_out_text(corpus.survey(config)).end is None) == by_hash, fraction

@@ -7,7 +7,7 @@ from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus.tokenized_examples import open_examples
+from lm.corpus.store import read_held_out
 from lm.decoding.classifier import CompletionClassifier
 from lm.training.events import Evaluation
 from lm.training.loop import train
@@ -46,10 +46,10 @@ def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_fir
     (found,) = (event for event in train(run) if isinstance(event, Evaluation))
     run.model.eval()
     classifier = CompletionClassifier(run.model, byte_tokenizer, run.config.label_completions, batch_size=5)
-    split = open_examples(examples.folder, "validation")
-    texts = [byte_tokenizer.decode(ids[1:-learned]) for ids, learned in map(split.read, range(len(split)))]
-    right = sum(each.label == label for each, label in zip(classifier.classify(texts), split.labels, strict=True))
-    assert found.accuracy == right / len(split)
+    rows = list(read_held_out(examples.folder))
+    found_labels = [each.label for each in classifier.classify([row["prompt"] for row in rows])]
+    right = sum(label == row["completion"].strip() for label, row in zip(found_labels, rows, strict=True))
+    assert found.accuracy == right / len(rows)
     assert found.bits_per_byte is not None
     assert found.metrics["validation_accuracy"] == found.accuracy
     assert found.accuracy > 0.4

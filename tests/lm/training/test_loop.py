@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.shards import open_split
+from lm.corpus.store import open_split
 from lm.data.batch import Batch
 from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model

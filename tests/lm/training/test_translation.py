@@ -17,8 +17,9 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import parallel_corpus
-from lm.corpus.prepare_pairs import load_or_train_tokenizers, prepare_pairs
+from lm.corpus import survey
+from lm.corpus.prepare import prepare_corpus
+from lm.corpus.survey import load_or_train_pair_tokenizers
 from lm.data.batch import Batch
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
@@ -86,9 +87,9 @@ def start_on(
         find_parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
-    corpus = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = tokenizers or load_or_train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
-    prepared = prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
+    corpus = survey.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
+    tokenizers = tokenizers or load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    prepared = prepare_corpus(corpus, tokenizers[0], parallel=config.parallel, source_tokenizer=tokenizers[1])
     return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
 

@@ -1,0 +1,199 @@
+"""Preparing a corpus: what is stored, what is held out, and that interruptions, processes and parts change nothing."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig, ParallelTextConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.corpus import prepare as preparing
+from lm.corpus.prepare import join_parts, prepare_corpus
+from lm.corpus.store import MANIFEST, SPLITS, Manifest, list_changed_sources, open_split, read_held_out
+from lm.corpus.survey import hash_text, scan_corpus
+from lm.errors import InputError
+from lm.text.text_files import find_text_files
+from lm.tokenizer import training
+from tests.lm.corpus import small_examples, small_pairs
+from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
+
+BYTES = byte_tokenizer()
+DRAW = random.Random(5)
+DOCUMENTS = ["".join(DRAW.choices("abcdé \n", k=DRAW.randrange(1, 90))) + "x" for _ in range(300)]
+TEXT = f"\n{END_OF_TEXT}\n".join(DOCUMENTS)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch, tmp_path):
+    monkeypatch.setattr(preparing, "CHUNK_BYTES", 1 << 11)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+
+
+def arrays(folder):
+    """All files of a store but the manifest, by name."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (MANIFEST, "chunk.json")
+    }
+
+
+def decoded(folder, split, tokenizer=BYTES):
+    tokens = open_split(folder, split)
+    return [tokenizer.decode(part) for part in np.split(*_cut(tokens.read(0, len(tokens)), tokenizer))]
+
+
+def _cut(ids, tokenizer):
+    return ids, np.flatnonzero(ids == tokenizer.start_of_text)[1:]
+
+
+def test_documents_are_stored_once_and_held_out_by_hash(tmp_path):
+    prepared = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
+    stored = {split: [text for text in decoded(prepared.folder, split) if text] for split in SPLITS}
+    ended = [f"{text}\n" for text in DOCUMENTS[:-1]] + DOCUMENTS[-1:]
+    bound = 2**64 // 5
+    assert stored["validation"] == [text for text in ended if hash_text(text) < bound]
+    assert stored["train"] == [text for text in ended if hash_text(text) >= bound]
+    assert len(prepared.manifest.chunks) > 3
+    again = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
+    assert (again.reused, again.folder) == (True, prepared.folder)
+
+
+def test_few_documents_hold_out_the_end_of_each_file(tmp_path):
+    texts = "a" * 100 + "é" * 50, "b" * 400
+    prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1", keep_line_ends=True))
+    assert "".join(decoded(prepared.folder, "train")) == texts[0][:140] + texts[1][:360]
+    assert "".join(decoded(prepared.folder, "validation")) == texts[0][140:] + texts[1][360:]
+
+
+def test_any_text_survives(tmp_path):
+    draw = random.Random(1)
+    points = (draw.randrange(1, 0x110000 - 0x800) for _ in range(20_000))
+    text = "".join(chr(point + 0x800 * (point >= 0xD800)) for point in points)
+    prepared = prepare(written(tmp_path, text), BYTES, DataConfig(validation="0", keep_line_ends=True))
+    assert "".join(decoded(prepared.folder, "train")) == text
+
+
+@pytest.mark.parametrize("kind", ["text", "examples", "pairs"])
+def test_processes_and_parts_change_nothing(tmp_path, kind):
+    if kind == "pairs":
+        words = [f"{number} {'wort ' * (number % 7)}" for number in range(400)]
+        corpus = small_pairs.corpus(tmp_path, words, words[::-1], validation="0.1")
+    elif kind == "examples":
+        file = small_examples.source(tmp_path, small_examples.lines(small_examples.drawn(600)))
+        corpus = scan_corpus([file], DataConfig(validation="0.1", supervised=True))
+    else:
+        corpus = scan_corpus(written(tmp_path, TEXT), DataConfig(validation="0.1"))
+    one = prepare_corpus(corpus, BYTES, folder=tmp_path / "one", workers=1)
+    two = prepare_corpus(corpus, BYTES, folder=tmp_path / "two", workers=2)
+    parts = [tmp_path / f"part-{number}" for number in (1, 2, 3)]
+    for number, folder in enumerate(parts, 1):
+        prepare_corpus(corpus, BYTES, folder=folder, part=(number, 3), workers=1)
+    joined = join_parts([parts[2], parts[0], parts[1]], folder=tmp_path / "joined")
+    assert len(one.manifest.chunks) > 3
+    assert arrays(one.folder) == arrays(two.folder) == arrays(joined.folder)
+    assert one.manifest == two.manifest == joined.manifest
+    with pytest.raises(InputError, match="parts are missing: 2/3"):
+        join_parts([parts[0], parts[2]])
+    with pytest.raises(InputError, match="holds part 1 of 3"):
+        Manifest.read(parts[0])
+
+
+def test_what_is_finished_is_kept_after_a_kill(tmp_path):
+    file = written(tmp_path, TEXT * 4)[0]
+    corpus = scan_corpus([file], DataConfig(validation="0.1"))
+    whole = prepare_corpus(corpus, BYTES, folder=tmp_path / "whole", workers=1)
+    code = (
+        "import sys; from pathlib import Path; from lm.corpus import prepare; from lm.corpus.survey import scan_corpus;"
+        "from lm.config.data import DataConfig; from lm.text.text_files import TextFile;"
+        "from tests.lm.corpus.preparing import byte_tokenizer; prepare.CHUNK_BYTES = 1 << 11;"
+        f"file = TextFile({file.name!r}, Path({str(file.path)!r}), DataConfig(keep_line_ends=True));"
+        f"prepare.prepare_corpus(scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(), "
+        f"folder=Path({str(tmp_path / 'killed')!r}), workers=1)"
+    )
+    unfinished = tmp_path / ".killed.parts"
+    for wanted in (2, 5, 8):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        while len(list(unfinished.glob("*/chunk.json"))) < wanted and process.poll() is None:
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+    resumed = prepare_corpus(corpus, BYTES, folder=tmp_path / "killed", workers=1)
+    assert resumed.chunks_reused >= 7 or resumed.reused
+    assert arrays(resumed.folder) == arrays(whole.folder)
+    assert not unfinished.exists()
+
+
+def test_damage_is_found_and_repaired(tmp_path):
+    files = written(tmp_path, TEXT)
+    first = prepare(files, BYTES, DataConfig(validation="0.1"))
+    before, path = arrays(first.folder), next(first.folder.glob("*/train-tokens.npy"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    second = prepare(files, BYTES, DataConfig(validation="0.1"))
+    assert not second.reused
+    assert arrays(second.folder) == before
+    (first.folder / MANIFEST).write_text(json.dumps({"format_version": 1}))
+    with pytest.raises(InputError, match="format version 1 is not"):
+        Manifest.read(first.folder)
+
+
+def test_other_files_are_not_replaced(tmp_path):
+    files, folder = written(tmp_path, TEXT), tmp_path / "tokens"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds no prepared tokens"):
+        prepare(files, BYTES, DataConfig(), folder)
+    (folder / "thesis.txt").unlink()
+    prepare(files, BYTES, DataConfig(), folder)
+    with pytest.raises(InputError, match="holds other tokens"):
+        prepare(files, BYTES, DataConfig(validation="0.3"), folder)
+    prepare(files, BYTES, DataConfig(validation="0.3"), folder, force=True)
+
+
+def test_changed_sources_are_found(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(TEXT)
+    prepared = prepare(find_text_files([str(path)]), BYTES, DataConfig())
+    assert list_changed_sources(prepared.folder) == []
+    path.write_text(TEXT[1:])
+    assert list_changed_sources(prepared.folder) == [str(path)]
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_rows_are_held_out_by_their_text_with_copies_in_one_split(tmp_path, count):
+    pairs = small_examples.drawn(count)
+    file = small_examples.source(tmp_path, small_examples.lines([*pairs, *pairs[:7]]))
+    prepared = prepare([file], BYTES, DataConfig(validation="0.2", supervised=True))
+    held_out = [(row["prompt"], row["completion"]) for row in read_held_out(prepared.folder)]
+    ranked = sorted({hash_text("\0".join(pair)) for pair in pairs})
+    bound = ranked[int(len(ranked) * 0.2)] if count < 90 else 2**64 // 5
+    assert held_out == [pair for pair in [*pairs, *pairs[:7]] if hash_text("\0".join(pair)) < bound]
+    repetition = prepared.manifest.repetition
+    assert repetition is not None
+    assert (repetition.documents, repetition.held_out) == (count + 7 - len(set(pairs)), 0.0)
+
+
+def test_pairs_are_filtered_and_keep_their_trees(tmp_path):
+    corpus = small_pairs.corpus(tmp_path, ["a", "", "c" * 20, "d"], ["A", "B", "C", "D" * 40])
+    prepared = prepare_corpus(corpus, BYTES, parallel=ParallelTextConfig(max_length=20, max_ratio=9.0))
+    train = prepared.manifest.splits["train"]
+    assert (train.documents, train.blank, train.too_long, train.ratio) == (1, 1, 1, 1)
+    assert small_pairs.ids(prepared.folder) == ([BYTES.encode("a")], [BYTES.encode("A")])
+    parsed = prepare_corpus(small_pairs.parsed_corpus(tmp_path, 50), BYTES)
+    split = open_split(parsed.folder, "train")
+    places = split.take(np.arange(split.documents), "places", "source_ends")
+    assert places.values.shape == (split.record.source_tokens, 3)
+
+
+def test_tokens_are_those_of_the_whole_text_across_chunks(tmp_path):
+    text = "".join(random.Random(3).choices("abcd ef\n", k=200_000))
+    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text)).tokenizer
+    prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0", keep_line_ends=True))
+    tokens = open_split(prepared.folder, "train")
+    assert len(prepared.manifest.chunks) > 1
+    assert tokens.read(1, len(tokens) - 1).tolist() == tokenizer.encode(text)
+    assert tokens.read(70_000, 70_010).tolist() == tokens.read(0, len(tokens))[70_000:70_010].tolist()

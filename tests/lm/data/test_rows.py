@@ -1,0 +1,100 @@
+"""Examples and conversations as batches: every row once an epoch, and what is learned within the context."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config.data import IGNORE_INDEX, DataConfig
+from lm.corpus.store import open_split
+from lm.data.rows import ConversationData, ExampleData
+from lm.errors import InputError
+from lm.text.text_files import find_text_files
+from tests.lm.corpus.preparing import prepare
+from tests.lm.corpus.small_examples import drawn, lines, source, tokenizer
+
+BYTES = tokenizer()
+CHAT = BYTES.with_chat_template()
+
+
+def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> ExampleData:
+    config = DataConfig(validation="0.2", supervised=True)
+    prepared = prepare([source(folder, lines(pairs))], BYTES, config, folder / "tokens").folder
+    train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
+    return ExampleData(train, validation, context=context, rows=rows, seed=1)
+
+
+def conversations(folder: Path, turns: list[int], *, context: int) -> ConversationData:
+    """Conversations of as many turns, in which each reply is `reply` and the number of its turn."""
+    path = folder / "chat.jsonl"
+    said = [
+        [("user", f"{number} asks {turn}"), ("assistant", f"reply {turn}")]
+        for number, count in enumerate(turns)
+        for turn in range(count)
+    ]
+    rows, first = [], 0
+    for count in turns:
+        messages = [{"role": role, "content": text} for pair in said[first : first + count] for role, text in pair]
+        rows.append(json.dumps({"messages": messages}))
+        first += count
+    path.write_text("\n".join(rows))
+    config = DataConfig(validation="0.3", supervised=True)
+    prepared = prepare(find_text_files([str(path)], config), CHAT, config, folder / "tokens").folder
+    train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
+    return ConversationData(train, validation, context=context, rows=2, seed=1)
+
+
+def learned(batches) -> list[str]:
+    return [CHAT.decode(targets[targets != IGNORE_INDEX]) for batch in batches for targets in batch.targets]
+
+
+def test_every_example_comes_once_an_epoch_and_its_completion_is_learned(tmp_path):
+    pairs = drawn(60)
+    data = examples(tmp_path, pairs, context=80)
+    trained = [text for first in range(0, data.samples, 3) for text in learned([data.batch(first)])][: data.samples]
+    held_out = learned(data.validation())
+    assert sorted(trained + held_out) == sorted(completion for _, completion in pairs)
+    assert data.tokens == sum(len(text) + 1 for text in trained)
+    assert data.validation_bytes == sum(len(text) for text in held_out)
+    again = data.batch(5)
+    assert (again.inputs == data.batch(5).inputs).all()
+
+
+def test_a_longer_prompt_loses_its_beginning(tmp_path):
+    data = examples(tmp_path, [("x" * 50 + "yz", "ab")] * 3 + [("q", "c")] * 3, context=8, rows=6)
+    rows = {tuple(row[row > 0].tolist()) for row in data.batch(0).inputs}
+    end = BYTES.end_of_text
+    long, short = (end, *BYTES.encode("xxxyzab")), (end, *BYTES.encode("qc"))
+    assert rows <= {long[:1] + long[-7:], short}
+
+
+def test_a_completion_that_does_not_fit_is_refused_with_its_line(tmp_path):
+    with pytest.raises(InputError, match=r"task.jsonl: line \d: the completion is 20 tokens"):
+        examples(tmp_path, [("a", "b"), ("a", "c" * 20), ("d", "e" * 20)], context=20)
+
+
+@pytest.mark.parametrize("context", [40, 60, 200])
+def test_only_replies_within_the_context_are_learned(tmp_path, context):
+    data = conversations(tmp_path, [1, 2, 3, 4, 3, 2, 1, 5], context=context)
+    batches = [data.batch(first) for first in range(0, data.samples, 2)]
+    texts = learned(batches)
+    assert all(text.startswith("reply 0") for text in texts)
+    assert all(batch.inputs.shape[1] <= context for batch in batches)
+    if context == 200:
+        assert sum(text.count("reply") for text in texts[: data.samples] + learned(data.validation())) >= 21
+        assert data.n_truncated == 0
+    assert data.validation_bytes == sum(len(text.encode()) for text in learned(data.validation()))
+
+
+def test_a_context_without_any_reply_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no conversation has a reply within the context of 8 tokens"):
+        conversations(tmp_path, [1, 1, 1], context=8)
+
+
+def test_rows_are_drawn_without_repetition(tmp_path):
+    data = examples(tmp_path, drawn(40), context=80, rows=1)
+    for epoch in range(3):
+        firsts = range(epoch * data.samples, (epoch + 1) * data.samples)
+        rows = [tuple(data.batch(first).inputs[0]) for first in firsts]
+        assert len({np.array(row).tobytes() for row in rows}) >= len(rows) - 5
