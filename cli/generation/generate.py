@@ -18,6 +18,7 @@ from cli.options import Options, with_settings
 from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.run_spec import refuse_settings
+from lm.config.settings import list_settings
 from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from lm.decoding.generator import Generator
 
 _BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
+_SAMPLING = [each.name for each in list_settings("sampling", SamplingConfig) if each.name != "token_healing"]
+"""Settings with a flag."""
 
 
 _Prompt = Annotated[
@@ -73,8 +76,7 @@ _TopLogprobs = Annotated[
 
 @with_settings(
     {"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
-    "max_tokens min_tokens ignore_eos temperature top_k top_p min_p typical_p repetition_penalty presence_penalty "
-    "frequency_penalty no_repeat_ngram_size stop logit_bias seed beam length_penalty processes device dtype threads",
+    f"{' '.join(_SAMPLING)} beam length_penalty processes device dtype threads",
     common="--samples --max-tokens --temperature --top-k --top-p --min-p --beam --repetition-penalty --stop --seed "
     "--interactive --prompts --out --json",
 )

@@ -6,6 +6,7 @@ checks its values. None as the default of a number means that it follows from ot
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,11 +98,15 @@ class Setting(NamedTuple):
         if self.plain_type is tuple and isinstance(value, str):
             value = (value,)
         try:
+            if self.plain_type is float and isinstance(value, str):
+                with contextlib.suppress(ValueError):
+                    value = float(value)
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
             problem = str(error).partition(" - at")[0].replace(" | null", "").replace("got `str`", f"not {value!r}")
+            said = f", not {value!r}" if ">=" in problem or "<=" in problem else ""
             known = f"; choose from {', '.join(self.choices)}" if self.choices else ""
-            raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}") from None
+            raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}{said}") from None
 
 
 _KEYWORDS = {

@@ -58,20 +58,8 @@ COMPILED_SUPPORT: Mapping[str, object] = {
     "norm": {"layernorm", "rmsnorm"},
     "norm_position": {"pre", "post"},
     "activation": {"relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"},
-    "labels": {()},
-    "recurrent_attention": {None},
-    "attention_block": {None},
-    "global_blocks": {None},
-    "random_blocks": {None},
-    "attention_rank": {None},
-    "attention_stride": {None},
     "experts_per_token": {1},
     "expert_every": {1},
-    "expert_capacity": {0.0},
-    "gate_noise": {0.0},
-    "embedding_norm": {False},
-    "token_types": {0},
-    "output_transform": {False},
 }
 """For every field of `ModelConfig`, the values that the compiled engine supports."""
 
@@ -87,10 +75,12 @@ def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str
     """Return the first setting of a model that an engine doesn't support, as `field=value`; None if it supports all.
 
     Args:
-        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a missing field supports nothing.
+        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; of a missing field, only that it is off (false, 0, none) by
+            default.
     """
     for field in fields(config):
-        value, values = getattr(config, field.name), declared.get(field.name, frozenset())
+        off = () if field.default and field.default != "none" else (field.default,)
+        value, values = getattr(config, field.name), declared.get(field.name, off)
         if values is not ANY_VALUE and value not in values:  # type: ignore[operator]
             return f"{field.name}={value}"
     return None

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm.config.decoding import TranslationConfig
 from lm.config.serving import ServerConfig
+from lm.config.settings import build_config
 from lm.errors import LMError
 from lm.serving import inspection, run_curves
 from lm.serving.answers import ChatAnswer, CompletionAnswer
@@ -226,7 +227,7 @@ class Endpoints:
         to = None if body.get("to") is None else read_string(body, "to")
         values = {name: body[name] for name in TRANSLATION_NAMES if name in body}
         try:
-            config = TranslationConfig(**values)
+            config = build_config(TranslationConfig, values)
         except LMError as error:
             raise from_lm_error(error) from None
         if config.beam > _MAX_BEAM:

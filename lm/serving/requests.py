@@ -10,7 +10,7 @@ from typing import Any
 
 from lm.config.decoding import SamplingConfig
 from lm.config.serving import ServerConfig
-from lm.config.settings import list_settings
+from lm.config.settings import build_config, list_settings
 from lm.errors import LMError
 from lm.serving.api_errors import ApiError, from_lm_error, invalid
 from lm.serving.fields import (
@@ -124,7 +124,7 @@ def read_sampling(body: Mapping[str, Any]) -> SamplingConfig:
     if values.get("max_tokens") == 0 and not isinstance(values["max_tokens"], bool):
         del values["max_tokens"]  # allowed to score a prompt: see `CompletionRequest`
     try:
-        return SamplingConfig(**values)
+        return build_config(SamplingConfig, values)
     except LMError as error:
         raise from_lm_error(error) from None
 

@@ -116,7 +116,6 @@ _DECODING = (
     "run 'The road' --draft draft --greedy --max-tokens 60",
     "run 'The road' --draft prompt --greedy --max-tokens 60 --repetition-penalty 1.05",
     "run 'The road' --draft prompt --top-p 0.5 --max-tokens 40 --seed 7", "run '' --max-tokens 24 -n 2 --seed 7",
-    "run --prompt-file text/held-out.txt --max-tokens 12 -n 2 --beam 2",
     "run --prompts text/prompts.txt --max-tokens 24 --batch-size 3 -n 2 --seed 7",
     "run --prompts text/prompts.txt --max-tokens 70 --batch-size 2 --seed 7", "run --prompts text/prompts.txt --greedy",
 )  # fmt: skip

@@ -45,7 +45,7 @@ export const OPTIONS = [
         help: "Drop tokens less likely than this fraction of the most likely one.",
       },
       {
-        name: "typical",
+        name: "typical_p",
         label: "Typical",
         default: null,
         minimum: 0,
@@ -53,7 +53,6 @@ export const OPTIONS = [
         range: [0, 1, 0.01],
         help: "Keep tokens whose surprisal is close to the expected one, up to this probability.",
       },
-      { name: "greedy", label: "Greedy", default: false, help: "Take the most likely token; only penalties count." },
     ],
   },
   {
@@ -87,7 +86,7 @@ export const OPTIONS = [
         help: "Subtracted for each time that a token was generated.",
       },
       {
-        name: "no_repeat_ngram",
+        name: "no_repeat_ngram_size",
         label: "No repeated n-gram",
         default: null,
         minimum: 1,
