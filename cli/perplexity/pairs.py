@@ -32,7 +32,7 @@ from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.parallel_text import ParallelText, describe_reading, find_parallel_texts
+from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_files import describe_skipped_rows
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -56,7 +56,6 @@ def measure_pairs(
     files = find_parallel_texts(
         config, reading, source=pairs.sources, target=pairs.targets, pairs=pairs.pairs, heads=pairs.heads
     )
-    print_notes(describe_reading(files))
     loaded = load_model(run, select_inference_hardware(hardware))
     held_out_language = None
     if not files:

@@ -36,7 +36,6 @@ from lm.text.dependency_trees import DependencyHeads, attach_heads
 from lm.text.parallel_text import (
     ParallelText,
     SentencePair,
-    describe_reading,
     find_parallel_texts,
     guess_language,
     split_text_lines,
@@ -135,7 +134,6 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
-    print_notes(describe_reading(texts))
     pairs = [pair for text in texts for pair in text.pairs()]
     print_notes(describe_skipped_rows(text.source for text in texts))
     trees = None if heads is None else [pair.heads or () for pair in pairs]

@@ -75,7 +75,7 @@ def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str
     """Return the first setting of a model that an engine doesn't support, as `field=value`; None if it supports all.
 
     Args:
-        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; of a missing field, only that it is off (false, 0, none) by
+        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a missing field must be off (false, 0, none) by
             default.
     """
     for field in fields(config):

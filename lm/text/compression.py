@@ -70,7 +70,7 @@ def read_blocks(path: Path, kind: Compression | None, size: int, *, name: str) -
         try:
             yield from readers[kind](stream, size)
         except damage as error:
-            raise UnreadableError(f"{name}: a damaged {kind} file ({error}); fetch or make it again") from None
+            raise UnreadableError(f"{name}: a damaged {kind} file ({error})") from None
 
 
 def read_plain(stream: Any, size: int) -> Iterator[bytes]:

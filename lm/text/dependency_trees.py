@@ -38,8 +38,7 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
     except ValueError:
         wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
         raise InputError(
-            f"{where}: {wrong[:40]!r} is not a head: heads are word numbers from 1, or 0 for the root",
-            settings=["heads"],
+            f"{where}: {wrong[:40]!r} is not a head: heads are word numbers from 1, or 0 for the root"
         ) from None
     check_heads(heads, sentence, where=where)
     return heads
@@ -62,13 +61,9 @@ def attach_heads(
     source, name = names
     for number, (item, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
         if line is None:
-            raise InputError(
-                f"{name}: ends before line {number:,} of {source}: give heads for each sentence", settings=["heads"]
-            )
+            raise InputError(f"{name}: ends before line {number:,} of {source}")
         if item is None:
-            raise InputError(
-                f"{name}: line {number:,} has no sentence, for {source} ends before it", settings=["heads"]
-            )
+            raise InputError(f"{name}: line {number:,} has no sentence, for {source} ends before it")
         yield item, parse_heads(line, sentence(item), where=f"{name}: line {number}")
 
 
@@ -76,16 +71,14 @@ def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
     """Raise InputError unless the heads form one tree over the words of a sentence; `where` is for the message."""
     words = len(sentence.split())
     if len(heads) != words:
-        raise InputError(f"{where} has {_count(len(heads), 'head')}, and its sentence {_count(words, 'word')}")
+        raise InputError(f"{where} has {len(heads):,} heads, and its sentence {words:,} words")
     for word, head in enumerate(heads, 1):
         if not 0 <= head <= words:
             raise InputError(f"{where}: word {word} has the head {head}, and the words go from 1 to {words}")
     if heads and heads.count(0) != 1:
-        raise InputError(f"{where} has {_count(heads.count(0), 'root')} (words with the head 0), and a tree has one")
-    if unreached := set(range(1, words + 1)) - set(_preorder(heads)):
-        circle = _find_cycle(heads, min(unreached))
-        words_of_it = ", ".join(map(str, circle))
-        raise InputError(f"{where}: the heads of words {words_of_it} form a cycle")
+        raise InputError(f"{where} has {heads.count(0):,} roots (words with the head 0), and a tree has one")
+    if len(_preorder(heads)) != words:
+        raise InputError(f"{where}: the heads form a cycle")
 
 
 def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
@@ -121,16 +114,3 @@ def _preorder(heads: Sequence[int]) -> list[int]:
         order.append(word)
         waiting += reversed(below[word])
     return order
-
-
-def _find_cycle(heads: Sequence[int], word: int) -> list[int]:
-    """Return the words of the cycle that the heads of a word lead into, sorted."""
-    seen: list[int] = []
-    while word not in seen:
-        seen.append(word)
-        word = heads[word - 1]
-    return sorted(seen[seen.index(word) :])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lm.config import settings as options
 from lm.errors import InputError
 from lm.text.rows import MalformedRowCallback, Row, list_fields, parse_rows, raise_malformed, read_text
 
@@ -30,7 +29,6 @@ _INPUT = "input"
 EXAMPLE_FIELDS = (*(name for form in _FORMS for name in form), _INPUT)
 LABEL_DELIMITER = "\n"
 
-EXAMPLE_FORMAT = '{"prompt": …, "completion": …}, in JSON Lines (.jsonl), as supervised training reads them'
 _DESCRIBED_FORMS = "'prompt' and 'completion', 'text' and 'label', or 'instruction' and 'output'"
 
 
@@ -86,11 +84,9 @@ def parse_examples(
 def _parse_example(row: Row, columns: tuple[str, str] | None) -> Example:
     first, second = columns or _find_fields(row.values, row.where)
     is_label = columns is not None or second != "completion"
-    if missing := [name for name in (first, second) if name not in row.values]:
-        raise InputError(f"{row.where}: no field {missing[0]!r}; it has {list_fields(row.values)}")
     completion = _read_label(row, second) if is_label else read_text(row, second)
     if not completion:
-        raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
+        raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn")
     prompt = read_text(row, first)
     if columns is None and first == "instruction" and row.values.get(_INPUT):
         prompt += f"\n{read_text(row, _INPUT)}"
@@ -114,18 +110,12 @@ def _list_forms(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
     forms = _list_forms(values)
-    if len(forms) > 1:
-        named = ", ".join(name for form in forms for name in form)
-        raise InputError(f"{where}: has {named}; give {_DESCRIBED_FORMS}, not both")
-    if forms:
-        return forms[0]
-    for field, other in (pair for form in _FORMS for pair in (form, form[::-1])):
-        if field in values:
-            raise InputError(f"{where}: no field {other!r}{options.did_you_mean(other, values)} beside {field!r}")
-    raise InputError(f"{where}: needs {_DESCRIBED_FORMS}; it has {list_fields(values)}")
+    if len(forms) != 1:
+        raise InputError(f"{where}: needs either {_DESCRIBED_FORMS}; it has {list_fields(values)}")
+    return forms[0]
 
 
 def _read_label(row: Row, field: str) -> str:
     """Return a label as text; numbers and booleans are written as in JSON."""
-    label = row.values[field]
+    label = row.values.get(field)
     return json.dumps(label) if isinstance(label, bool | int | float) else read_text(row, field)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lm.errors import InputError
-from lm.text.rows import MalformedRowCallback, Row, describe_type, raise_malformed
+from lm.text.normalization import BYTE_ORDER_MARK
+from lm.text.rows import MalformedRowCallback, Row, raise_malformed
 
 SUFFIXES = (".jsonl", ".ndjson")
 ARRAY_SUFFIX = ".json"
@@ -17,129 +18,95 @@ ARRAY_SUFFIX = ".json"
 MAX_LINE_CHARACTERS = 1 << 28
 """Maximum line length, to bound memory."""
 
-
-def parse_rows(
-    blocks: Iterable[str], *, name: str, example: str, on_malformed: MalformedRowCallback = raise_malformed
-) -> Iterator[Row]:
-    """Yield each non-blank line as a row.
-
-    Args:
-        blocks: the text, cut anywhere.
-        example: a valid line, for messages.
-        on_malformed: called with lines that are no JSON object [default: raise the error].
-
-    Raises:
-        InputError: a line is not a JSON object; the message names file and line.
-    """
-    for number, line in enumerate(split_lines(blocks, name=name), 1):
-        if line.strip():
-            where = f"{name}: line {number}"
-            try:
-                values = _parse_object(line, where, example)
-            except InputError as error:
-                on_malformed(number, error)
-            else:
-                yield Row(number, where, values)
-
-
-def parse_array(
-    blocks: Iterable[str], *, name: str, example: str, on_malformed: MalformedRowCallback = raise_malformed
-) -> Iterator[Row]:
-    """Yield the objects of a JSON array as rows, a few at a time.
-
-    Args:
-        blocks: the text, cut anywhere.
-        example: a valid object, for messages.
-        on_malformed: called with values that are no object [default: raise the error].
-
-    Raises:
-        InputError: it is not an array of objects; the message names file and object.
-    """
-    buffer = _TextBuffer(blocks)
-    buffer.skip(_SPACE)
-    if buffer.next_letter != "[":
-        raise InputError(
-            f"{name}: not an array of objects, as JSON files of records are; is it of another format?",
-            settings=["format"],
-        )
-    buffer.position += 1
-    for number in itertools.count(1):
-        where = f"{name}: record {number}"
-        buffer.skip(_SPACE)
-        if buffer.next_letter == "," and number > 1:
-            buffer.position += 1
-            buffer.skip(_SPACE)
-        elif buffer.next_letter == "]":
-            return
-        elif number > 1:
-            raise InputError(f"{where}: not JSON (the array ends too early, or a comma is missing before it)")
-        value = buffer.value(where)
-        if isinstance(value, dict):
-            yield Row(number, where, value)
-        else:
-            problem = f"{where}: not a JSON object but {describe_type(value)}; each record is one, such as {example}"
-            on_malformed(number, InputError(problem))
-
-
 _SPACE = re.compile(r"[\ufeff\s]*")
 _NEAR_END = 16
 """Characters: a parse error this near the end of the buffer may be due to truncation."""
 
 
-class _TextBuffer:
-    """A sliding window over a text; reads more as needed."""
+def parse_rows(
+    blocks: Iterable[str], *, name: str, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[Row]:
+    """Yield each non-blank line as a row; a line that is no JSON object is malformed."""
+    for number, line in enumerate(split_lines(blocks, name=name), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            problem = "" if isinstance(values, dict) else "not a JSON object"
+        except json.JSONDecodeError as error:
+            problem = f"not JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
+        except (ValueError, RecursionError) as error:
+            problem = f"JSON that cannot be read ({error})"
+        if problem:
+            on_malformed(number, InputError(f"{name}: line {number}: {problem}"))
+        else:
+            yield Row(number, f"{name}: line {number}", values)
 
-    def __init__(self, blocks: Iterable[str]) -> None:
-        self._blocks, self._text, self.position = iter(blocks), "", 0
-        self._decoder = json.JSONDecoder()
 
-    @property
-    def next_letter(self) -> str:
-        """Return the character at the position; empty at the end."""
-        return self._text[self.position : self.position + 1]
+def parse_array(
+    blocks: Iterable[str], *, name: str, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[Row]:
+    """Yield the objects of a JSON array as rows, a few at a time; a value that is no object is malformed.
 
-    def skip(self, pattern: re.Pattern[str]) -> None:
-        while True:
-            match = pattern.match(self._text, self.position)
-            self.position = match.end() if match else self.position
-            if self.position < len(self._text) or not self._read(1):
-                return
+    Raises:
+        InputError: it is no array, or not JSON.
+    """
+    blocks, decoder, text, position = iter(blocks), json.JSONDecoder(), "", 0
 
-    def value(self, where: str) -> Any:
-        """Parse the JSON value at the position; InputError if it is invalid."""
-        while True:
-            try:
-                value, self.position = self._decoder.raw_decode(self._text, self.position)
-                return value
-            except json.JSONDecodeError as error:
-                may_be_cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _NEAR_END
-                length = len(self._text) - self.position
-                if not (may_be_cut and length <= MAX_LINE_CHARACTERS and self._read(max(1, length))):
-                    problem = f"not JSON ({error.msg.removesuffix(' at')})"
-                    raise InputError(f"{where}: {problem}; records are objects in an array") from None
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{where}: JSON that cannot be read ({error})") from None
-
-    def _read(self, minimum: int) -> bool:
-        """Read at least the given number of characters; False at the end of the text."""
-        parts, length = [self._text[self.position :]], 0
-        for block in self._blocks:
+    def read(minimum: int) -> bool:
+        """Read at least so many characters after the position; False at the end of the text."""
+        nonlocal text, position
+        parts, length = [text[position:]], 0
+        for block in blocks:
             parts.append(block)
             length += len(block)
             if length >= minimum:
                 break
-        self._text, self.position = "".join(parts), 0
+        text, position = "".join(parts), 0
         return length > 0
+
+    def next_letter() -> str:
+        """Skip white space; returns the character there, empty at the end."""
+        nonlocal position
+        while True:
+            match = _SPACE.match(text, position)
+            position = match.end() if match else position
+            if position < len(text) or not read(1):
+                return text[position : position + 1]
+
+    if next_letter() != "[":
+        raise InputError(f"{name}: not a JSON array of objects")
+    position += 1
+    for number in itertools.count(1):
+        where = f"{name}: record {number}"
+        letter = next_letter()
+        if letter == "," and number > 1:
+            position += 1
+            next_letter()
+        elif letter == "]":
+            return
+        elif number > 1:
+            raise InputError(f"{where}: not JSON (the array ends too early, or a comma is missing)")
+        while True:
+            try:
+                value, position = decoder.raw_decode(text, position)
+                break
+            except json.JSONDecodeError as error:
+                may_be_cut = error.msg.startswith("Unterminated") or error.pos >= len(text) - _NEAR_END
+                length = len(text) - position
+                if not (may_be_cut and length <= MAX_LINE_CHARACTERS and read(max(1, length))):
+                    raise InputError(f"{where}: not JSON ({error.msg.removesuffix(' at')})") from None
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: JSON that cannot be read ({error})") from None
+        if isinstance(value, dict):
+            yield Row(number, where, value)
+        else:
+            on_malformed(number, InputError(f"{where}: not a JSON object"))
 
 
 def is_array(beginning: bytes) -> bool:
     """Return whether a file with this beginning is a JSON array of objects."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*\{", beginning) is not None
-
-
-def example_document_line(field: str) -> str:
-    """Return a valid line with a document in a field, for messages."""
-    return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
 
 
 def parse_first_line(line: bytes) -> Mapping[str, Any] | None:
@@ -152,7 +119,7 @@ def parse_first_line(line: bytes) -> Mapping[str, Any] | None:
 
 
 def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
-    """Yield lines ended by LF only; the part after the last LF is a line, even if empty.
+    """Yield lines ended by LF only, without a byte order mark; the part after the last LF is a line, even if empty.
 
     Raises:
         InputError: a line is longer than `MAX_LINE_CHARACTERS`.
@@ -163,25 +130,8 @@ def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
         pending.append(first)
         length += len(first)
         for part in others:
-            yield "".join(pending)
+            yield "".join(pending).removeprefix(BYTE_ORDER_MARK if number == 1 else "")
             number, pending, length = number + 1, [part], len(part)
         if length > MAX_LINE_CHARACTERS:
-            raise InputError(
-                f"{name}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; give each document one"
-            )
-    yield "".join(pending)
-
-
-def _parse_object(line: str, where: str, example: str) -> dict[str, Any]:
-    try:
-        document = json.loads(line.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
-        problem = f"not JSON ({error.msg.removesuffix(' at')} at column {error.colno})"  # some end in "at"
-        raise InputError(f"{where}: {problem}; each line is an object, such as {example}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: JSON that cannot be read ({error})") from None
-    if not isinstance(document, dict):
-        raise InputError(
-            f"{where}: not a JSON object but {describe_type(document)}; each line is one, such as {example}"
-        )
-    return document
+            raise InputError(f"{name}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters")
+    yield "".join(pending).removeprefix(BYTE_ORDER_MARK if number == 1 else "")

@@ -1,7 +1,5 @@
 """Normalise text before tokenisation: LF line ends, no byte order mark, optionally no Project Gutenberg boilerplate.
 
-`TextChanges` records what was normalised or left out.
-
 In old Mac files, CR alone ends a line. In all others CRLF becomes LF, and any other CR is kept as text.
 """
 
@@ -9,10 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from lm.config.data import DataConfig
-from lm.errors import InputError
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -20,43 +16,6 @@ _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK.{0,50
 _END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK", re.M)
 _MAX_HEADER = 1 << 16
 _MAX_MARKER = 1 << 10
-_FIRST_MALFORMED = 10
-
-
-@dataclass
-class TextChanges:
-    """What normalisation found and, unless it is to be kept, removed.
-
-    Attributes:
-        line_ends: carriage returns that end lines.
-        mark: a byte order mark.
-        is_book: a Project Gutenberg header and licence.
-        escapes: number of ESC characters, which begin a terminal's escape sequences; always kept.
-        malformed: number of malformed rows, which are left out.
-        first_malformed: numbers of the first of them.
-    """
-
-    line_ends: bool = False
-    mark: bool = False
-    is_book: bool = False
-    escapes: int = 0
-    malformed: int = 0
-    first_malformed: list[int] = field(default_factory=list)
-
-    def skip_malformed(self, number: int, _: InputError | None = None) -> None:
-        """Record the number of a malformed row."""
-        self.malformed += 1
-        if len(self.first_malformed) < _FIRST_MALFORMED:
-            self.first_malformed.append(number)
-
-
-def describe_malformed(name: str, changes: TextChanges, *, unit: str) -> str:
-    """Say how many malformed rows of a file were left out, and the numbers of the first, of lines or other units."""
-    rows = "1 malformed row is" if changes.malformed == 1 else f"{changes.malformed:,} malformed rows are"
-    unit += "s" * (changes.malformed > 1)
-    shown = ", ".join(map(str, changes.first_malformed))
-    more = ", …" if changes.malformed > len(changes.first_malformed) else ""
-    return f"{name}: {rows} left out ({unit} {shown}{more})"
 
 
 def normalize_line_ends(text: str) -> str:
@@ -89,29 +48,22 @@ def is_gutenberg(beginning: str) -> bool:
 class LineEndNormalizer:
     """Normalises line ends block by block."""
 
-    def __init__(self, changes: TextChanges, *, returns: bool, is_beginning: bool = True) -> None:
-        """Record in `changes` what is replaced; `returns` says whether CR alone ends lines."""
-        self._changes, self._returns = changes, returns
-        self._pending, self._is_first = "", is_beginning
+    def __init__(self, *, returns: bool) -> None:
+        """Begin a text; `returns` says whether CR alone ends lines."""
+        self._returns, self._pending, self._is_first = returns, "", True
 
     def feed(self, text: str, *, is_last: bool) -> str:
         """Return the normalised text that is complete with this block."""
         if self._is_first and text:
-            self._is_first = False
-            self._changes.mark = text.startswith(BYTE_ORDER_MARK)
-            text = text.removeprefix(BYTE_ORDER_MARK)
-        text = self._pending + text
+            self._is_first, text = False, text.removeprefix(BYTE_ORDER_MARK)
+        text, self._pending = self._pending + text, ""
         if "\r" not in text:
-            self._pending = ""
             return text
         if self._returns:
-            changed = text.replace("\r", "\n")
-        else:
-            self._pending = "\r" if text.endswith("\r") and not is_last else ""
-            text = text[: len(text) - len(self._pending)]
-            changed = text.replace("\r\n", "\n")
-        self._changes.line_ends = self._changes.line_ends or changed != text
-        return changed
+            return text.replace("\r", "\n")
+        if text.endswith("\r") and not is_last:
+            text, self._pending = text[:-1], "\r"
+        return text.replace("\r\n", "\n")
 
 
 class GutenbergStripper:

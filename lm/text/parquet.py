@@ -17,12 +17,11 @@ _ROWS = 256  # at a time: a few megabytes of long documents
 _BUFFER_BYTES = 1 << 20
 
 
-def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range | None = None) -> Iterator[Row]:
+def read_rows(path: Path, fields: Collection[str], *, name: str) -> Iterator[Row]:
     """Yield the rows of a table.
 
     Args:
         fields: the columns to read. If one is missing, rows name all columns, with `...` as the value of the others.
-        groups: the row groups to read [default: all].
 
     Raises:
         InputError: the file is damaged, or pyarrow is not installed.
@@ -31,9 +30,8 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
         names = table.schema_arrow.names
         read = [column for column in names if column in fields]
         others = {} if set(fields) <= set(names) else dict.fromkeys(names, ...)
-        row_groups = range(table.num_row_groups)
-        number = sum(table.metadata.row_group(group).num_rows for group in row_groups[: groups.start if groups else 0])
-        for batch in table.iter_batches(_ROWS, row_groups=list(groups or row_groups), columns=read, use_threads=False):
+        number = 0
+        for batch in table.iter_batches(_ROWS, columns=read, use_threads=False):
             values = batch.to_pylist() if read else [{}] * batch.num_rows
             for row_values in values:
                 number += 1
@@ -45,12 +43,6 @@ def read_columns(path: Path, *, name: str) -> list[str]:
     with _open_table(path, name) as table:
         names: list[str] = table.schema_arrow.names
         return names
-
-
-def read_row_group_sizes(path: Path, *, name: str) -> list[int]:
-    """Return the uncompressed bytes of each row group; errors as of `read_rows`."""
-    with _open_table(path, name) as table:
-        return [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
 
 
 @contextlib.contextmanager
@@ -66,4 +58,4 @@ def _open_table(path: Path, name: str) -> Iterator[Any]:
             yield table
     except damage as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise InputError(f"{name}: a damaged Parquet file ({reason}); fetch or make it again") from None
+        raise InputError(f"{name}: a damaged Parquet file ({reason})") from None

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lm.config import settings as options
 from lm.config.decoding import SamplingConfig
+from lm.config.settings import list_settings
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines, detect_compression, read_blocks
-from lm.text.rows import Row, list_fields, read_text, without_skip_hint
+from lm.text.rows import Row, list_fields, read_text
 from lm.text.text_files import BLOCK_BYTES, TextFile
 
 _BYTES = 8
@@ -33,7 +33,6 @@ class RepeatCounter:
 
 _FIELDS = ("prompt", "text")
 _NUMBERS = ("seed", "max_tokens")
-_EXAMPLE = '{"prompt": …}, and if wanted "seed" and "max_tokens"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,8 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """
     repeats = RepeatCounter()
     if file.holds_rows or file.holds_examples:
-        with without_skip_hint():
-            for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-                yield _parse_row(number, row.without_nulls(), repeats)
+        for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS])):
+            yield _parse_row(number, row.without_nulls(), repeats)
         return
     parts = read_blocks(file.path, detect_compression(file.path, file.name), BLOCK_BYTES, name=file.name)
     for number, line in enumerate(decode_lines(parts, name=file.name)):
@@ -80,18 +78,15 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
 def _parse_row(number: int, row: Row, repeats: RepeatCounter) -> Prompt:
     field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
-        hint = options.did_you_mean(_FIELDS[0], row.values)
-        raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {list_fields(row.values)}")
+        raise InputError(f"{row.where}: no field 'prompt' nor 'text'; it has {list_fields(row.values)}")
     prompt, (seed, max_tokens) = read_text(row, field), (_parse_number(row, name) for name in _NUMBERS)
     return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
 
 
 def _parse_number(row: Row, name: str) -> int | None:
     value: Any = row.values.get(name)
-    if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
-        value = int(value) if value else None
-    option = next(each for each in options.list_settings("sampling", SamplingConfig) if each.name == name)
+    setting = next(each for each in list_settings("sampling", SamplingConfig) if each.name == name)
     try:
-        return None if value is None else int(option.convert(value, name))
+        return None if value in (None, "") else int(setting.convert(value, name))
     except UsageError as error:
         raise InputError(f"{row.where}: {error}") from None

@@ -1,8 +1,8 @@
 """Find and read text files: paths, folders, globs and stdin, decompressed and decoded in bounded memory.
 
 Files may be compressed (`detect_compression`). Stdin and pipes can be read only once, so they are copied to a temporary
-file first. Text is UTF-8 unless an encoding is given; line ends are normalised by `lm.text.normalization`. Rows are
-objects of JSON Lines or a JSON array, or rows of CSV, TSV and Parquet.
+file first. Text is UTF-8 unless an encoding is given or a byte order mark says so; line ends are normalised by
+`lm.text.normalization`. Rows are objects of JSON Lines or a JSON array, or rows of CSV, TSV and Parquet.
 """
 
 from __future__ import annotations
@@ -15,38 +15,29 @@ import glob
 import itertools
 import logging
 import os
-import re
 import sys
 import tempfile
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from lm.config.data import DataConfig, FilesConfig, Format
-from lm.errors import Advice, InputError, UsageError
+from lm.errors import InputError, UsageError, list_some
 from lm.text import conversations, csv_tsv, examples, json_lines, parquet, rows
 from lm.text.compression import detect_compression, read_blocks, read_plain, strip_compression_suffix
 from lm.text.conversations import CONVERSATION_FIELDS, Conversation
-from lm.text.encodings import UnreadableError, decoding_error, is_non_ascii_utf8, refuse_utf16
+from lm.text.encodings import UnreadableError, find_encoding
 from lm.text.examples import Example
-from lm.text.normalization import (
-    GutenbergStripper,
-    LineEndNormalizer,
-    TextChanges,
-    describe_malformed,
-    is_gutenberg,
-    uses_carriage_returns,
-)
-from lm.text.rows import FIELD, MalformedRowCallback, Row, raise_skippable
+from lm.text.normalization import GutenbergStripper, LineEndNormalizer, is_gutenberg, uses_carriage_returns
+from lm.text.rows import FIELD, Row
 
 F = TypeVar("F")
 
 _LOG = logging.getLogger(__name__)
-
 
 STDIN = "-"
 ROW_SUFFIXES = (*json_lines.SUFFIXES, *csv_tsv.SUFFIXES, parquet.SUFFIX)
@@ -57,21 +48,13 @@ may have any suffix."""
 BLOCK_BYTES = 1 << 18
 
 _MAX_FIRST_LINE = 1 << 24
-_NAMED_UNREADABLE, _NAMED_SUFFIXES, _SHOWN_REASONS = 10, 3, 3
+_NAMED = 10
 
 BlockCallback = Callable[[bytes], None]
 """Called with each decompressed block of a file as it is read."""
 
 ProgressCallback = Callable[[int, int | None], None]
 """Called with the bytes done, and the total if known."""
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """Part of a file, from the start of one document to the end of another: bytes, or row groups of a Parquet file."""
-
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -83,15 +66,15 @@ class TextFile:
         path: where its bytes are; for stdin and pipes a temporary copy.
         data: which fields are text, whether rows are supervised examples, and how line ends are treated.
         temporary_copy: the copy of stdin or a pipe, deleted with the last TextFile that refers to it.
-        malformed_rows: numbers of the rows that were left out, unless `changes` recorded them.
+        malformed_rows: numbers of the rows that were skipped.
     """
 
     name: str
     path: Path
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    reading: FilesConfig = dataclasses.field(default_factory=FilesConfig)
-    temporary_copy: _TemporaryFile | None = dataclasses.field(default=None, repr=False, compare=False)
-    malformed_rows: set[int] = dataclasses.field(default_factory=set, repr=False, compare=False)
+    data: DataConfig = field(default_factory=DataConfig)
+    reading: FilesConfig = field(default_factory=FilesConfig)
+    temporary_copy: _TemporaryFile | None = field(default=None, repr=False, compare=False)
+    malformed_rows: set[int] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def format(self) -> Format:
@@ -124,18 +107,15 @@ class TextFile:
 
     @cached_property
     def encoding(self) -> str:
-        """Return the given encoding, or UTF-8 for a file with non-ASCII characters in valid UTF-8."""
-        if codecs.lookup(self.reading.encoding).name.startswith("utf-8") or self.is_parquet:
-            return self.reading.encoding
-        with contextlib.suppress(InputError, OSError):  # reported when it is read
-            kind = detect_compression(self.path, self.name)
-            if is_non_ascii_utf8(read_blocks(self.path, kind, BLOCK_BYTES, name=self.name)):
-                return "utf-8"
-        return self.reading.encoding
+        """Return the encoding of a byte order mark, else the given one."""
+        return self.reading.encoding if self.is_parquet else find_encoding(self._beginning, self.reading.encoding)
 
-    @property
-    def is_utf8(self) -> bool:
-        return codecs.lookup(self.encoding).name == "utf-8"
+    @cached_property
+    def _beginning(self) -> bytes:
+        """Return the first decompressed bytes; empty if the file is unreadable."""
+        with contextlib.suppress(InputError, OSError):
+            return next(read_blocks(self.path, detect_compression(self.path, self.name), 1 << 12, name=self.name), b"")
+        return b""
 
     @property
     def is_parquet(self) -> bool:
@@ -158,29 +138,25 @@ class TextFile:
     @cached_property
     def holds_examples(self) -> bool:
         """Return whether its rows are examples by their field names; text from a pipe may have rows, too."""
-        if self.format == "text" and self.temporary_copy is None:
-            return False
-        if self.format == "text" or (self.format == "jsonl" and self.data.label_column is None):
-            return examples.has_example_fields(self._first_object or {})
-        if examples.has_example_fields(self.field_names):
-            return True
-        try:
+        if self.format == "text":
+            return self.temporary_copy is not None and examples.has_example_fields(self._first_object or {})
+        if self.data.label_column is None and (self.format == "jsonl" or examples.has_example_fields(self.field_names)):
+            return examples.has_example_fields(self.field_names)
+        with contextlib.suppress(UsageError):
             return self.label_fields is not None
-        except UsageError:
-            return False
+        return False
 
     @cached_property
     def holds_conversations(self) -> bool:
         """Return whether its rows are conversations by their field names, and no field is named; not if unreadable."""
-        if self.data.text_column is not None or self.data.label_column is not None:
+        if not self.holds_rows or self.data.text_column is not None or self.data.label_column is not None:
             return False
         with contextlib.suppress(InputError, OSError):
-            if self.format == "jsonl":
-                return conversations.are_conversation_values(self._first_object or {})
-            if self.format == "json" and self._first_row is not None:
-                return conversations.are_conversation_values(self._first_row.without_nulls().values)
             if self.is_parquet:
-                return FIELD not in self.field_names and conversations.has_conversation_fields(self.field_names)
+                names = self.field_names
+                return FIELD not in names and not {*CONVERSATION_FIELDS}.isdisjoint(names)
+            values = self._first_object if self.format == "jsonl" else self._first_row and self._first_row.values
+            return conversations.are_conversation_values(values or {})
         return False
 
     @cached_property
@@ -192,223 +168,129 @@ class TextFile:
 
     @cached_property
     def _first_row(self) -> Row | None:
-        return next(self.rows((), example=json_lines.example_document_line(FIELD)), None)
+        row = next(self.rows(()), None)
+        return row and row.without_nulls()
 
     @cached_property
     def text_field(self) -> str:
         """Return the field that holds the text; UsageError if it isn't clear."""
         requested, names = self.data.text_column, self.field_names
-        if self.is_table and names:
-            return rows.find_text_field(names, requested, file=self.name)
-        field = rows.guess_text_field(names, requested) or requested  # a row without the field is refused by itself
-        if field is None and names:
-            rows.raise_unclear_field(names, file=self.name)
-        return field or FIELD
+        if not names or (requested is not None and not self.is_table and not {*requested.split(",")} & {*names}):
+            return requested or FIELD  # rows without the field are refused by themselves
+        return rows.find_text_field(names, requested, file=self.name)
 
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
         """Return the fields of text and label; None if rows use the field names of examples."""
-        requested, names = (self.data.text_column, self.data.label_column), set(self.field_names)
-        if requested == (None, None):
-            has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
-            is_open = self.format in ("text", "jsonl", "parquet") and has_usual
-            if is_open or not names or examples.has_example_form(names):
-                return None
-        return rows.find_label_fields(self.field_names, *requested, file=self.name, is_table=self.is_table)
+        text, label = self.data.text_column, self.data.label_column
+        if (text, label) == (None, None) and (not self.field_names or examples.has_example_form(self.field_names)):
+            return None
+        return rows.find_label_fields(self.field_names, text, label, file=self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """Record the format. Another process doesn't delete a temporary copy: its finalizer is not pickled."""
         return {**self.__dict__, "format": self.format}
 
-    def read_as(self, changes: TextChanges) -> str:
-        """Describe non-default decoding, given the normalisation changes; empty for the default."""
-        notes = []
-        if self.holds_rows and self.format not in ("jsonl", "parquet"):
-            notes.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
-        if not self.is_utf8 and not self.is_parquet:
-            notes.append(f"encoding={self.encoding.lower()}")
-        if changes.line_ends or changes.mark:
-            notes.append("line_ends=lf")
-        if changes.is_book and self.data.strip_gutenberg:
-            notes.append("gutenberg=stripped")
-        if changes.malformed:
-            notes.append(f"malformed={changes.malformed} skipped")
-        return " ".join(notes)
-
-    @property
-    def _has_header(self) -> bool:
-        return self.reading.header is not False
-
-    def text(
-        self,
-        on_block: BlockCallback | None = None,
-        file_range: FileRange | None = None,
-        changes: TextChanges | None = None,
-    ) -> Iterator[str]:
+    def text(self, on_block: BlockCallback | None = None) -> Iterator[str]:
         """Yield the decoded, normalised text in blocks.
 
         Args:
             on_block: called with each block of bytes as it is read.
-            file_range: the part to read, of an uncompressed file [default: the whole file].
-            changes: records what normalisation finds.
 
         Raises:
             InputError: the file is not text in its encoding, or is damaged.
         """
-        changes = TextChanges() if changes is None else changes
-        feeds: LineEndNormalizer | None = None
-        book: GutenbergStripper | None = None
+        feeds = book = None
         is_first = True
-        for text, is_last in self._decoded(on_block, file_range):
+        for text, is_last in self._decoded(on_block):
             part = text
-            changes.escapes += text.count("\x1b")
             if not self.data.keep_line_ends:
                 if is_first:
-                    returns = (
-                        bool(text)
-                        and "\n" not in text
-                        and uses_carriage_returns(text for text, _ in self._decoded(None, None))
-                    )
-                    # line ends between rows are no text, and those within are changed there
-                    if returns or not self.holds_rows:
-                        feeds = LineEndNormalizer(
-                            changes, returns=returns, is_beginning=file_range is None or file_range.start == 0
-                        )
+                    returns = bool(text) and "\n" not in text
+                    returns = returns and uses_carriage_returns(text for text, _ in self._decoded(None))
+                    if returns or not self.holds_rows:  # line ends within rows are normalised there
+                        feeds = LineEndNormalizer(returns=returns)
                 part = text if feeds is None else feeds.feed(text, is_last=is_last)
-            if is_first and self.format == "text" and is_gutenberg(part):
-                changes.is_book = True
-                book = GutenbergStripper() if self.data.strip_gutenberg else None
+            if is_first and self.data.strip_gutenberg and self.format == "text" and is_gutenberg(part):
+                book = GutenbergStripper()
             is_first = False
             yield part if book is None else book.feed(part, is_last=is_last)
 
-    def _decoded(self, on_block: BlockCallback | None, file_range: FileRange | None) -> Iterator[tuple[str, bool]]:
+    def _decoded(self, on_block: BlockCallback | None) -> Iterator[tuple[str, bool]]:
         """Yield decoded blocks, and whether each is the last."""
-        decoder = codecs.getincrementaldecoder(self.encoding)("strict")
-        kind = detect_compression(self.path, self.name)
-        offset = 0 if file_range is None else file_range.start
-        read = (
-            read_blocks(self.path, kind, BLOCK_BYTES, name=self.name)
-            if file_range is None
-            else _read_range(self.path, file_range)
-        )
-        for block in itertools.chain(read, [b""]):
+        decoder, offset = codecs.getincrementaldecoder(self.encoding)("strict"), 0
+        blocks = read_blocks(self.path, detect_compression(self.path, self.name), BLOCK_BYTES, name=self.name)
+        for block in itertools.chain(blocks, [b""]):
             if on_block:
                 on_block(block)
-            if offset == 0 and not codecs.lookup(self.encoding).name.startswith(("utf-16", "utf-32")):
-                refuse_utf16(block, name=self.name, compressed=bool(kind))
-            if offset == 0 and self.is_utf8 and (position := block.find(0)) >= 0:
-                _refuse_nul(self, position)
             pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeError as error:
-                if not isinstance(error, UnicodeDecodeError):  # as UTF-16 raises without a byte order mark
-                    raise UnreadableError(f"{self.name}: not {self.encoding} ({error})") from None
-                wrong = offset - pending + error.start
-                raise decoding_error(error, name=self.name, offset=wrong, compressed=bool(kind),
-                               encoding=self.encoding) from None  # fmt: skip
+                place = offset - pending + getattr(error, "start", 0)
+                raise UnreadableError(f"{self.name}: not valid {self.encoding} at byte offset {place}") from None
             if offset == 0 and "\0" in text:
-                _refuse_nul(self, text.index("\0"))
+                raise UnreadableError(f"{self.name}: a binary file (NUL at byte offset {block.find(0)})")
             yield text, not block
             offset += len(block)
 
-    def on_malformed(self, changes: TextChanges | None) -> MalformedRowCallback:
-        """Return what is called with malformed rows: recorded if they are skipped, else raised."""
+    def on_malformed(self, number: int, error: InputError) -> None:
+        """Record a malformed row if such rows are skipped, else raise the error."""
         if not self.reading.skip_malformed:
-            return raise_skippable
-        return changes.skip_malformed if changes is not None else lambda number, _: self.malformed_rows.add(number)
+            raise error
+        self.malformed_rows.add(number)
 
-    def describe_malformed(self, changes: TextChanges) -> Advice:
-        """Return a note on the malformed rows that were left out."""
-        unit = "row" if self.format in ("json", "parquet") else "line"
-        return Advice(describe_malformed(self.name, changes, unit=unit))
-
-    def rows(
-        self,
-        fields: Sequence[str],
-        *,
-        example: str,
-        on_block: BlockCallback | None = None,
-        file_range: FileRange | None = None,
-        changes: TextChanges | None = None,
-    ) -> Iterator[Row]:
+    def rows(self, fields: Sequence[str], on_block: BlockCallback | None = None) -> Iterator[Row]:
         """Yield the rows of the file.
 
         Args:
-            fields: the fields to read; a row may have more.
-            example: a valid JSON line, for messages.
+            fields: the columns to read of a Parquet file; a row may have more.
             on_block: called with each block of bytes as it is read; for Parquet before any row.
-            file_range: the part to read [default: the whole file].
-            changes: records what normalisation finds.
 
         Raises:
             InputError: a row is invalid, or the file is not text in its encoding, or is damaged.
         """
-        changes, on_malformed = TextChanges() if changes is None else changes, self.on_malformed(changes)
         if self.is_parquet:
-            if on_block:
-                for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name):
+            for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name) if on_block else ():
+                if on_block:
                     on_block(block)
-            groups = None if file_range is None else range(file_range.start, file_range.stop)
-            parsed = parquet.read_rows(self.path, fields, name=self.name, groups=groups)
+            parsed = parquet.read_rows(self.path, fields, name=self.name)
+        elif self.format == "json":
+            parsed = json_lines.parse_array(self.text(on_block), name=self.name, on_malformed=self.on_malformed)
+        elif self.is_table:
+            kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
+            header = self.reading.header is not False
+            parsed = csv_tsv.parse_rows(
+                self.text(on_block), name=self.name, kind=kind, header=header, on_malformed=self.on_malformed
+            )
         else:
-            text = self.text(on_block, file_range, changes)
-            if self.format == "json":
-                parsed = json_lines.parse_array(text, name=self.name, example=example, on_malformed=on_malformed)
-            elif self.is_table:
-                kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
-                parsed = csv_tsv.parse_rows(
-                    text, name=self.name, kind=kind, header=self._has_header, on_malformed=on_malformed
-                )
-            else:
-                parsed = json_lines.parse_rows(text, name=self.name, example=example, on_malformed=on_malformed)
-        return parsed if self.data.keep_line_ends else rows.normalize_rows(parsed, changes)
+            parsed = json_lines.parse_rows(self.text(on_block), name=self.name, on_malformed=self.on_malformed)
+        return parsed if self.data.keep_line_ends else rows.normalize_rows(parsed)
 
-    def documents(
-        self,
-        on_block: BlockCallback | None = None,
-        file_range: FileRange | None = None,
-        changes: TextChanges | None = None,
-    ) -> Iterator[str]:
-        """Yield the text of each row; arguments and errors as of `rows`.
-
-        Raises:
-            InputError: a row has no text.
-        """
+    def documents(self, on_block: BlockCallback | None = None) -> Iterator[str]:
+        """Yield the text of each row; arguments and errors as of `rows`."""
         if self.holds_conversations:
-            return (conversation.text for conversation in self.conversations(on_block, file_range, changes))
-        line = json_lines.example_document_line(self.text_field)
-        parsed = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
-        return rows.read_texts(parsed, self.text_field, on_malformed=self.on_malformed(changes))
-
-    def conversations(
-        self,
-        on_block: BlockCallback | None = None,
-        file_range: FileRange | None = None,
-        changes: TextChanges | None = None,
-    ) -> Iterator[Conversation]:
-        """Yield the conversations in the rows; arguments and errors as of `rows`.
-
-        Raises:
-            InputError: a row is not a conversation.
-        """
-        example = conversations.CONVERSATION_FORMAT
-        parsed = self.rows(
-            CONVERSATION_FIELDS, example=example, on_block=on_block, file_range=file_range, changes=changes
+            return (conversation.text for conversation in self.conversations(on_block))
+        column = self.text_field
+        return rows.parse_rows(
+            self.rows([column], on_block), lambda row: rows.read_text(row, column), on_malformed=self.on_malformed
         )
-        read = conversations.parse_conversations(parsed, on_malformed=self.on_malformed(changes))
-        return read if self.data.keep_line_ends else map(conversations.normalize_line_ends, read)
 
-    def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
+    def conversations(self, on_block: BlockCallback | None = None) -> Iterator[Conversation]:
+        """Yield the conversations in the rows; arguments and errors as of `rows`."""
+        parsed = conversations.parse_conversations(
+            self.rows(CONVERSATION_FIELDS, on_block), on_malformed=self.on_malformed
+        )
+        return parsed if self.data.keep_line_ends else map(conversations.normalize_line_ends, parsed)
+
+    def examples(self, on_block: BlockCallback | None = None) -> Iterator[Example]:
         """Yield the supervised examples in the rows; arguments and errors as of `rows`.
 
         Raises:
-            InputError: a row is not an example.
             UsageError: it isn't clear which fields hold text and label.
         """
         fields = self.label_fields or examples.EXAMPLE_FIELDS
-        parsed = self.rows(fields, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
-        return examples.parse_examples(parsed, self.label_fields, on_malformed=self.on_malformed(changes))
+        return examples.parse_examples(self.rows(fields, on_block), self.label_fields, on_malformed=self.on_malformed)
 
 
 class TextFiles(list[TextFile]):
@@ -423,27 +305,10 @@ class TextFiles(list[TextFile]):
         self.skipped_suffixes = Counter(skipped or {})
 
     @property
-    def notes(self) -> list[Advice]:
-        """Return which files in folders were skipped, and which are in UTF-8 although another encoding is given."""
-        return [*self._skipped_notes(), *describe_utf8_files(self)]
-
-    def _skipped_notes(self) -> list[Advice]:
-        if not self.skipped_suffixes:
-            return []
-        suffixes = sorted(
-            filter(None, self.skipped_suffixes), key=lambda suffix: (-self.skipped_suffixes[suffix], suffix)
-        )
-        parts = [f"{self.skipped_suffixes[suffix]:,} {suffix}" for suffix in suffixes[:_NAMED_SUFFIXES]]
-        total = sum(self.skipped_suffixes.values())
-        rest = total - sum(self.skipped_suffixes[suffix] for suffix in suffixes[:_NAMED_SUFFIXES])
-        parts += [f"{rest:,} other"] * (rest > 0)
-        counted = f"{', '.join(parts)} file{'s' * (total != 1)} not read"
-        common = next(iter(suffixes), None)
-        if common and 0 < len(self) < self.skipped_suffixes[common]:
-            read = Counter(Path(file.name).suffix or "other" for file in self)
-            kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in read.most_common(_NAMED_SUFFIXES))
-            counted = f"only {kinds} file{'s' * (len(self) != 1)} read; {counted}"
-        return [Advice(counted, settings=[f"include=*{common}"] if common else [])]
+    def notes(self) -> list[str]:
+        """Return how many files in folders were not read."""
+        counts = [f"{count:,} {suffix or 'other'}" for suffix, count in self.skipped_suffixes.most_common(_NAMED)]
+        return [f"files not read: {', '.join(counts)}"] if counts else []
 
 
 def find_text_files(
@@ -463,7 +328,7 @@ def find_text_files(
     """
     data, reading = data or DataConfig(), reading or FilesConfig()
     if "" in patterns:
-        raise InputError("the name of a file is empty; give a path (is a variable unset?)")
+        raise InputError("the name of a file is empty")
     files: dict[Path, TextFile] = {}
     skipped: Counter[str] = Counter()
     for pattern in patterns:
@@ -509,51 +374,24 @@ def drop_unreadable(files: Sequence[TextFile], results: Sequence[F | UnreadableE
     """Pair files with their results, and drop those whose result is an error if `skip_unreadable` allows it.
 
     Raises:
-        UnreadableError: files are unreadable and must not be skipped, or none is left; it names up to ten.
+        UnreadableError: a file is unreadable and must not be skipped, or none is left.
     """
-    wrong = [result for result in results if isinstance(result, UnreadableError)]
+    errors = [result for result in results if isinstance(result, UnreadableError)]
     kept = [
         (file, result) for file, result in zip(files, results, strict=True) if not isinstance(result, UnreadableError)
     ]
-    if not wrong:
-        return kept
-    can_skip = any(file.reading.skip_unreadable for file in files)
-    names = [file.name for file, result in zip(files, results, strict=True) if isinstance(result, UnreadableError)]
-    more = f" and {len(names) - _NAMED_UNREADABLE:,} more" if len(names) > _NAMED_UNREADABLE else ""
-    named = f"{len(names):,} of {len(files):,} files cannot be read: {', '.join(names[:_NAMED_UNREADABLE])}{more}"
-    if can_skip and kept:
-        _LOG.warning("%s; left out", named)
-        return kept
-    reasons: dict[str, UnreadableError] = {}
-    for name, error in zip(names, wrong, strict=True):
-        reasons.setdefault(re.sub(r"offset \d+|0x\w+", "", str(error).replace(name, "")), error)
-    shown = list(reasons.values())[:_SHOWN_REASONS]
-    settings = list(dict.fromkeys(setting for error in shown for setting in error.settings))
-    settings += ["skip_unreadable"] * bool(kept)
-    if len(wrong) == 1:
-        raise UnreadableError(str(wrong[0]), settings=settings)
-    raise UnreadableError(f"{named}. The first: {'. Also: '.join(map(str, shown))}", settings=settings)
+    if errors and not (kept and files[0].reading.skip_unreadable):
+        raise errors[0]
+    if errors:
+        _LOG.warning("%d unreadable files skipped: %s", len(errors), list_some([*map(str, errors)], limit=_NAMED))
+    return kept
 
 
-def describe_utf8_files(files: Iterable[TextFile]) -> list[Advice]:
-    """Return a note if files are read as UTF-8 although another encoding is given."""
-    names = [file.name for file in files if file.encoding != file.reading.encoding]
-    if not names:
-        return []
-    read = f"{names[0]} is" if len(names) == 1 else f"{len(names):,} files ({names[0]}, …) are"
-    return [Advice(f"{read} valid UTF-8 and read as UTF-8, not in the given encoding")]
-
-
-def describe_skipped_rows(files: Iterable[TextFile]) -> list[Advice]:
-    """Return a note for each file of which malformed rows were left out when it was read."""
-    notes = []
-    for file in files:
-        changes = TextChanges()
-        for number in sorted(file.malformed_rows):
-            changes.skip_malformed(number)
-        if changes.malformed:
-            notes.append(file.describe_malformed(changes))
-    return notes
+def describe_skipped_rows(files: Iterable[TextFile]) -> list[str]:
+    """Return a note for each file of which malformed rows were skipped when it was read."""
+    return [
+        f"{file.name}: {len(file.malformed_rows):,} malformed rows skipped" for file in files if file.malformed_rows
+    ]
 
 
 def refuse_missing(patterns: Iterable[str]) -> None:
@@ -597,7 +435,7 @@ def _resolve_pattern(pattern: str, data: DataConfig, reading: FilesConfig, skipp
     matches = sorted(_expand_glob(pattern))
     files = [TextFile(str(match), match) for match in matches if _is_included(match, reading)]
     if not files and matches:
-        raise InputError(f"{pattern}: no file matches", settings=["include", "exclude"])
+        raise InputError(f"{pattern}: no file matches include and exclude")
     if not files:
         raise _missing_error(pattern)
     return files
@@ -627,25 +465,13 @@ def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: 
         if is_read:
             shown.append(path)
         else:
-            others["" if _is_binary(path) else path.suffix.lower()] += 1
+            others[path.suffix.lower()] += 1
     if not shown:
-        described = (
-            f"file that matches {', '.join(reading.include)}" if reading.include else f"{', '.join(suffixes)} file"
-        )
-        notes = "".join(f" ({note})" for note in TextFiles([], others).notes)
-        settings = [setting for note in TextFiles([], others).notes for setting in note.settings]
-        raise InputError(f"{folder}: no {described} in this folder{notes}", settings=settings)
+        wanted = reading.include or suffixes
+        raise InputError(f"{folder}: no {', '.join(wanted)} file in this folder")
     if not reading.include:
         skipped += others
     return [TextFile(str(path), path) for path in shown]
-
-
-def _is_binary(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b"\0" in file.read(1 << 10)
-    except OSError:
-        return True
 
 
 def _is_included(path: Path, reading: FilesConfig) -> bool:
@@ -669,16 +495,8 @@ def _is_text_file_name(path: Path, suffixes: tuple[str, ...]) -> bool:
     """Return whether a suffix is that of text: `a.txt`, `a.txt.gz`, `a.gz`, not `a.tar.gz`. JSON has to be an array."""
     inner = strip_compression_suffix(path.name)
     if inner.lower().endswith(json_lines.ARRAY_SUFFIX):
-        return json_lines.is_array(_read_beginning(path))
+        return json_lines.is_array(TextFile(path.name, path)._beginning)
     return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
-
-
-def _read_beginning(path: Path) -> bytes:
-    """Return the first decompressed bytes; empty if the file is unreadable."""
-    try:
-        return next(read_blocks(path, detect_compression(path, path.name), 1 << 12, name=str(path)), b"")
-    except (InputError, OSError):
-        return b""
 
 
 class _TemporaryFile:
@@ -722,18 +540,3 @@ def _read_first_line(file: TextFile) -> bytes:
         if b"\n" in block or len(beginning) > _MAX_FIRST_LINE:
             break
     return beginning.partition(b"\n")[0]
-
-
-def _read_range(path: Path, file_range: FileRange) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        stream.seek(file_range.start)
-        remaining = file_range.stop - file_range.start
-        while block := stream.read(min(BLOCK_BYTES, remaining)):
-            yield block
-            remaining -= len(block)
-
-
-def _refuse_nul(file: TextFile, position: int) -> NoReturn:
-    raise UnreadableError(
-        f"{file.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
-    )

@@ -37,13 +37,6 @@ def text(found: TextFile) -> bytes:
 
 @every_kind
 class TestReading:
-    def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind, tmp_path):
-        plain = documents.scan_file(source(tmp_path, DATA, "a.txt"), SEPARATOR)
-        packed = documents.scan_file(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
-        assert text(packed.file) == DATA
-        assert (packed.sha256, packed.size, packed.bytes) == (plain.sha256, plain.size, plain.bytes)
-        assert packed.identity == plain.identity
-
     @pytest.mark.parametrize("name", ["stdin", "a.txt", "a.gz", "a.xz"])
     def test_the_first_bytes_decide_whatever_the_name(self, kind, name, tmp_path):
         assert text(source(tmp_path, PACK[kind](DATA), name)) == DATA
@@ -54,11 +47,6 @@ class TestReading:
 
     def test_an_empty_file_has_no_text(self, kind, tmp_path):
         assert text(source(tmp_path, b"", f"a{kind}")) == text(source(tmp_path, PACK[kind](b""), f"b{kind}")) == b""
-
-    def test_json_lines_within(self, kind, tmp_path):
-        packed = PACK[kind](b'{"text": "one"}\n{"text": "two"}\n')
-        found = documents.scan_file(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
-        assert (found.documents, found.bytes) == (2, 6)
 
     @pytest.mark.medium
     def test_memory_stays_bounded(self, kind, tmp_path):
@@ -84,10 +72,6 @@ class TestDamage:
     def test_plain_text_under_such_a_name_is_refused(self, kind, tmp_path):
         with pytest.raises(InputError, match=rf"a damaged \{kind} file"):
             text(source(tmp_path, b"plain text, not packed at all", f"a{kind}"))
-
-    def test_offsets_are_those_of_the_decompressed_text(self, kind, tmp_path):
-        with pytest.raises(InputError, match=r"byte offset 5000 of the decompressed text \(0xff\)"):
-            text(source(tmp_path, PACK[kind](b"a" * 5000 + b"\xff"), f"a{kind}"))
 
     def test_a_packed_binary_file_is_refused(self, kind, tmp_path):
         with pytest.raises(InputError, match="binary file"):

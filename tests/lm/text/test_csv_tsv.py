@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig, FilesConfig
-from lm.errors import InputError, UsageError
 from lm.text.csv_tsv import parse_rows
 from lm.text.text_files import TextFile, find_text_files
 
@@ -48,38 +47,6 @@ def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field():
     assert [row["2"] for row in read(text, "tsv", header=False)] == ["\"Hi, I'm here", 'Call "now"', 'say "yes"']
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        ('text,label\n"a\nb",c\nd\n', "csv", "a.csv: line 4: 1 field, and the first row has 2"),
-        ('text,label\na,b\n"a" b,c\n', "csv", "a.csv: line 3: not a row of CSV"),
-        ('text,label\na,b\n"a,c\nd,e\n', "csv", "a.csv: line 3: a closing quote is missing"),
-        ('text,label\na,b\n"a,c\n', "csv", "a.csv: line 3: a closing quote is missing"),
-        ("text\tlabel\na\tb\tc\n", "tsv", "a.csv: line 2: 3 fields, and the first row has 2"),
-    ],
-)
-def test_a_malformed_row_is_named(text, kind, message):
-    with pytest.raises(InputError, match=message):
-        read(text, kind)
-
-
-@pytest.mark.parametrize("block", [1, 7, 1 << 18])
-def test_after_a_row_without_a_closing_quote_reading_continues_on_the_next_line(block):
-    text, skipped = 'text,label\na,b\n"c,d\ne,f\n"g\nh",i\nj,k\n"l,m\nn,o\n', []
-    blocks = [text[start : start + block] for start in range(0, len(text), block)]
-    skip = lambda number, _: skipped.append(number)  # noqa: E731
-    rows = list(parse_rows(blocks, name="a.csv", kind="csv", header=True, on_malformed=skip))
-    assert [(row.number, *row.values.values()) for row in rows] == [
-        (2, "a", "b"), (4, "e", "f"), (5, "g\nh", "i"), (7, "j", "k"), (9, "n", "o"),
-    ]  # fmt: skip
-    assert skipped == [3, 8]
-
-
-def test_a_header_without_a_closing_quote_is_not_skipped():
-    with pytest.raises(InputError, match="line 1: a closing quote is missing"):
-        list(parse_rows(['"text,label\na,b\n'], name="a.csv", kind="csv", header=True, on_malformed=lambda *_: None))
-
-
 class TestColumns:
     def test_the_usual_names_are_found(self, tmp_path):
         file = written(tmp_path, "id,Review,sentiment\n1,good,pos\n", "a.csv")
@@ -92,30 +59,9 @@ class TestColumns:
             (file,) = find_text_files([str(path)], DataConfig(text_column=wanted))
             assert list(file.documents()) == ["y"]
 
-    def test_two_unnamed_columns_may_be_sentence_pairs(self, tmp_path):
-        with pytest.raises(UsageError, match="sentence pairs") as error:
-            list(written(tmp_path, "Guten Tag\tGood day\nJa\tYes\n", "a.tsv").documents())
-        assert error.value.settings == ("text_column", "no_header", "pairs")
-        with pytest.raises(UsageError) as error:
-            list(written(tmp_path, "a\tb\tc\nd\te\tf\n", "a.tsv").documents())
-        assert error.value.settings == ("text_column", "no_header")
-
     def test_of_two_columns_the_other_is_the_text(self, tmp_path):
         file = written(tmp_path, "what,label\ngood,pos\n", "a.csv")
         assert [(each.prompt, each.completion) for each in file.examples()] == [("good", "\npos")]
-
-    def test_an_ambiguous_column_is_refused_with_all_names(self, tmp_path):
-        file = written(tmp_path, "title,review,comment\na,b,c\n", "a.csv")
-        with pytest.raises(UsageError, match="a.csv: which column.*1 'title', 2 'review', 3 'comment'"):
-            list(file.documents())
-        (named,) = find_text_files([str(file.path)], DataConfig(text_column="reviews"))
-        with pytest.raises(UsageError, match=r"no column 'reviews' \(did you mean 'review'\?\)"):
-            list(named.documents())
-
-    def test_a_prompt_without_its_completion_is_no_example(self, tmp_path):
-        file = written(tmp_path, "prompt,response\nhi,hello\n", "a.csv")
-        with pytest.raises(UsageError, match="name the columns of supervised examples"):
-            list(file.examples())
 
     def test_without_a_header_columns_are_numbers(self, tmp_path):
         path = written(tmp_path, "ham\thello\nspam\tcall\n", "sms.tsv").path
@@ -130,21 +76,6 @@ def test_a_json_array_has_its_objects(block, tmp_path, monkeypatch):
     assert list(file.documents()) == ['a"]', "é, {}"]
     assert list(written(tmp_path, "[]", "empty.json").documents()) == []
     assert list(written(tmp_path, '{"text": "a"}\n{"text": "b"}\n', "lines.json").documents()) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{\n"text": "a"}', "not an array of objects"),
-        ('[{"text": "a"}, 3]', "record 2: not a JSON object but a number"),
-        ('[{"text": "a"} {"text": "b"}]', "record 2: not JSON"),
-        ('[{"text": "a"}, {"text": "b"', "record 2: not JSON"),
-        ('[{"text": "a"}', "record 2: not JSON"),
-    ],
-)
-def test_what_is_no_array_of_objects_is_refused(text, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        list(written(tmp_path, text, "a.json").documents())
 
 
 def test_a_long_array_is_read_in_little_memory(tmp_path, monkeypatch):

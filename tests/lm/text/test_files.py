@@ -5,7 +5,6 @@ import gzip
 import io
 import os
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from lm.config.data import DataConfig, FilesConfig
-from lm.corpus.survey import scan_corpus
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.text import compression as module
-from lm.text import documents, text_files
+from lm.text import text_files
 from lm.text.compression import decode_lines, read_file_lines
-from lm.text.encodings import UnreadableError, decode
-from lm.text.text_files import TextFile, find_text_files, select_readable, total_text_bytes
+from lm.text.encodings import decode
+from lm.text.text_files import TextFile, find_text_files, total_text_bytes
 
 
 def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFile:
@@ -36,45 +34,6 @@ def opened_descriptors() -> set[str]:
 
 def read(file: TextFile) -> str:
     return "".join(file.text())
-
-
-class TestWrongFiles:
-    @pytest.mark.parametrize("block", [1, 5, 1 << 18])
-    @pytest.mark.parametrize(
-        ("data", "offset", "byte"),
-        [
-            (b"\xffabc", 0, "ff"),
-            ("한국어".encode() + b"\xe9 caf", 9, "e9"),
-            (b"a" * 5000 + b"\xc3(" + b"b" * 100, 5000, "c3"),
-        ],
-    )
-    def test_invalid_utf8_is_refused_with_its_offset(self, data, offset, byte, *, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-        with pytest.raises(
-            InputError, match=rf"corpus\.txt: not valid UTF-8 at byte offset {offset} \(0x{byte}\).*iconv"
-        ):
-            read(written(tmp_path, data))
-
-    @pytest.mark.parametrize("block", [1, 5, 1 << 18])
-    def test_a_file_that_ends_inside_a_character_is_cut_off(self, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-        with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
-            read(written(tmp_path, "한국어".encode()[:-1]))
-
-    def test_a_binary_file_is_refused(self, tmp_path):
-        with pytest.raises(InputError, match=r"model\.bin: looks like a binary file \(NUL byte at offset 4\)"):
-            read(written(tmp_path, b"\x7fELF\x00\x01", "model.bin"))
-
-    def test_utf16_is_named(self, tmp_path):
-        with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16 .* \S*corpus\.txt > NEW$"):
-            read(written(tmp_path, "text".encode("utf-16")))
-
-    @pytest.mark.parametrize("order", ["le", "be"])
-    def test_utf16_without_a_byte_order_mark_is_named(self, tmp_path, order):
-        with pytest.raises(InputError, match=rf"looks like UTF-16{order.upper()} text") as error:
-            read(written(tmp_path, "Der Löwe, said the owl – and “left”.\n".encode(f"utf-16-{order}")))
-        (setting,) = error.value.settings
-        assert "".encode(setting.removeprefix("encoding=")) == b""  # Python knows it
 
 
 class TestResolve:
@@ -164,14 +123,6 @@ def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_
     assert total_text_bytes(found["d.txt.gz"] + found["a.txt"]) is None
 
 
-@pytest.mark.parametrize("offset", [0, 1, 7])
-def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path, offset):
-    (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more, not in UTF-8: \xff")
-    (file,) = find_text_files([str(tmp_path / "a.txt")])
-    with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
-        read(file)
-
-
 class TestSelection:
     @pytest.fixture
     def code(self, tmp_path) -> Path:
@@ -193,78 +144,6 @@ class TestSelection:
     def test_globs_choose_files_of_a_folder(self, reading, names, code):
         found = find_text_files([str(code)], reading=reading)
         assert [file.path.relative_to(code).as_posix() for file in found] == names
-
-    def test_a_folder_of_which_most_is_skipped_says_what_is_read(self, tmp_path):
-        for name in ("NEWS.txt", "a.py", "b.py"):
-            (tmp_path / name).write_text("x = 1\n")
-        (note,) = find_text_files([str(tmp_path)]).notes
-        assert note.startswith("only 1 .txt file read; 2 .py files not read")
-
-    def test_what_is_skipped_is_counted_by_suffix(self, code):
-        found = find_text_files([str(code)])
-        assert found.skipped_suffixes == {".py": 3, ".json": 1, "": 1}
-        (note,) = found.notes
-        assert note.startswith("3 .py, 1 .json, 1 other files not read")
-        assert note.settings == ("include=*.py",)
-        for number in range(9):
-            (code / f"{number}.pyc").write_bytes(b"\xa7\r\r\n\0\0")
-        (note,) = find_text_files([str(code)]).notes
-        assert note.startswith("3 .py, 1 .json, 10 other files not read")
-        assert note.settings == ("include=*.py",)
-        assert find_text_files([str(code)], reading=FilesConfig(include=("*.py",))).notes == []
-        with pytest.raises(InputError, match=r"no .* file in this folder \(1 \.py file not read\)") as error:
-            find_text_files([str(code / "tests")])
-        assert error.value.settings == ("include=*.py",)
-
-    def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path):
-        names = [str(written(tmp_path, b"a\xff\n" if n % 2 else "text\n", f"{n:02}.txt").path) for n in range(24)]
-        with pytest.raises(UnreadableError, match=r"12 of 24 files .*01\.txt.*19\.txt and 2 more\. The first: .*01\.t"):
-            select_readable(find_text_files(names))
-        with pytest.raises(UnreadableError, match=r"12 of 24 files"):
-            scan_corpus(find_text_files(names), DataConfig())
-        skipping = find_text_files(names, reading=FilesConfig(skip_unreadable=True))
-        assert [file.name for file in select_readable(skipping)] == names[::2]
-        assert [found.file.name for found in scan_corpus(skipping, DataConfig()).files] == names[::2]
-
-    def test_each_reason_is_given_once(self, tmp_path):
-        data = [b"caf\xe9 noir\n", b"the caf\xe9 noir\n", "text".encode("utf-16"), "text".encode("utf-32"), b"a\n"]
-        names = [str(written(tmp_path, each, f"{n}.txt").path) for n, each in enumerate(data)]
-        with pytest.raises(UnreadableError) as error:
-            select_readable(find_text_files(names))
-        reasons = re.findall(r"(\d)\.txt: (.*?);", str(error.value))
-        assert reasons == [
-            ("0", "not valid UTF-8 at byte offset 3 (0xe9)"),
-            ("2", "looks like UTF-16 text"),
-            ("3", "looks like UTF-32 text"),
-        ]
-        assert error.value.settings == ("encoding", "encoding=utf-16", "encoding=utf-32", "skip_unreadable")
-
-    def test_utf8_is_read_as_such_whatever_encoding_is_given(self, tmp_path):
-        data = {"ascii": b"cafe", "latin": b"caf\xe9", "utf8": "café".encode(), "cut": "café".encode()[:-1]}
-        for name, text in data.items():
-            written(tmp_path, text, f"{name}.txt")
-        found = find_text_files([str(tmp_path)], reading=FilesConfig(encoding="latin-1"))
-        texts = {Path(file.name).stem: read(file) for file in found}
-        assert texts == {"ascii": "cafe", "cut": "cafÃ", "latin": "café", "utf8": "café"}
-        assert found.notes == [f"{tmp_path / 'utf8.txt'} is valid UTF-8 and read as UTF-8, not in the given encoding"]
-        assert documents.scan_file(found[-1], "<|endoftext|>").read_as == ""
-        written(tmp_path, "\ufeffa", "mark.txt")
-        (note,) = find_text_files([str(tmp_path)], reading=FilesConfig(encoding="cp1252")).notes
-        assert note.startswith(f"2 files ({tmp_path / 'mark.txt'}, …) are valid UTF-8")
-
-    def test_utf16_is_named_although_another_encoding_is_given(self, tmp_path):
-        path = written(tmp_path, "text".encode("utf-16")).path
-        with pytest.raises(UnreadableError, match="looks like UTF-16 text"):
-            select_readable(find_text_files([str(path)], reading=FilesConfig(encoding="latin-1")))
-
-    @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "utf-8-sig", "shift_jis"])
-    def test_an_encoding_is_named(self, encoding, tmp_path):
-        path = written(tmp_path, "日本語\n<|endoftext|>\n中文\n".encode(encoding)).path
-        (file,) = find_text_files([str(path)], reading=FilesConfig(encoding=encoding))
-        found = documents.scan_file(file, "<|endoftext|>")
-        assert (found.documents, found.bytes) == (2, len("日本語\n中文\n".encode()))
-        with pytest.raises(UsageError, match="unknown encoding 'gb1803'.*did you mean 'gb18030'"):
-            FilesConfig(encoding="gb1803")
 
     @pytest.mark.parametrize(
         ("kind", "data", "expected"),
@@ -342,30 +221,3 @@ def decoded(data: bytes) -> str:
 
 def test_utf8_is_decoded_as_it_is():
     assert decoded("\ufeff한국어 é🙂\r\n".encode()) == "\ufeff한국어 é🙂\r\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [("한국어 글", "cp949"), ("日本語のテキスト", "shift_jis"), ("中文的文本", "gb18030"), ("naïve café", "cp1252")],
-)
-def test_encodings_that_fit_are_named(text, encoding):
-    convert = r"iconv -f ENCODING -t UTF-8 \S*corpus\.txt > NEW"
-    with pytest.raises(InputError, match=rf"{convert}; it could be .*\b{encoding.upper()}\b"):
-        decoded((text + "\n").encode(encoding))
-
-
-def test_what_is_text_in_no_encoding_is_not_guessed():
-    with pytest.raises(InputError, match="it may be no text at all"):
-        decoded(bytes(range(254, 0, -1)))
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf16_is_told_by_its_byte_order_mark(encoding):
-    mark = "" if encoding == "utf-16" else "\ufeff"
-    with pytest.raises(InputError, match=r"looks like UTF-16 text; convert it first: .*corpus\.txt > NEW$"):
-        decoded((mark + "text").encode(encoding))
-
-
-def test_text_that_ends_inside_a_character_is_cut_off():
-    with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
-        decoded("한국어".encode()[:-1])

@@ -87,34 +87,6 @@ def test_long_documents_come_in_pieces(tmp_path):
     assert read(found) == [text]
 
 
-def test_the_field_is_part_of_what_a_corpus_is(tmp_path):
-    line = '{"a": "one", "b": "two"}'
-    surveys = [documents.scan_file(source(tmp_path, line, field=field), SEPARATOR) for field in "ab"]
-    plain = documents.scan_file(source(tmp_path, line, name="a.txt"), SEPARATOR)
-    assert len({found.identity for found in [*surveys, plain]}) == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{'text': 'x'}", r"not JSON \(.* at column 2\)"),
-        ('{"text": "x"', "not JSON"),
-        ('{"text": "x', r"not JSON \(Unterminated string starting at column 10\)"),
-        ('["x"]', "not a JSON object but a list"),
-        ("1", "not a JSON object but a number"),
-        ('{"txt": "x", "id": 1}', r"no field 'text' \(did you mean 'txt'\?\); it has txt, id"),
-        ("{}", "no field 'text'; it has nothing"),
-        ('{"text": null}', "no field 'text'; it has nothing"),
-        ('{"text": ["x"]}', "field 'text' is not text but a list"),
-        (r'{"text": "x\ud83d"}', r"field 'text' has half a character \(\\ud83d\)"),
-        ("[" * 100_000, "JSON that cannot be read"),
-    ],
-)
-def test_a_bad_line_is_named(line, message, tmp_path):
-    with pytest.raises(InputError, match=rf"^a\.jsonl: line 3: {message}"):
-        read(source(tmp_path, f'{{"text": "x"}}\n\n{line}\n{{"text": "y"}}\n'))
-
-
 def test_an_endless_line_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 10)
     monkeypatch.setattr(json_lines, "MAX_LINE_CHARACTERS", 100)

@@ -1,9 +1,6 @@
 import gzip
 import json
 
-import pytest
-
-from lm.errors import InputError
 from lm.text.prompts import Prompt, read_prompts
 from lm.text.text_files import find_text_files
 
@@ -50,21 +47,3 @@ def test_compressed_files_are_read(tmp_path):
     path = tmp_path / "prompts.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
     assert [prompt.text for prompt in read(path)] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("{}", "line 2: no field 'prompt', nor 'text'; it has nothing"),
-        ('{"promt": "a"}', r"line 2: no field 'prompt' \(did you mean 'prompt'\?\)|line 2: no field 'prompt'"),
-        ('{"prompt": 3}', "line 2: field 'prompt' is not text but a number"),
-        ('{"prompt": "a", "seed": -1}', "line 2: seed must be at least 0"),
-        ('{"prompt": "a", "max_tokens": "many"}', "line 2: max_tokens must be an integer"),
-        ("oops", "line 2: not JSON"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path, line, problem):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "fine"}\n' + line)
-    with pytest.raises(InputError, match=problem):
-        read(path)

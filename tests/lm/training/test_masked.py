@@ -13,6 +13,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
+from lm.corpus.store import Manifest
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.events import Evaluation, Sample
@@ -56,7 +57,7 @@ def examples(tmp_path_factory) -> TrainingCorpus:
 
 def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, weights=None, **fields) -> Run:
     settings = {"batch_size": 8, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **fields}
-    supervised = (corpus.folder / "train-examples.npy").exists()
+    supervised = Manifest.read(corpus.folder).supervised
     config = RunConfig(
         ModelConfig(**{**SHAPE, **(model or {})}),
         data=DataConfig(supervised=supervised),
