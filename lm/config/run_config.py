@@ -149,11 +149,7 @@ class RunConfig(Config):
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version!r} is not {FORMAT_VERSION}")
-        given = {
-            name: {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
-            for name, value in values.items()
-            if name != "format_version"
-        }
+        given = {name: value for name, value in values.items() if name != "format_version"}
         return build_config(cls, given, where=where)
 
 

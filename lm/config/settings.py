@@ -161,12 +161,19 @@ def build_config(config: type[C], values: Any, *, where: str = "") -> C:
         if name not in known:
             raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
     try:
-        return msgspec.convert(values, kind)
+        return msgspec.convert(_without_none(values), kind)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise UsageError(f"{prefix}{path.rstrip('`')}{': ' * bool(path)}{problem}") from None
     except UsageError as error:
         raise UsageError(f"{prefix}{error}") from None
+
+
+def _without_none(values: Any) -> Any:
+    """Return a mapping without the values that are None, in mappings in it too: they are defaults."""
+    if not isinstance(values, Mapping):
+        return values
+    return {name: _without_none(value) for name, value in values.items() if value is not None}
 
 
 class Layer(NamedTuple):

@@ -60,7 +60,9 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
     lines = "The owl", "", "The fox\\", f"/save {saved}", "/exit", "never read"
-    output, notes = session(chats, *lines, flags=[*GREEDY, "--logit-bias", "<|end|>=-inf", "--system", "Be brief."])
+    output, notes = session(
+        chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
+    )
     (conversation,) = read_saved(saved)
     said = [content for role, content in conversation if role == "user"]
     assert said == ["The owl", "The fox\\"]
@@ -89,7 +91,7 @@ def endless(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("endless") / "run", context_length=1_000_000)
 
 
-ENDLESS = ("--max-tokens", 10**9, "--ignore-eos")
+ENDLESS = ("--max-tokens", 10**9, "--set", "sampling.ignore_eos=true")
 
 
 @pytest.mark.medium

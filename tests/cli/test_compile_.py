@@ -10,8 +10,8 @@ import pytest
 
 from cli import new_runs
 from cli.main import run
+from lm.api import export
 from lm.engine.compiled import build
-from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
 
@@ -45,7 +45,7 @@ def test_signals_end_the_process_while_it_compiles(compiled, capsys):
 def test_import_compiles_what_a_model_of_some_size_needs(compiled, tmp_path, capsys, monkeypatch, d_model):
     """Whose speed is not measured here, which would compile for real."""
     monkeypatch.setattr(new_runs, "record_decoding_dtype", lambda run: None)
-    export_hugging_face(make_run(tmp_path / "run", d_model=d_model), tmp_path / "theirs")
+    export(make_run(tmp_path / "run", d_model=d_model), tmp_path / "theirs")
     assert run(["import", str(tmp_path / "theirs"), "-o", str(tmp_path / "back")]) == 0
     assert len(compiled) == (d_model > 32)
     assert (_STARTED in capsys.readouterr().err) == (d_model > 32)

@@ -65,6 +65,6 @@ def test_what_ships_is_there_or_is_copied(tmp_path, capsys):
 
 
 def test_a_copy_that_does_not_fit_is_not_there(tmp_path):
-    with full_disk(after=100):
+    with full_disk(after=4096):
         assert run(["corpus", "get", "stories", "-o", str(tmp_path)]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ def test_a_file_for_llama_cpp(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel", qk_norm=True), tmp_path / "novel.gguf"
     assert run(["export", str(folder), "--to", "gguf", "--type", "float16", "-o", str(out)]) == 0
     printed = capsys.readouterr()
-    assert "qwen3 of llama.cpp, float16: norm rmsnorm" in printed.err
+    assert "qwen3 of llama.cpp, float16" in printed.err
     assert out.read_bytes()[:4] == b"GGUF"
     assert not printed.out
 
@@ -43,7 +43,7 @@ def test_an_exported_model_is_imported_again(tmp_path, capsys):
     capsys.readouterr()
     assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 0
     printed = capsys.readouterr()
-    assert re.search(r"^model   LlamaForCausalLM, [\d.]+k parameters, context 32$", printed.err, re.MULTILINE)
+    assert re.search(r"^model   [\d.]+k parameters, context 32$", printed.err, re.MULTILINE)
     assert not printed.out
 
 

@@ -49,10 +49,7 @@ def test_line_n_out_is_the_translation_of_line_n_in(translate, tmp_path):
     text = "\n".join(sources)
     for flags in (
         (),
-        (
-            "--temperature",
-            "0",
-        ),
+        ("--set", "translation.max_length_extra=9"),
         ("--batch-tokens", "1"),
         ("--set", "translation.read_ahead=3"),
     ):

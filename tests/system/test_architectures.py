@@ -12,7 +12,7 @@ from tests.system.conftest import SMALL, assert_resumes_exactly
 FIXED = ["--threads", "1", "--device", "cpu", "--dtype", "float32", "--seed", "3", "--dropout", "0.1",
          "--n-layers", "2", "--set", "training.schedule=constant", "--evaluate-every", "3", "--steps", "6"]  # fmt: skip
 TRANSLATION = ["--preset", "translation-tiny", "--d-model", 32, "--n-heads", 2, "--vocab-size", 300,
-               "--bleu-sentences", 2]  # fmt: skip
+               "--set", "training.bleu_sentences=2"]  # fmt: skip
 SCHEMES = {
     "relative": ["--positions", "relative"],
     "t5": ["--positions", "t5"],

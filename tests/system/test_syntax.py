@@ -65,7 +65,15 @@ def train(folder: Path, syntax: str) -> Path:
     trees = ["--dependency-heads", str(folder / "train.heads")] if syntax != "none" else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        command = ["train", *files(folder, "train"), *trees, "--syntax", syntax, "-o", str(folder / syntax)]
+        command = [
+            "train",
+            *files(folder, "train"),
+            *trees,
+            "--set",
+            f"model.syntax={syntax}",
+            "-o",
+            str(folder / syntax),
+        ]
         assert run([*command, *SHAPE, *LEARNING]) == 0
     return folder / syntax
 
