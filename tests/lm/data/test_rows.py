@@ -25,16 +25,16 @@ def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> ExampleData
     return ExampleData(train, validation, context=context, rows=rows, seed=1)
 
 
-def conversations(folder: Path, turns: list[int], *, context: int) -> ConversationData:
-    """Conversations of as many turns, in which each reply is `reply` and the number of its turn."""
+def conversations(folder: Path, lengths: list[int], *, context: int) -> ConversationData:
+    """Conversations of so many turns, in which each reply is `reply` and the number of its turn."""
     path = folder / "chat.jsonl"
     said = [
         [("user", f"{number} asks {turn}"), ("assistant", f"reply {turn}")]
-        for number, count in enumerate(turns)
+        for number, count in enumerate(lengths)
         for turn in range(count)
     ]
     rows, first = [], 0
-    for count in turns:
+    for count in lengths:
         messages = [{"role": role, "content": text} for pair in said[first : first + count] for role, text in pair]
         rows.append(json.dumps({"messages": messages}))
         first += count
