@@ -33,40 +33,29 @@ def weights(run: Path) -> Arrays:
 
 
 def tokens(path: Path) -> Arrays:
-    """Return the token IDs of both splits of a run or of prepared data, and which are learned."""
+    """Return the token IDs of both splits of a text, for a run or prepared data; batches show those of other kinds."""
     from lm.corpus.manifest import PreparedManifest
     from lm.corpus.shards import open_split
-    from lm.corpus.tokenized_conversations import open_conversations
-    from lm.corpus.tokenized_examples import open_examples
-    from lm.corpus.tokenized_pairs import open_pairs
 
+    return _tokens(path, "manifest.json", PreparedManifest.read, open_split)
+
+
+def tokens_of_store(path: Path) -> Arrays:
+    """Return the same."""
+    from lm.corpus.store import MANIFEST, Manifest, open_split
+
+    return _tokens(path, MANIFEST, Manifest.read, open_split)
+
+
+def _tokens(path: Path, manifest: str, read: Callable[[Path], Any], open_split: Callable[..., Any]) -> Arrays:
     from lm.run_folder import load_config
 
-    folder = path if (path / "manifest.json").is_file() else Path(load_config(path).plan.data)
-    kind, found = PreparedManifest.read(folder).kind, Arrays()
-    for split in ("train", "validation"):
-        if kind == "pairs":
-            pairs = open_pairs(folder)
-            for side in ("source", "target"):
-                sentences = pairs.sentences(split, side)
-                rows = [
-                    np.concatenate([sentences.table.row(word) for word in sentences.words.row(each)])
-                    for each in range(len(sentences))
-                ]
-                found |= _ragged(f"{split} {side}", rows)
-            positions = pairs.tree_positions(split)
-            if positions is not None:
-                found |= _ragged(f"{split} tree positions", [positions.row(each) for each in range(len(positions))])
-        elif kind == "text":
-            reader = open_split(folder, split)
-            found[split] = reader.read(0, len(reader))
-        else:
-            stored = (open_examples if kind == "examples" else open_conversations)(folder, split)
-            rows, learned = zip(*(stored.read(each) for each in range(len(stored))), strict=True)
-            found |= _ragged(split, rows) | {
-                f"{split} learned": np.concatenate([np.atleast_1d(each) for each in learned])
-            }
-    return found
+    folder = path if (path / manifest).is_file() else Path(load_config(path).plan.data)
+    if read(folder).kind != "text":
+        return {}
+    return {
+        split: open_split(folder, split).read(0, len(open_split(folder, split))) for split in ("train", "validation")
+    }
 
 
 def batches(run: Path) -> Arrays:
@@ -88,7 +77,16 @@ def batches(run: Path) -> Arrays:
 
 def results(run: Path) -> Arrays:
     """Return all of these of a run."""
-    parts = {"losses": losses, "weights": weights, "tokens": tokens, "batches": batches}
+    return _results(run, tokens)
+
+
+def results_of_store(run: Path) -> Arrays:
+    """Return the same."""
+    return _results(run, tokens_of_store)
+
+
+def _results(run: Path, read: Callable[[Path], Arrays]) -> Arrays:
+    parts = {"losses": losses, "weights": weights, "tokens": read, "batches": batches}
     return {f"{part} {name}": value for part, probe in parts.items() for name, value in probe(run).items()}
 
 
@@ -102,11 +100,6 @@ def exported(path: Path) -> Arrays:
     return tensors | {file.name: np.fromfile(file, np.uint8) for file in binary}
 
 
-def _ragged(name: str, rows: Any) -> Arrays:
-    lengths = [len(row) for row in rows]
-    return {f"{name} lengths": np.array(lengths), name: np.concatenate([np.asarray(row) for row in rows])}
-
-
 def _arrays(name: str, batch: Any) -> Arrays:
     return {f"{name} {field}": value for field, value in vars(batch).items() if isinstance(value, np.ndarray)}
 
@@ -114,4 +107,4 @@ def _arrays(name: str, batch: Any) -> Arrays:
 BASE: Mapping[str, Callable[[Path], Arrays]] = {
     each.__name__: each for each in (losses, weights, tokens, batches, results, exported)
 }
-TREE = {**BASE}
+TREE = {**BASE, "tokens": tokens_of_store, "results": results_of_store}
