@@ -160,6 +160,12 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
 def test_events_in_python_are_those_of_trees(folder, tmp_path):
     names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
     shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
-    sides = {"source": names[0], "target": names[1], "dependency_heads": names[2], "preset": "translation-tiny", "steps": 2}
+    sides = {
+        "source": names[0],
+        "target": names[1],
+        "dependency_heads": names[2],
+        "preset": "translation-tiny",
+        "steps": 2,
+    }
     spec = lm.run_spec(**sides, **shape, out=tmp_path / "run", device="cpu", threads=1)
     assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
