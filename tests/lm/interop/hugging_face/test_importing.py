@@ -156,7 +156,7 @@ def with_tensor(folder: Path, name: str, value: torch.Tensor | None) -> None:
 CONFIGS = [
     ({"num_hidden_layers": 9_999}, "more layers"), ({"num_hidden_layers": 10**15}, "n_layers"),
     ({"hidden_size": 2**30, "vocab_size": 2**30, "intermediate_size": 2**30, "head_dim": 2**30}, "too large"),
-    ({"vocab_size": 2**31}, r"embed_tokens.weight is .*, but by config.json"),
+    ({"vocab_size": 2**31 - 1}, r"embed_tokens.weight is .*, but by config.json"),
     ({"vocab_size": 7}, "has 300 tokens, but the model 7"), ({"model_type": "mamba"}, "model_type 'mamba'"),
     ({"model_type": ["llama"]}, "model_type"), ({"architectures": ["LlamaModel"]}, "architectures"),
     ({"auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}, "auto_map"),
