@@ -201,6 +201,32 @@ def test_files_of_pairs_are_reported_apart_and_in_total(report, translation_run,
         assert found["total"][name] == pytest.approx(sum(file[name] for file in found["files"]))
 
 
+def test_the_pairs_before_a_file_that_cannot_be_scored_are_reported_without_a_total(
+    translation_run, pair_files, succeed, capsys
+):
+    (pair_files / "short.de").write_text("one\n")
+    good = ["--source", str(pair_files / "test.en"), "--target", str(pair_files / "test.de")]
+    (pair_files / "copy.en").write_bytes((pair_files / "test.en").read_bytes())
+    bad = ["--source", str(pair_files / "copy.en"), "--target", str(pair_files / "short.de")]
+    whole = succeed("perplexity", translation_run, *good)
+    assert run(["perplexity", str(translation_run), *good, *bad]) == 1
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "short.de" in output.err
+
+
+def test_the_examples_before_a_file_that_cannot_be_read_are_reported_without_a_total(tmp_path, succeed, capsys):
+    supervised = make_run(tmp_path / "supervised", supervised=True)
+    good, wrong = tmp_path / "good.jsonl", tmp_path / "wrong.jsonl"
+    good.write_text('{"prompt": "The owl saw", "completion": " the fox"}\n{"prompt": "", "completion": "ran"}\n')
+    wrong.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": 1, "completion": "b"}\n')
+    whole = succeed("perplexity", supervised, good)
+    assert run(["perplexity", str(supervised), str(good), str(wrong)]) == 1
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "wrong.jsonl: line 2: " in output.err
+
+
 def test_without_colours_digits_stand_beneath_the_text(succeed, runs, texts, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     legend, *lines = succeed("perplexity", runs["bpe"], texts / "a.txt", "--show").splitlines()

@@ -147,6 +147,16 @@ def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
     assert listed["tuned"]["parameters"] == listed["x"]["parameters"] + listed["tuned"]["trained_parameters"]
 
 
+def test_a_missing_base_is_an_error_of_a_line(home, tmp_path, monkeypatch, capsys):
+    shutil.copytree(home / "runs" / "tuned", tmp_path / "tuned")
+    (tmp_path / "tuned" / "base.safetensors").unlink()
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["generate", "tuned", "x"], ["merge", "tuned", "-o", "x"], ["export", "tuned", "-o", "y"]):
+        assert run(arguments) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("lm: tuned/base.safetensors: ")
+
+
 @pytest.mark.slow
 @needs_compiler
 def test_compiled_they_learn_the_same(home, monkeypatch):

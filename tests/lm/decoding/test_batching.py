@@ -1,7 +1,9 @@
 """Concurrent samples are those of one at a time, and texts end before the first stop string."""
 
+import gc
 import random
 import re
+import weakref
 
 import pytest
 import torch
@@ -42,6 +44,19 @@ def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_t
     """The events of `n` samples of one prompt."""
     rows = [SampleSpec(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
     return generate(session(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
+
+
+def test_a_session_is_freed_with_its_last_reference():
+    """So the next one can have its memory before garbage is collected."""
+    gc.disable()
+    try:
+        opened = session(make_model())
+        held = weakref.ref(opened)
+        list(generate(opened, torch.tensor([PROMPT]), [SampleSpec(0, 3)], GREEDY))
+        del opened
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def collected(events) -> tuple[dict, dict, dict]:

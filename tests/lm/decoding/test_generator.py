@@ -199,6 +199,19 @@ def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
         assert (sample.text, sample.finish_reason) == ("", "stop")
 
 
+def test_a_text_without_prompt_is_decoded_from_its_beginning(elsewhere):
+    if elsewhere.start_of_text is not None:
+        for sample in generator(tokenizer=elsewhere).samples("", n=4):
+            assert sample.text == elsewhere.decode(sample.tokens)
+
+
+def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
+    """Prompts and completions of examples are separate texts."""
+    ours = dataclasses.replace(generator(tokenizer=elsewhere), follows_examples=True)
+    for sample in ours.samples("the cat", n=4):
+        assert sample.text == elsewhere.decode(sample.tokens)
+
+
 @pytest.mark.parametrize("way", WAYS[:3])
 def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
     tokenizer = make_tokenizer("bpe").with_chat_template()

@@ -54,6 +54,20 @@ def results(tmp_path, tokenizer, *texts, **options):
     return [event.result for event in scores]
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 50])
+def test_the_files_before_one_that_cannot_be_read_are_scored(tmp_path, batch_size):
+    for index, text in enumerate([TEXT, "the owl", "", TEXT * 2, "the ☃", TEXT]):
+        (tmp_path / f"{index}.txt").write_text(text)
+    sources = find_text_files([str(tmp_path)])
+    scores = []
+    with pytest.raises(InputError, match=r"4\.txt: character '☃'"):
+        scores.extend(run(make_model(), CHAR, sources, batch_size=batch_size))
+    whole = run(make_model(), CHAR, sources[:4], batch_size=batch_size)
+    assert [each for each in scores if isinstance(each, FileScore)] == [
+        each for each in whole if isinstance(each, FileScore)
+    ]
+
+
 def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
     parts = ["The owl saw the fox. ran past\n", "x", TEXT]
     (together,) = results(tmp_path, BPE, f"\n{SEPARATOR}\n".join(parts))

@@ -105,6 +105,19 @@ def test_a_reply_can_be_sent_back_as_it_came(client):
         assert ask(client, messages=[*MESSAGES, message, MESSAGES[1]]).choices[0].message.content
 
 
+def test_a_message_may_be_empty(client):
+    """Web pages send an empty system prompt; a reply is empty if the first token ends the turn."""
+    messages = [{"role": role, "content": text}
+                for role, text in (("system", ""), ("user", "owl?"), ("assistant", ""), ("user", " \n"))]  # fmt: skip
+    answer = ask(client, model="own", messages=messages, temperature=0)
+    prompt = "system: \nuser: owl?\nassistant: \nuser:  \n\nassistant: "
+    by_text = client.completions.create(
+        model="own", prompt=prompt, temperature=0, max_tokens=20, extra_body={"token_healing": False}
+    )
+    assert answer.usage == by_text.usage
+    assert answer.choices[0].message.content == by_text.choices[0].text
+
+
 def test_the_oldest_turns_are_left_out_on_request(client):
     turns = [{"role": "user", "content": "The owl saw."}, {"role": "assistant", "content": "The fox."}]
     messages = [MESSAGES[0], *turns * 20, MESSAGES[1]]

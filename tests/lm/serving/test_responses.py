@@ -1,5 +1,8 @@
 """Responses are JSON in UTF-8, with log-probabilities as OpenAI has them, and counts as Prometheus reads them."""
 
+import tokenizers
+from tokenizers import decoders, models
+
 from lm.decoding.batching import Continuation
 from lm.serving.inspection import ScoredIds
 from lm.serving.responses import (
@@ -8,6 +11,7 @@ from lm.serving.responses import (
     mean_logprob,
     prompt_tokens,
 )
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 
@@ -36,6 +40,23 @@ def test_a_first_token_that_starts_in_the_prompt_has_an_offset_there():
     assert found["text_offset"] == [4, 5 + len(spelled) - 1]
     assert mean_logprob(sample) == -1.5
     assert mean_logprob(Continuation()) == 0
+
+
+def test_every_alternative_is_in_the_answer():
+    """A part of a character has no text, and is spelled by its bytes."""
+    tokenizer = make_tokenizer("byte")
+    best = tuple((token, -1.0 - rank) for rank, token in enumerate(dict.fromkeys(tokenizer.encode("üßa"))))
+    found = TextLogprobs(tokenizer).format([(best[0][0], None, best, 0), (best[0][0], -1.0, best, 0)])
+    spelled = {r"bytes:\xc3": -1.0, r"bytes:\xbc": -2.0, r"bytes:\x9f": -3.0, "a": -4.0}
+    assert found["top_logprobs"] == [None, spelled]
+
+
+def test_tokens_of_equal_text_are_told_by_their_ids():
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "<0x61>": 1, "b": 2}, [], byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    best = ((0, -1.0), (1, -2.0), (2, -3.0))
+    found = TextLogprobs(Tokenizer(backend)).format([(0, -1.0, best, 0)])
+    assert found["top_logprobs"] == [{"a": -1.0, "token_id:1": -2.0, "b": -3.0}]
 
 
 def test_a_scored_prompt_has_its_log_probabilities():

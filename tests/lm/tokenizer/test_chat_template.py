@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers import AddedToken, decoders, pre_tokenizers
 
 from lm.errors import InputError
 from lm.text.conversations import Message
@@ -117,6 +118,29 @@ def test_default_template_token_by_token():
     assert list(zip(encoded.ids, encoded.is_reply, strict=True)) == expected
     prompt = tokenizer.chat_template.encode(tokenizer, SYSTEM)
     assert prompt == [*encoded.ids, tokenizer.special_tokens["<|assistant|>"]]
+
+
+def _with_first_prefix(end_of_turn):
+    """A tokenizer that puts a space before the first word of a text alone."""
+    backend = tokenizers_elsewhere.metaspace_like()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    backend.add_special_tokens([AddedToken(end_of_turn, normalized=False)])
+    template = "{% for m in messages %}{{ m.role + ':' + m.content + '" + end_of_turn + "' }}{% endfor %}"
+    return Tokenizer(
+        backend, chat_template=ChatTemplate(template + "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}")
+    )
+
+
+def test_a_special_token_spelled_in_a_message_changes_no_other_token():
+    """It is as if the special token had another name."""
+    ours, reference = _with_first_prefix("<end>"), _with_first_prefix("<stop>")
+    for content in ("the <end> cat", "<end>the cat", "the cat<end>", "<end><end> the"):
+        messages = [Message("user", content), *TURNS[1:]]
+        for add in (True, False):
+            expected = reference.chat_template.encode(reference, messages, add_generation_prompt=add)
+            assert ours.chat_template.encode(ours, messages, add_generation_prompt=add) == expected
+        assert ours.chat_template.encode_replies(ours, messages).ids == expected
 
 
 @pytest.mark.parametrize("make", [llama3, qwen2, gemma2, mistral])

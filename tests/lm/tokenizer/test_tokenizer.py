@@ -142,6 +142,12 @@ def test_byte_ids_are_byte_values_as_in_the_library(tmp_path):
         assert tokenizer.encode(text) == list(text.encode()) == reference.encode(text).ids
 
 
+def test_token_bytes_joined_are_the_text(gpt2, cl100k):
+    for tokenizer in (gpt2, cl100k, train(kind="byte")):
+        for text in LOSSLESS:
+            assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
+
+
 def test_a_tokenizer_that_cannot_be_saved_leaves_the_old_file(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("old")

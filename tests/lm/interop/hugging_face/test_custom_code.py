@@ -97,6 +97,18 @@ def test_masked_models_and_classifiers_are_theirs_too(seed, labels, tmp_path):
         assert_close(found[real], expected[real], model=ours)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_it_generates_as_a_model_without_a_cache_would(beams, tmp_path):
+    """Rows of different lengths, padded on the left."""
+    _, theirs = both(tmp_path, random_config(0))
+    tokens = ids(2, 12)
+    real = (torch.arange(12) >= torch.tensor([[0], [7]])).long()
+    settings = {"max_new_tokens": 9, "do_sample": False, "num_beams": beams, "eos_token_id": None, "pad_token_id": 0}
+    cached = theirs.generate(tokens, attention_mask=real, **settings)
+    assert cached.tolist() == theirs.generate(tokens, attention_mask=real, use_cache=False, **settings).tolist()
+    assert cached[1, 12:].tolist() == theirs.generate(tokens[1:, 7:], **settings)[0, 5:].tolist()
+
+
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_a_cache_is_read_by_each_name_that_versions_of_transformers_give_it(name, tmp_path):
     ours, theirs = both(tmp_path, random_config(0))
@@ -104,6 +116,14 @@ def test_a_cache_is_read_by_each_name_that_versions_of_transformers_give_it(name
     with torch.no_grad():
         cache = theirs(tokens[:, :7], use_cache=True)[1]
         assert_close(theirs(tokens[:, 7:], **{name: cache}).logits, ours(tokens)[:, 7:], model=ours)
+
+
+@pytest.mark.parametrize(("objective", "labels"), [("causal", ()), ("masked", ()), ("masked", ("no", "yes"))])
+def test_an_input_that_would_have_no_effect_is_refused(objective, labels, tmp_path):
+    """As a cache would be by a name that a later version of transformers gives it."""
+    _, theirs = both(tmp_path, random_config(0, objective=objective, labels=labels, parallel_residual=False))
+    with pytest.raises(TypeError, match="past_states"):
+        theirs(ids(2, 12), past_states=object())
 
 
 def test_other_versions_of_transformers_are_refused(tmp_path, monkeypatch):
