@@ -14,6 +14,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
+from lm.corpus.store import Manifest
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
@@ -179,7 +180,7 @@ def masked(folder, data, *, base=None, model=None, **fields):
     """A masked model or a classifier, with adapters to a base if there is one."""
     config = test_masked.SHAPE | (model or {})
     settings = {"batch_size": 8, "steps": 8, "warmup_steps": 2, "evaluate_every": 4, "learning_rate": 1e-2, **fields}
-    supervised = (data.folder / "train-examples.npy").exists()
+    supervised = Manifest.read(data.folder).supervised
     found = None if base is None else run_folder.find_checkpoint(base)
     made = test_masked.RunConfig(
         ModelConfig(**config), data=DataConfig(supervised=supervised), training=TrainingConfig(**settings),
