@@ -1,4 +1,4 @@
-"""Errors that a user can cause, with exit codes, and warnings with advice."""
+"""Errors that a user can cause, with exit codes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ from typing import Self
 
 
 class LMError(Exception):
-    """An error that the user can fix; the message names the file or field and says what to do.
-
-    Attributes:
-        settings: names of settings to change, such as "batch_size"; the command line adds their flags.
-    """
+    """An error that the user can fix; the message names the file or setting, and what is wrong."""
 
     exit_code = 1
 
-    def __init__(self, message: str = "", *, settings: Sequence[str] = ()) -> None:
-        """Create the error; the message names no flags."""
-        super().__init__(message)
-        self.settings = tuple(settings)
-
     def at(self, location: str) -> Self:
         """Return the same error with a place in front of the message, such as a file and line."""
-        return type(self)(f"{location}: {self}", settings=self.settings)
+        return type(self)(f"{location}: {self}")
 
 
 class UsageError(LMError):
@@ -52,21 +43,6 @@ def missing_packages(purpose: str, *packages: str) -> InputError:
 def list_some(items: Sequence[str], *, limit: int) -> str:
     """Return the first items of a list, and an ellipsis if there are more."""
     return ", ".join(items[:limit]) + (", …" if len(items) > limit else "")
-
-
-class Advice(str):
-    """A warning as plain text.
-
-    Attributes:
-        settings: names of settings that it is about; the command line adds their flags.
-    """
-
-    settings: tuple[str, ...]
-
-    def __new__(cls, text: str, *, settings: Sequence[str] = ()) -> Self:
-        advice = super().__new__(cls, text)
-        advice.settings = tuple(settings)
-        return advice
 
 
 def nan_logits_error(where: str = "") -> InputError:

@@ -15,8 +15,7 @@ from lm.config.run_config import RunConfig
 from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
 from lm.corpus.store import Manifest
-from lm.errors import InputError
-from lm.training.events import Evaluation, Saved, Step, StoppedEarly
+from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train
 from lm.training.planning.continued_training import (
     choose_continued_training,
