@@ -75,7 +75,7 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
     model = lm.load("run")
     with pytest.warns(UserWarning, match="was training text"):
         assert model.perplexity("windows.txt").bytes == Path("unix.txt").stat().st_size
-    assert model.generate("a\r\nb", greedy=True, max_tokens=5) == model.generate("a\nb", greedy=True, max_tokens=5)
+    assert model.generate("a\r\nb", temperature=0, max_tokens=5) == model.generate("a\nb", temperature=0, max_tokens=5)
     for prompt in ("a\r\nb", "a\nb"):
         assert run(["generate", "run", prompt, "--temperature", "0", "--max-tokens", "5", "--json"]) == 0
     first, second = (json.loads(line)["tokens"] for line in capsys.readouterr().out.splitlines())
@@ -90,7 +90,18 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
 def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     with Path("sms.tsv").open("rb") as file:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file, isatty=lambda: False))
-        flags = ["--format", "tsv", "--no-header", "--text-column", "2", "--tokenizer", "byte", "-o", "tokens"]
+        flags = [
+            "--format",
+            "tsv",
+            "--set",
+            "files.header=false",
+            "--text-column",
+            "2",
+            "--tokenizer",
+            "byte",
+            "-o",
+            "tokens",
+        ]
         assert run(["prepare", "-", *flags]) == 0
     assert "pos\t" not in prepared("tokens")
     assert [*find_text_files(["sms.tsv"])]
@@ -101,7 +112,7 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     [
         ("a.csv", "source,target\n{}", []),
         ("b.csv", "de,en\n{}", []),
-        ("c.csv", "{}", ["--no-header"]),
+        ("c.csv", "{}", ["--set", "files.header=false"]),
         ("d.tsv", "{}", []),
         (
             "e.tsv",

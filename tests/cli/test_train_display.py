@@ -25,7 +25,7 @@ from lm.training.events import (
 )
 from lm.training.planning.resolve import BudgetForecast, resolve_spec
 from lm.training.trainer import Planned
-from tests.lm.data.test_training_data import CountData
+from tests.lm.data.count_data import CountData
 
 
 def planned(

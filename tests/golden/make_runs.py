@@ -19,27 +19,27 @@ import lm
 
 _NUMBERS = ("one", "two", "three", "four", "five", "six")
 _GERMAN = dict(zip(_NUMBERS, ("eins", "zwei", "drei", "vier", "fünf", "sechs"), strict=True))
-_SHAPE = "--d-model 16 --n-layers 1 --n-heads 2 --context 24 --batch-size 16 --kind char"
+_SHAPE = "--d-model 16 --n-layers 1 --n-heads 2 --context 24 --batch-size 16 --tokenizer char"
 _TEXT = f"counting.txt --preset tiny {_SHAPE}"
 _PAIRS = (
-    "--source numbers.en --target numbers.de --preset translation-tiny --d-model 16 --n-layers 1 --n-heads 2 --d-ff 32 "
-    "--context 48 --batch-tokens 600 --kind byte --dropout 0 --ema 0 --label-smoothing 0 --best-by loss"
+    "--source numbers.en --target numbers.de --preset translation-tiny --d-model 16 --n-layers 1 --n-heads 2 --set model.d_ff=32 "
+    "--context 48 --batch-tokens 600 --tokenizer byte --dropout 0 --set training.ema=0 --set training.label_smoothing=0 --set training.best_by=loss"
 )
-_TWO = f"{_PAIRS} --n-encoder-layers 1 --learning-rate 2e-2 --steps 400"
+_TWO = f"{_PAIRS} --set model.n_encoder_layers=1 --learning-rate 2e-2 --steps 400"
 RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
-    "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --warmup-steps 20 --d-ff 32 --steps 250",
-    "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --architecture lstm --learning-rate 1e-2 --steps 250",
+    "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 --steps 250",
+    "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --set model.architecture=lstm --learning-rate 1e-2 --steps 250",
     "questions": f"questions.jsonl --supervised --preset tiny {_SHAPE} --steps 2",
     "masked": f"{_TEXT} --objective masked --steps 400",
     "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 200",
     "translation": _TWO,
-    "transformer": f"{_TWO} --preset transformer-base --learning-rate 1e-2 --warmup-steps 50 --steps 1200",
-    "one-stack": f"{_PAIRS} --decoder-only --learning-rate 2e-2 --steps 400",
-    "syntax": f"{_TWO} --syntax both --heads numbers.heads",
+    "transformer": f"{_TWO} --preset transformer-base --learning-rate 1e-2 --set training.warmup_steps=50 --steps 1200",
+    "one-stack": f"{_PAIRS} --set model.decoder_only=true --learning-rate 2e-2 --steps 400",
+    "syntax": f"{_TWO} --set model.syntax=both --dependency-heads numbers.heads",
 }
 """Arguments of `lm train`, those of runs that others start from first."""
-_ALL = "--evaluate-every 0 --keep 1 --seed 1 --device cpu --dtype float32 --threads 1"
+_ALL = "--evaluate-every 0 --set training.keep_checkpoints=1 --seed 1 --device cpu --dtype float32 --threads 1"
 
 
 class _Runs(os.PathLike[str]):
