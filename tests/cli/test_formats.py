@@ -102,7 +102,7 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
             "-o",
             "tokens",
         ]
-        assert run(["prepare", "-", *flags]) == 0
+        assert run(["prepare", "-", *flags, "-o", "tokens"]) == 0
     assert "pos\t" not in prepared("tokens")
     assert [*find_text_files(["sms.tsv"])]
 

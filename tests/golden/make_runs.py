@@ -22,13 +22,15 @@ _GERMAN = dict(zip(_NUMBERS, ("eins", "zwei", "drei", "vier", "fünf", "sechs"),
 _SHAPE = "--d-model 16 --n-layers 1 --n-heads 2 --context 24 --batch-size 16 --tokenizer char"
 _TEXT = f"counting.txt --preset tiny {_SHAPE}"
 _PAIRS = (
-    "--source numbers.en --target numbers.de --preset translation-tiny --d-model 16 --n-layers 1 --n-heads 2 --set model.d_ff=32 "
-    "--context 48 --batch-tokens 600 --tokenizer byte --dropout 0 --set training.ema=0 --set training.label_smoothing=0 --set training.best_by=loss"
+    "--source numbers.en --target numbers.de --preset translation-tiny --d-model 16 --n-layers 1 --n-heads 2 "
+    "--set model.d_ff=32 --context 48 --batch-tokens 600 --tokenizer byte --dropout 0 --set training.ema=0 "
+    "--set training.label_smoothing=0 --set training.best_by=loss"
 )
 _TWO = f"{_PAIRS} --set model.n_encoder_layers=1 --learning-rate 2e-2 --steps 400"
 RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
-    "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 --steps 250",
+    "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 "
+    "--steps 250",
     "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --set model.architecture=lstm --learning-rate 1e-2 --steps 250",
     "questions": f"questions.jsonl --supervised --preset tiny {_SHAPE} --steps 2",
     "masked": f"{_TEXT} --objective masked --steps 400",

@@ -149,7 +149,7 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     succeed("train", *files(folder, "train"), *trees, *held_out, "-o", whole, "--steps", 6, *flags)
     assert_resumes_exactly(whole, resumed, step=3)
-    shutil.rmtree(folder / "cache" / "pairs")
+    shutil.rmtree(folder / "cache" / "tokens")
     shutil.rmtree(resumed)
     shutil.copytree(whole, resumed)
     again = ["train", *files(folder, "train"), *trees[:2], *held_out]

@@ -207,7 +207,9 @@ def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, caps
     assert ["gpt/" in said[0], "llama/" in said[1], len(said)] == [True, True, 2]
 
 
-@pytest.mark.parametrize("command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --max-length-extra 1"])
+@pytest.mark.parametrize(
+    "command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --set translation.max_length_extra=1"]
+)
 def test_training_pairs_are_recognised(trained, tmp_path, capsys, command):
     if not (trained / "pairs").exists():
         rows = [f"The owl saw {number} foxes.\tDie Eule sah {number} Füchse.\n" for number in range(60)]

@@ -161,7 +161,7 @@ CONFIGS = [
     ({"model_type": ["llama"]}, "model_type"), ({"architectures": ["LlamaModel"]}, "architectures"),
     ({"auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}, "auto_map"),
     ({"quantization_config": {"bits": 4}}, "quantization_config"), ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-    ({"hidden_size": "64"}, "d_model"), ({"hidden_size": True}, "d_model"), ({"hidden_size": None}, "d_model"),
+    ({"hidden_size": "64"}, "d_model"), ({"hidden_size": True}, "d_model"), ({"hidden_size": None}, "config.json"),
     ({"rms_norm_eps": float("nan")}, "norm_eps"), ({"num_attention_heads": -1}, "n_heads"),
     ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
     ({"rope_parameters": {"rope_type": "linear"}}, "factor None"),
