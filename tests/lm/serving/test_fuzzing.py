@@ -27,7 +27,7 @@ TURNS = [
     {"role": "user", "content": "And then?"},
 ]
 SAMPLING = {
-    "max_tokens": 3, "temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "typical": 0.9, "greedy": False,
+    "max_tokens": 3, "temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9,
     "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "no_repeat_ngram_size": 2,
     "min_tokens": 1,
     "ignore_eos": False, "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5},
