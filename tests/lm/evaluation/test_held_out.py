@@ -127,7 +127,7 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
         file.write_text("".join(f"{line}\n" for line in lines))
     if pairs[0].heads:
         files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
-    named = ["--source", files[0], "--target", files[1], *(["--heads", files[2]] if pairs[0].heads else [])]
+    named = ["--source", files[0], "--target", files[1], *(["--dependency-heads", files[2]] if pairs[0].heads else [])]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
     assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])

@@ -27,7 +27,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(run):
-    with served(run, "--max-requests", 3, "--batch-size", 4, "--prefill-chunk", 16) as running:
+    with served(run, "--max-requests", 3, "--batch-size", 4, "--set", "server.prefill_chunk=16") as running:
         yield running
 
 

@@ -48,6 +48,5 @@ def test_tokens_have_to_be_those_that_the_weights_were_trained_with(tmp_path):
         check_tokenizers(run, fitting)
         check_tokenizers(run, own, fitting)
     for sides in ((other,), (own, other), (other, own)):
-        with pytest.raises(UsageError, match="were learned with another tokenizer") as raised:
+        with pytest.raises(UsageError, match="were learned with another tokenizer"):
             check_tokenizers(run, *sides)
-        assert raised.value.settings == ("tokenizer", "from_run")
