@@ -64,7 +64,9 @@ COMPILED_SUPPORT: Mapping[str, object] = {
 """For every field of `ModelConfig`, the values that the compiled engine supports."""
 
 CUDA_GRAPH_SUPPORT: Mapping[str, object] = {
-    **dict.fromkeys(COMPILED_SUPPORT, ANY_VALUE),  # the graph replays PyTorch's own kernels
+    **dict.fromkeys(
+        (*COMPILED_SUPPORT, "embedding_norm", "output_transform"), ANY_VALUE
+    ),  # the graph replays PyTorch's own kernels
     **_SUPPORTED_SUBSETS,
     "n_encoder_layers": {0},
 }
