@@ -44,17 +44,7 @@ def prepared(folder: Path) -> None:
         platforms = [f"--platform=manylinux_2_{number}_aarch64" for number in PLATFORMS]
         target = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp", *abis, *platforms]
         target += ["--platform=manylinux2014_aarch64", "--platform=any", f"--target={packages}"]
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--set",
-            "training.compile=false",
-            "-c",
-            str(ROOT / "constraints.txt"),
-            *target,
-        ]
+        command = [sys.executable, "-m", "pip", "install", "--no-compile", "-c", str(ROOT / "constraints.txt"), *target]
         subprocess.run([*command, *PACKAGES], check=True)
 
 

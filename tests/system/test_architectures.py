@@ -73,9 +73,7 @@ def test_a_language_model(scheme, place, train, succeed):
     trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--optimizer", "muon")
     for decoder in (["--temperature", "0"], ["--beam", 3]):  # past the context too
         command = ["generate", trained, "one", *decoder, "--max-tokens", 20, "--json"]
-        cached, uncached = (json.loads(succeed(*command, *flags))["tokens"] for flags in ([], ["--no-cache"]))
-        assert 0 < len(cached) <= 20
-        assert cached == uncached
+        assert 0 < len(json.loads(succeed(*command))["tokens"]) <= 20
     assert json.loads(succeed("attention", trained, "one two", "--json"))["kind"] == "self"
     assert "perplexity" in succeed("perplexity", trained, place / "text.txt")
     described = json.loads(succeed("info", trained, "--json"))
@@ -89,7 +87,7 @@ def test_a_language_model(scheme, place, train, succeed):
 @pytest.mark.medium
 @each("relative", slow=("t5", "alibi", "window", "bigbird", "compressed", "linformer"))
 def test_an_encoder_decoder(scheme, pairs, train, succeed, capsys, tmp_path):
-    trained = train(*pairs, *TRANSLATION, "--n-encoder-layers", 2, *SCHEMES[scheme])
+    trained = train(*pairs, *TRANSLATION, "--set", "model.n_encoder_layers=2", *SCHEMES[scheme])
     crossed = succeed("attention", trained, "A dog runs.", "--target", "Ein Hund.", "--json")
     assert json.loads(crossed)["kind"] == "cross"
     assert succeed("translate", trained, tmp_path / "three", "--beam", 4).count("\n") == 3

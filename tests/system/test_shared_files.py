@@ -76,7 +76,7 @@ def test_perplexity_of_whatever_can_be_measured(runs, files, same):
 
 def test_translations(runs, files, same):
     same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
-    same("translate", runs["translation"], files["source"], "--read-ahead", 7, "--n-best", 2)
+    same("translate", runs["translation"], files["source"], "--set", "translation.read_ahead=7", "--n-best", 2)
     same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
 
 
