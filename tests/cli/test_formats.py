@@ -43,7 +43,7 @@ def prepared(folder: str) -> str:
 @pytest.mark.medium
 def test_labels_of_tables_are_learned_and_classified(place, capsys):
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--tokenizer", "byte", *SMALL]) == 0
-    columns = ["--no-header", "--text-column", "2", "--label-column", "1"]
+    columns = ["--set", "files.header=false", "--text-column", "2", "--label-column", "1"]
     for name, out, flags in (("reviews.csv", "csv", []), ("sms.tsv", "tsv", columns)):
         tuned = ["--supervised", "--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
         assert run(["train", name, *flags, *tuned]) == 0, capsys.readouterr().err

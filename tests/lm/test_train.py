@@ -12,7 +12,9 @@ import pytest
 import lm
 from cli.main import run
 from cli.training import running
+from lm.config.run_config import SECTIONS
 from lm.config.run_spec import RunSpec
+from lm.config.settings import list_all_settings
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import Trainer
@@ -51,11 +53,11 @@ def tensors(folder: Path) -> dict[str, str]:
 
 
 def command(*arguments: object, **options: object) -> None:
-    """Train by `lm train`, with flags named as the keywords of Python."""
-    flags: list[str] = []
+    """Train by `lm train`, with the keywords of Python: settings by their keys, others by their flags."""
+    keys, flags = {setting.keyword: setting.key for setting in list_all_settings(SECTIONS)}, list[str]()
     for name, value in options.items():
         flag = "--" + {"from_run": "from"}.get(name, name).replace("_", "-")
-        flags += [flag] if value is True else [flag, str(value)]
+        flags += ["--set", f"{keys[name]}={str(value).lower()}"] if name in keys else [flag, str(value)]
     assert run(["train", *map(str, arguments), *flags]) == 0
 
 
