@@ -39,7 +39,7 @@ def complete_settings(settings: Iterable[Any]) -> Complete:
         ]
         if len(matches) == 1:
             (setting,) = matches
-            values = ("true", "false") if setting.option.kind is bool else setting.option.choices
+            values = ("true", "false") if setting.plain_type is bool else setting.choices
             if values:
                 return complete_from(f"{setting.key}={value}" for value in values)(incomplete)
         return [] if equals else [f"{setting.key}=" for setting in matches]

@@ -72,7 +72,7 @@ def spell_flag(name: str) -> str:
 
 
 def with_settings(
-    sections: Mapping[str, type], flags: str, *, common: str = "", checks: bool = True
+    sections: Mapping[str, type], flags: str, *, common: str = "", merges: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the settings of config classes; it receives them as the keyword `options`.
 
@@ -80,7 +80,7 @@ def with_settings(
         sections: name ("model", "training", …) to config class.
         flags: keywords of the settings that have a flag of their own, in the order of the help.
         common: flags of the short help (-h), in order; without any, it is the whole help.
-        checks: whether settings of features that are off are refused.
+        merges: whether the settings are merged and checked here; else the command does so, with a file and a preset.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,9 +93,10 @@ def with_settings(
             given = {name: value for name, value in typed.items() if value not in (None, [])}
             if "stop" in given:
                 given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
-            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
-            options = Options(sections, *merge(sections, layers), given)
-            if checks:
+            options = Options(sections, {}, {}, given)
+            if merges:
+                layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
+                options = Options(sections, *merge(sections, layers), given)
                 of_command = {section: options.typed(section) for section in sections}
                 known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
                 check_requirements(sections, of_command, known)
@@ -103,7 +104,7 @@ def with_settings(
             return command(**own, options=options)
 
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
-        added = [_flag_parameter(by_keyword[name], shows_default=checks) for name in flags.split()]
+        added = [_flag_parameter(by_keyword[name], shows_default=merges) for name in flags.split()]
         if len(added) < len(settings):
             added += [
                 _set_parameter(settings),

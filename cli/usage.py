@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lm.config.run_config import SECTIONS
-from lm.config.settings import list_all_settings
-
 _OTHER_WORDS = {
     "--model": "--from", "--data": "CORPUS…", "--lr": "--learning-rate", "--n-embd": "--d-model",
     "--width": "--d-model", "--hidden-size": "--d-model", "--n-layer": "--n-layers", "--layers": "--n-layers",
@@ -15,7 +12,7 @@ _OTHER_WORDS = {
     "--n-predict": "--max-tokens", "--max-new-tokens": "--max-tokens", "--num-samples": "--samples",
     "--num-beams": "--beam", "--temp": "--temperature", "--wd": "--weight-decay", "--checkpoint": "--resume",
     "--greedy": "--temperature 0", "--draft": "--draft-model", "--typical": "--typical-p",
-    "--no-repeat-ngram": "--no-repeat-ngram-size", "--kind": "--tokenizer", "--prompt-file": "- < FILE",
+    "--no-repeat-ngram": "--no-repeat-ngram-size", "--kind": "--tokenizer", "--prompt-file": "PROMPT",
     "finetune": "train --from RUN", "fine-tune": "train --from RUN", "sample": "generate", "eval": "evaluate",
     "ppl": "perplexity", "tokenize": "tokenizer encode",
 }  # fmt: skip
@@ -31,7 +28,7 @@ def format_usage_error(error: Any) -> str:
 
 def _describe_problem(error: Any) -> str:
     if hasattr(error, "possibilities"):
-        return f"no option {error.option_name}{_suggest(error.option_name, error.possibilities or ())}"
+        return f"no option {error.option_name}{_suggest(error)}"
     message = error.format_message().partition("\n")[0].rstrip(".")
     word = message.partition("'")[2].partition("'")[0]
     if message.startswith("No such command") and word in _OTHER_WORDS:
@@ -39,12 +36,13 @@ def _describe_problem(error: Any) -> str:
     return message
 
 
-def _suggest(typed: str, possibilities: Any) -> str:
-    """Return what may be meant by an unknown option."""
+def _suggest(error: Any) -> str:
+    """Return what may be meant by an unknown option: an option or setting that its command has."""
+    typed, command = error.option_name, error.ctx.command
     if not typed.lstrip("-")[:1].isalpha():
         return ": a text that begins with a hyphen goes after --"
-    settings = {setting.flag: setting for setting in list_all_settings(SECTIONS)}
-    ours = (
-        f"--set {settings[typed].key}" if typed in settings else _OTHER_WORDS.get(typed, next(iter(possibilities), ""))
-    )
+    names = {name for parameter in command.params for name in (*parameter.opts, parameter.metavar)}
+    keys = {setting.flag: f"--set {setting.key}" for setting in getattr(command.callback, "settings", ())}
+    word = _OTHER_WORDS.get(typed, "")
+    ours = keys.get(typed) or (word if word.split(" ")[0] in names else next(iter(error.possibilities or ()), ""))
     return f" (did you mean {ours!r}?)" if ours else ""

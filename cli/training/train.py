@@ -141,7 +141,7 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-@with_settings(SECTIONS, _FLAGS, common=_COMMON, checks=False)
+@with_settings(SECTIONS, _FLAGS, common=_COMMON, merges=False)
 def train(
     context: typer.Context,
     corpus: _Corpus = None,

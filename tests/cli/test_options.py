@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import lm
+from cli.completion import complete_settings
 from cli.main import run
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings
@@ -80,3 +81,21 @@ def test_the_short_help_fits_on_a_screen(capsys):
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 80
+
+
+def test_an_unknown_option_suggests_what_its_command_has(capsys):
+    for words, hint in (
+        (["generate", "run", "--token-healing"], "--set sampling.token_healing"),
+        (["train", "--lr", "1"], "--learning-rate"),
+        (["train", "--experts", "4"], "--set model.experts"), (["generate", "run", "--greedy"], "--temperature 0"),
+    ):  # fmt: skip
+        assert run(words) == 2
+        assert f"(did you mean '{hint}'?)" in capsys.readouterr().err
+    assert run(["generate", "run", "--model", "gpt2"]) == 2
+    assert "--from" not in capsys.readouterr().err
+
+
+def test_values_of_a_setting_are_completed():
+    complete = complete_settings(list_all_settings(SECTIONS))
+    assert complete("model.norm=") == ["model.norm=layernorm", "model.norm=rmsnorm"]
+    assert complete("model.bias") == ["model.bias=true", "model.bias=false"]
