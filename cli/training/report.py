@@ -6,7 +6,6 @@ from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_number_of, format_trainable
 from cli.corpus_report import warn_of_repetition
 from cli.training.plan import show_plan
-from lm.config.presets import could_be_portable
 from lm.config.settings import LENGTHS
 from lm.corpus.store import Manifest
 from lm.data.labels import LabelCounts
@@ -34,7 +33,7 @@ def report(event: Event) -> None:
     elif isinstance(event, Started) and event.is_resumed:
         _report_resumption(event)
     elif isinstance(event, Started):
-        describe_run(event.run, is_tuned=event.is_tuned)
+        describe_run(event.run)
 
 
 def _report_corpus(event: CorpusPrepared) -> None:
@@ -151,13 +150,8 @@ def _report_extension(run: Run) -> None:
         print_note(f"        {'; '.join(chosen)}")
 
 
-def describe_run(run: Run, *, is_tuned: bool = False) -> None:
-    """Report what the plan of a new run doesn't contain.
-
-    `is_tuned` says that it starts from the weights of another run.
-    """
-    if not is_tuned and could_be_portable(run.config):
-        print_labelled("note", "llama.cpp and CTranslate2 can't run this model; --portable trains one that they run")
+def describe_run(run: Run) -> None:
+    """Report what the plan of a new run doesn't contain."""
     if run.config.lora:
         trained = sum(value.numel() for value in trainable_weights(run.model).values())
         size = format_trainable(trained, count_parameters(run.model))

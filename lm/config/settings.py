@@ -50,6 +50,15 @@ class Requires(NamedTuple):
         return False
 
 
+class Metavar(NamedTuple):
+    """What stands for the value of a setting in help."""
+
+    name: str
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
+
+
 class Setting(NamedTuple):
     """A declared setting."""
 
@@ -59,6 +68,7 @@ class Setting(NamedTuple):
     default: Any
     help: str
     requires: Requires | None
+    metavar: str
 
     @property
     def key(self) -> str:
@@ -72,7 +82,7 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        return "--" + self.keyword.replace("_", "-")
+        return "--" + self.keyword.removesuffix("_run").replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -111,7 +121,8 @@ class Setting(NamedTuple):
 
 _KEYWORDS = {
     "model.context_length": "context", "lora.rank": "lora", "lora.on": "lora_on", "lora.alpha": "lora_alpha",
-    "lora.dropout": "lora_dropout",
+    "lora.dropout": "lora_dropout", "corpus.heads": "dependency_heads",
+    "corpus.validation_heads": "validation_dependency_heads",
 }  # fmt: skip
 """Keywords that are not the name of the field."""
 
@@ -128,10 +139,11 @@ def list_settings(section: str, config: type[Any]) -> tuple[Setting, ...]:
     """Return the settings of a dataclass: its fields with a help text."""
     hints, settings = get_type_hints(config, include_extras=True), []
     for field in dataclasses.fields(config):
-        notes = getattr(hints[field.name], "__metadata__", ())
-        for text in (note for note in notes if isinstance(note, str)):
-            requires = next((note for note in notes if isinstance(note, Requires)), None)
-            settings.append(Setting(section, field.name, hints[field.name], field.default, text, requires))
+        hint = hints[field.name]
+        notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
+        if text := notes.get(str):
+            metavar = notes.get(Metavar, Metavar(_METAVARS.get(_plain(hint), "NAME"))).name
+            settings.append(Setting(section, field.name, hint, field.default, text, notes.get(Requires), metavar))
     return tuple(settings)
 
 

@@ -175,7 +175,7 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
     assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
     assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
-    assert spec.set_by == {"preset": "file", "from_run": "python", "training.seed": "file",
+    assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
                             "training.tokens": "python", "training.sample": "python"}  # fmt: skip
     assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
 
