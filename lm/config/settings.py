@@ -113,10 +113,10 @@ class Setting(NamedTuple):
                     value = float(value)
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            problem = str(error).partition(" - at")[0].replace(" | null", "").replace("got `str`", f"not {value!r}")
-            said = f", not {value!r}" if ">=" in problem or "<=" in problem else ""
-            known = f"; choose from {', '.join(self.choices)}" if self.choices else ""
-            raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}{said}") from None
+            problem = str(error).partition(" - at")[0].partition(", got")[0].replace(" | null", "").lower()
+            if self.choices:
+                problem = f"choose from {', '.join(self.choices)}"
+            raise UsageError(f"{place}: {problem}, not {value!r}") from None
 
 
 _KEYWORDS = {
@@ -229,12 +229,8 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
                 given[setting.section][setting.name] = setting.convert(value, layer.place(name))
                 sources[setting.key] = layer.source
         values = {section: overlay(values[section], given[section]) for section in sections}
-    return values, {key: source for key, source in sources.items() if _get(values, key) is not None}
-
-
-def _get(values: Values, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return values[section].get(name)
+    kept = {f"{section}.{name}" for section, given in values.items() for name in given}
+    return values, {key: source for key, source in sources.items() if key in kept}
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:
