@@ -27,10 +27,11 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time,
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _FLAGS = (
-    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out preset "
-    "depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads d_model context "
-    "vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout positions seed evaluate_every validation text_column label_column supervised "
-    "include exclude encoding sample lora device dtype threads shard"
+    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
+    "preset depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads "
+    "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
+    "positions seed evaluate_every validation text_column label_column supervised include exclude encoding sample "
+    "lora device dtype threads shard "
 )
 _COMMON = (
     "--out --budget --steps --epochs --preset --depth --source --target --validation --learning-rate --seed --portable "
