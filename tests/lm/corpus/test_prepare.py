@@ -115,7 +115,7 @@ def test_what_is_finished_is_kept_after_a_kill(tmp_path):
         f"prepare.prepare_corpus(scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(), "
         f"folder=Path({str(tmp_path / 'killed')!r}), workers=1)"
     )
-    unfinished = tmp_path / ".killed.parts"
+    unfinished = tmp_path / "killed"
     for wanted in (2, 5, 8):
         process = subprocess.Popen([sys.executable, "-c", code])
         while len(list(unfinished.glob("*/chunk.json"))) < wanted and process.poll() is None:
@@ -125,7 +125,6 @@ def test_what_is_finished_is_kept_after_a_kill(tmp_path):
     resumed = prepare_corpus(corpus, BYTES, folder=tmp_path / "killed", workers=1)
     assert resumed.chunks_reused >= 7 or resumed.reused
     assert arrays(resumed.folder) == arrays(whole.folder)
-    assert not unfinished.exists()
 
 
 def test_damage_is_found_and_repaired(tmp_path):
