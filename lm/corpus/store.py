@@ -193,8 +193,9 @@ class Manifest:
         return manifest
 
 
-def has_manifest(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
+def is_store(folder: Path) -> bool:
+    """Whether a folder holds a store, which may be unfinished."""
+    return (folder / MANIFEST).is_file() or any(folder.glob(f"*/{CHUNK}"))
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -401,7 +402,7 @@ def cache_folder(key: str, *, root: Path | None = None) -> Path:
     folder = (root or files.cache_root()) / "tokens" / key[:32]
     for other in folder.parent.glob("*"):
         with contextlib.suppress(OSError):
-            if not has_manifest(other) and other.stat().st_mtime < time.time() - _SECONDS_TO_RESUME:
+            if not (other / MANIFEST).is_file() and other.stat().st_mtime < time.time() - _SECONDS_TO_RESUME:
                 shutil.rmtree(other, ignore_errors=True)
     return folder
 
