@@ -15,7 +15,16 @@ import torch
 
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.corpus.store import SPLITS, DataKind, Manifest, SplitRecord, token_dtype, write_chunk, write_store
+from lm.corpus.store import (
+    SPLITS,
+    DataKind,
+    Manifest,
+    SplitRecord,
+    save_tokenizers,
+    token_dtype,
+    write_chunk,
+    write_store,
+)
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
@@ -198,7 +207,7 @@ def write_random_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> Non
     for name, words in (("source", "source_words"), ("tokens", "words")):
         columns[name] = rng.integers(tokenizer.vocab_size, size=tokens).astype(token_dtype(tokenizer.vocab_size))
         columns[words] = np.ones(tokens, dtype=bool)
-    record = SplitRecord(pairs, tokens, tokens, tokens, tokens, longest=SENTENCE_LENGTH - 1)
+    record = SplitRecord(pairs, tokens, tokens, tokens, tokens)
     _write_random(folder, "pairs", columns, record, tokenizer.vocab_size, tokenizer)
 
 
@@ -227,5 +236,6 @@ def _write_random(
     folder.mkdir()
     named = {f"{split}-{name}": values for split in SPLITS for name, values in columns.items()}
     chunk = write_chunk(folder / "chunk", named, dict.fromkeys(SPLITS, record))
-    manifest = Manifest(kind=kind, key="", tokenizer="", vocab_size=vocab_size, chunks=(chunk,))
-    write_store(folder, manifest, *tokenizers)
+    checksums = save_tokenizers(folder, *tokenizers)
+    manifest = Manifest(kind=kind, key="", tokenizer="", vocab_size=vocab_size, chunks=(chunk,), tokenizers=checksums)
+    write_store(folder, manifest)

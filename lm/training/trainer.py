@@ -334,6 +334,7 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
+            chosen = resolve.fit_context(chosen, prepared)
             data, speed = _open_data(prepared.folder, chosen.config, corpus), None
             if from_run is not None and weights is not None:
                 yield from _check_parent(from_run, prepared)

@@ -18,7 +18,7 @@ from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.settings import list_settings
 from lm.corpus import store
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import MANIFEST, Manifest
+from lm.corpus.store import Manifest
 from lm.corpus.survey import (
     Corpus,
     load_or_train_pair_tokenizers,
@@ -76,6 +76,14 @@ class TrainingCorpus:
     def label_completions(self) -> tuple[str, ...]:
         """Completions of the examples, if they are labels."""
         return find_label_completions(self.folder)
+
+    @property
+    def longest_conversation(self) -> int:
+        """Tokens of the longest conversation; 0 for other data."""
+        splits = [store.open_split(self.folder, name) for name in store.SPLITS]
+        if splits[0].manifest.kind != "conversations":
+            return 0
+        return max(int(split.lengths.max(initial=0)) for split in splits)
 
     @property
     def has_merges(self) -> bool:
@@ -139,7 +147,7 @@ class TextCorpus:
 
     def __init__(self, files: DataFiles) -> None:
         self.names = files.text
-        is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
+        is_prepared = len(self.names) == 1 and store.is_store(Path(self.names[0]))
         self.prepared = Path(self.names[0]) if is_prepared else None
         self._survey: Corpus | None = None
         self._notes: Sequence[str] = ()

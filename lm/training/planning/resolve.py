@@ -67,6 +67,9 @@ _MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _MIN_SENTENCES = 100
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
 _CHOSEN_BY_TIME = (("training", "schedule"), ("training", "optimizer"), ("parallel", "bpe_dropout"))
+_OPEN = ("default", "preset", "budget", "other settings", "from_run")
+"""Reasons of a value that nobody has given."""
+_MIN_ROWS = 4
 _NOVEL = 0.8
 """Novelty (`compute_novelty`) from which a text counts as having few repeated patterns."""
 
@@ -307,6 +310,21 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     if parallel.bpe_dropout and not corpus.has_merges:
         parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
     return dataclasses.replace(config, model=model, parallel=parallel, label_completions=completions)
+
+
+def fit_context(resolution: Resolution, corpus: TrainingCorpus) -> Resolution:
+    """Stage 3b: choose the context of a model of conversations, unless it is given: that of the longest one.
+
+    It is limited by the positions of the model that is fine-tuned, and to a quarter of the tokens of a batch.
+    """
+    config, by = resolution.config, resolution.reasons["model.context_length"]
+    model, longest = config.model, corpus.longest_conversation
+    context = min(longest - 1, batch_rows(config) * model.context_length // _MIN_ROWS)
+    is_limited = by == "from_run" and (model.position_limit is not None or model.rope_scaling != "none")
+    if by not in _OPEN or is_limited or context <= model.context_length:
+        return resolution
+    longer = dataclasses.replace(config, model=model.replace(context_length=context))
+    return resolution.replace_config("longest conversation", longer)
 
 
 def fit_to_speed(
