@@ -187,7 +187,9 @@ class SequenceKVCache:
             at = (
                 None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._first_parameter.device)
             )
-            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
+            return RecurrentInputs(
+                Mask.causal(), recurrent=self._states, start=first, query_positions=at, end=first + n
+            )
         positions = first if is_even else self._index(starts)
         for layer in self.layers:
             layer.set_write_positions(positions, first + n)

@@ -71,8 +71,8 @@ class TreeKVCache:
         start = slots.next_position
         mask = slots.allocate_and_mask(n)
         inputs = AttentionInputs(
-            mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
-            query_positions=slots.query_positions(n),
+            mask, caches=self._cache.self_attention, start=start, query_positions=slots.query_positions(n),
+            end=start + n,
             key_positions=slots.key_positions(n) if self._needs_key_positions else None,
         )  # fmt: skip
         hidden = model.decode(tokens.reshape(slots.n_groups, -1), inputs, self._cross_inputs())
@@ -240,12 +240,10 @@ class SlotTable:
         visible_slots = visible_slots.reshape(self.n_groups, self.rows_per_group * n, self.length)
         return Mask(bias=hidden.scatter_(2, visible_slots, 0.0).to(self._dtype)[:, None])
 
-    def query_positions(self, n: int) -> Tensor | None:
-        """(groups, rows of each · n) positions of the last `n` tokens; None if the same for all rows."""
-        if self._prefix_lengths is None:
-            return None
-        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
-        return self._prefix_lengths[:, None] + positions
+    def query_positions(self, n: int) -> Tensor:
+        """(groups or 1, rows of each · n) positions of the last `n` tokens."""
+        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)[None]
+        return positions + (self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None])
 
     def key_positions(self, n: int) -> Tensor:
         """(groups, slots) positions of the slots, the last `n` positions of each row included.

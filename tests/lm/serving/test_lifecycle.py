@@ -51,7 +51,7 @@ def open_stream(server, **fields) -> socket.socket:
 
 
 def is_idle(server) -> bool:
-    return not any(metric(server, name) for name in ("lm_running", "lm_waiting", "lm_cache_rows"))
+    return not any(metric(server, name) for name in ("lm_running", "lm_waiting"))
 
 
 def test_a_client_that_leaves_frees_its_rows(server):

@@ -62,32 +62,6 @@ def test_cached_equals_uncached(kind, positions):
     assert_close(logits, model(tokens), model=model)
 
 
-@pytest.mark.parametrize("kind", CACHED)
-def test_truncating_and_reordering_leave_no_trace(kind):
-    model, tokens = model_of(kind, **FIELDS), ids(2, 60)
-    cache = model.new_cache()
-    model(tokens[:, :50], cache=cache)
-    for length in (43, 22, 6, 1):
-        cache.truncate(length)
-        assert_close(model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], model=model)
-    cache.reorder(torch.tensor([1, 0, 1]))
-    swapped = tokens[[1, 0, 1]]
-    assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], model=model)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("positions", ["rotary", "t5", "relative"])
-def test_the_future_never_changes_the_past(kind, positions):
-    model, tokens = model_of(kind, positions=positions).double(), ids(1, 150)
-    before = model(tokens)
-    for place in (1, 47, 100, 149):
-        other = tokens.clone()
-        other[:, place:] = (other[:, place:] + 7) % 40
-        assert_close(model(other)[:, :place], before[:, :place], model=model)
-        assert_close(model(tokens[:, :place]), before[:, :place], model=model)
-        assert (model(other)[:, place:] - before[:, place:]).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("kind", "positions"),
     [
