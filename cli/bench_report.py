@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_note
-from cli.console.numbers import format_bytes, format_quantity, format_threads
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
+from cli.console.text import format_bytes, format_json_line, format_quantity, format_threads, print_note
 from lm.benchmark.hardware_limits import HardwareLimits
 from lm.benchmark.speed import Measurement
 from lm.config.hardware import HardwareConfig

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note
-from cli.console.numbers import format_bytes
+from cli.console.text import format_bytes, format_json_line, print_labelled, print_note
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.store import Manifest, PreparedFolder
 from lm.corpus.survey import Corpus, load_or_train_tokenizer

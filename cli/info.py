@@ -9,16 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from cli import completion
-from cli.console.escapes import format_json_line, format_label
-from cli.console.numbers import (
+from cli.console.tables import print_table
+from cli.console.text import (
     format_bytes,
     format_count,
     format_duration,
+    format_json_line,
+    format_label,
     format_perplexity,
     format_quantity,
     format_trainable,
 )
-from cli.console.tables import print_table
 from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
 from lm.config.presets import PRESETS, build_run_config, is_preset

@@ -93,8 +93,8 @@ def prepare(
     if tokenizer is not None:
         refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
     number = None if part is None else _parse_part(part, out)
-    from cli.console.messages import print_notes
-    from cli.console.progress import show_tokenization_progress
+    from cli.console.progress import show_bytes
+    from cli.console.text import print_notes
     from cli.corpus_report import print_prepared, train_or_load_tokenizer
     from lm.corpus.prepare import prepare_corpus
     from lm.corpus.survey import scan_corpus
@@ -113,7 +113,7 @@ def prepare(
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
     if surveyed.kind == "conversations" and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
-    with show_tokenization_progress() as progress:
+    with show_bytes() as progress:
         prepared = prepare_corpus(
             surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
         )

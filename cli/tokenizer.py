@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
-from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.text import escape_for_stream, format_json_line
 from cli.loading import load_tokenizer
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
@@ -49,7 +49,7 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: already exists; choose another name, or --force")
     from cli import tokenizer_report
-    from cli.console.messages import print_note, print_notes
+    from cli.console.text import print_note, print_notes
     from lm.corpus.survey import read_training_texts, scan_corpus
     from lm.text.text_files import find_text_files
     from lm.tokenizer import training
@@ -138,8 +138,8 @@ def inspect(
       lm tokenizer inspect tokenizer.json held-out.txt
     """
     from cli import tokenizer_report
-    from cli.console.messages import print_notes
-    from cli.console.progress import show_tokenization_progress
+    from cli.console.progress import show_bytes
+    from cli.console.text import print_notes
     from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
     from lm.tokenizer import inspection
 
@@ -153,7 +153,7 @@ def inspect(
         files = select_readable(files)
     fit = None
     if files:
-        with show_tokenization_progress() as progress:
+        with show_bytes() as progress:
             fit = inspection.measure_compression(loaded, files, data.separator, progress=progress)
     print_notes(describe_skipped_rows(files))
     longest = inspection.find_longest_tokens(loaded, _LONGEST)

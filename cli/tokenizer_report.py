@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import format_label
-from cli.console.numbers import format_bytes
+from cli.console.text import format_bytes, format_label
 from lm.corpus.survey import Corpus, read_training_texts
 from lm.tokenizer.inspection import CompressionStats, format_token
 from lm.tokenizer.tokenizer import Tokenizer
