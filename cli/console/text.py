@@ -101,12 +101,12 @@ def print_notes(notes: Iterable[str]) -> None:
         print_labelled("note", note)
 
 
-def print_paragraph(text: str) -> None:
-    """Print a line on stdout; wrapped on a terminal."""
-    print(_wrap(escape_controls(text), sys.stdout))
+def print_paragraph(text: str, *, indent: int = 0) -> None:
+    """Print a line on stdout; wrapped on a terminal, where lines after the first are indented."""
+    print(_wrap(escape_controls(text), sys.stdout, indent=indent))
 
 
-def _wrap(text: str, stream: IO[str], *, indent: int = 0) -> str:
+def _wrap(text: str, stream: IO[str], *, indent: int) -> str:
     return wrap_hanging(text, width=shutil.get_terminal_size().columns, indent=indent) if stream.isatty() else text
 
 
