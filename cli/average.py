@@ -34,7 +34,7 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
-    from cli.console.messages import print_note
+    from cli.console.text import print_note
     from lm.optim.averaging import average_checkpoints, latest_checkpoints
 
     if len(runs) == 1:

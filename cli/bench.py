@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_note
-from cli.console.numbers import format_quantity, format_threads
 from cli.console.tables import print_table
+from cli.console.text import format_json_line, format_quantity, format_threads, print_note
 from cli.options import Options, with_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.presets import PRESETS, build_run_config, is_preset

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_paragraph, print_warnings
-from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
+from cli.console.text import (
+    format_json_line,
+    format_number_of,
+    format_value,
+    print_labelled,
+    print_paragraph,
+    print_warnings,
+)
 from lm.checkpoint import LoadedModel
 from lm.errors import list_some
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores

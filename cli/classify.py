@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.console.messages import print_labelled, print_notes, quote
+from cli.console.text import print_labelled, print_notes, quote
 from cli.loading import Labels, RunPath, load_classifier
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
@@ -110,7 +110,7 @@ def _print_labels(
     texts: Sequence[_LabelledText], predictions: Iterator[ClassifiedText], *, top_k: int | None, as_json: bool
 ) -> int:
     """Print the most probable labels of each text with probabilities; returns the number of correct ones."""
-    from cli.console.escapes import escape_for_stream, format_json_line
+    from cli.console.text import escape_for_stream, format_json_line
 
     correct = 0
     for text, prediction in zip(texts, predictions, strict=True):

@@ -49,7 +49,7 @@ def complete_settings(settings: Iterable[Any]) -> Complete:
 
 def complete_corpora(incomplete: str) -> list[str]:
     """Complete the name of a corpus."""
-    from lm.text.public.catalogue import CORPORA
+    from lm.text.public import CORPORA
 
     return complete_from(corpus.name for corpus in CORPORA)(incomplete)
 

@@ -9,24 +9,23 @@ import typer
 
 from cli import completion
 from cli.arguments import AsJson
-from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.text import escape_for_stream, format_json_line, print_note, quote
+from lm.files import atomic_write_bytes
 
 app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
-
-_DEFAULT_FOLDER = Path("data")
 
 
 @app.command("list")
 def list_corpora(*, as_json: AsJson = False) -> None:
     """List the bundled corpora, and public ones to download."""
     from cli.console.tables import print_table
-    from cli.corpus_download import corpus_to_dict, download_size
-    from lm.text.public.catalogue import CORPORA
+    from cli.console.text import format_bytes
+    from lm.text.public import CORPORA
 
     if as_json:
-        print(format_json_line([corpus_to_dict(corpus) for corpus in CORPORA]))
+        print(format_json_line([corpus._asdict() for corpus in CORPORA]))
         return
-    rows = [(corpus.name, download_size(corpus), corpus.licence, corpus.description) for corpus in CORPORA]
+    rows = [(one.name, format_bytes(one.size) if one.size else "–", one.licence, one.description) for one in CORPORA]
     print_table(("name", "download", "licence", "description"), rows)
 
 
@@ -42,33 +41,36 @@ def get(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a corpus, and say how to train on it.
+    """Download a corpus, and print how to train on it.
 
-    If a download is interrupted, the same command continues where it stopped; existing files are only verified. Files
-    are compared with their published SHA-256; where none is published, that of the first download is recorded in
-    SHA256SUMS beside them.
+    If a download is interrupted, the same command continues it. Files with a published SHA-256 are verified.
 
     Examples:
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.console.messages import print_note, quote
-    from cli.corpus_download import copy_files, fetch_files
-    from lm.text.public import catalogue
+    import corpora
+    from cli.console.progress import show_bytes
+    from lm.text import public
 
-    corpus = catalogue.find_corpus(name)
-    if corpus.shipped:
-        folder, paths = copy_files(corpus, out)
-        files = [{"path": str(path)} for path in paths]
-    else:
-        folder = out or _DEFAULT_FOLDER / corpus.name
-        fetched = fetch_files(corpus, folder)
-        paths = [file.path for file in fetched]
-        files = [{**vars(file), "path": str(file.path)} for file in fetched]
-    validation = "" if corpus.validation is None else f" --validation {corpus.validation}"
-    command = f"lm train {' '.join(corpus.train)}{validation}".format(folder=quote(folder))
+    corpus = public.find_corpus(name)
+    folder = out or Path("data") / corpus.name
+    paths = []
+    for file in corpus.files:
+        with show_bytes(file.url.rpartition("/")[2]) as progress:
+            paths.append(public.fetch(file, folder, progress=progress))
+    for source in map(corpora.path, corpus.shipped):
+        if out is None:
+            folder = source.parent
+            paths.append(source)
+            continue
+        with atomic_write_bytes(out / source.name) as copy:
+            copy.write(source.read_bytes())
+        paths.append(out / source.name)
+    command = f"lm train {corpus.train}".format(folder=quote(folder))
     print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:
-        print(format_json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))
+        report = {"name": corpus.name, "folder": str(folder), "files": [str(path) for path in paths], "train": command}
+        print(format_json_line(report))
     else:
         print("\n".join(escape_for_stream(str(path)) for path in paths))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import quote
+from cli.console.text import quote
 from cli.options import RunCommand
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing

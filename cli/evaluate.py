@@ -10,7 +10,7 @@ import typer
 
 from cli import completion
 from cli.arguments import SentencePairs
-from cli.console.messages import print_notes, quote
+from cli.console.text import print_notes, quote
 from cli.loading import Labels, load_classifier
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import print_labelled
+from cli.console.text import print_labelled
 from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.export import ExportConfig

@@ -74,7 +74,7 @@ def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]
 def _print_json(filled: Iterator[FilledText]) -> None:
     import dataclasses
 
-    from cli.console.escapes import format_json_line
+    from cli.console.text import format_json_line
 
     for text in filled:
         print(format_json_line(dataclasses.asdict(text)), flush=True)
@@ -82,8 +82,8 @@ def _print_json(filled: Iterator[FilledText]) -> None:
 
 def _print_table(filled: Sequence[FilledText], *, is_one: bool) -> None:
     """Print the candidates for each blank; for a single text also the filled text."""
-    from cli.console.messages import print_paragraph
     from cli.console.tables import print_table
+    from cli.console.text import print_paragraph
     from lm.tokenizer.inspection import format_token
 
     rows = [

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.console.messages import print_labelled
-from cli.console.numbers import format_count
+from cli.console.text import format_count, print_labelled
 from cli.new_runs import compile_and_record_dtype
 from lm.errors import InputError, UsageError
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.console import streams
-from cli.console.escapes import format_label
+from cli.console.text import format_label, prepare_standard_streams
 from cli.options import CONTEXT_SETTINGS, CommandLine, set_help
 from cli.usage import format_usage_error
 from lm.distributed import launcher_env
@@ -70,7 +69,7 @@ def _print_version(is_requested: bool) -> None:
 
         import torch
 
-        from cli.console.numbers import format_threads
+        from cli.console.text import format_threads
         from lm.config.hardware import HardwareConfig
         from lm.hardware import select_inference_hardware
 
@@ -200,7 +199,7 @@ def _fail(message: str, code: int) -> int:
 
 def main() -> None:
     """Entry point of the `lm` command."""
-    streams.prepare_standard_streams()
+    prepare_standard_streams()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     sys.exit(run(sys.argv[1:], is_process=True))
 

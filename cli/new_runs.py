@@ -6,8 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from cli.console.messages import print_labelled, print_note
-from cli.console.numbers import format_duration
+from cli.console.text import format_duration, print_labelled, print_note
 from cli.loading import import_torch
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig

@@ -1,16 +1,16 @@
-"""`lm prepare`: tokenize a corpus into token shards."""
+"""`lm prepare`: tokenize a corpus into a folder of token chunks."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from cli import completion
-from cli.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
+from cli.arguments import AsJson, CorpusFiles
+from cli.console.text import format_json_line, print_labelled, print_note, print_notes
 from cli.loading import load_tokenizer
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
@@ -18,34 +18,10 @@ from lm.config.run_spec import refuse_settings
 from lm.config.tokenizer import TokenizerConfig, TokenizerKind
 from lm.errors import UsageError
 
-_LARGE = "Large corpora"
+if TYPE_CHECKING:
+    from lm.corpus.store import Manifest
 
-TokenizerFile = Annotated[
-    str | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="bpe|char|byte|FILE",
-        help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
-        autocompletion=completion.complete_runs,
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the tokens. [default: in the cache]")
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        help="Tokenizing processes, 0.1 GB each. [default: one per core]",
-    ),
-]
-PartOf = Annotated[
-    str | None,
-    typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines."),
-]
-Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.")]
+_MUCH_REPEATED = 0.05  # as a fraction of the held-out text; even stories made from templates stay below 0.02
 
 
 @with_settings(
@@ -56,14 +32,27 @@ Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is t
 def prepare(
     corpus: CorpusFiles,
     *,
-    out: Out = None,
-    tokenizer: TokenizerFile = None,
-    special: SpecialTokens = None,
-    unknown: UnknownToken = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the tokens. [default: in the cache]")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="bpe|char|byte|FILE",
+            help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
+            autocompletion=completion.complete_runs,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens in the folder.")] = False,
-    processes: Processes = None,
-    part: PartOf = None,
-    join: Join = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Tokenizing processes, 0.1 GB each. [default: all cores]"),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines.")
+    ] = None,
+    join: Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.")] = False,
     as_json: AsJson = False,
     options: Options,
 ) -> None:
@@ -81,51 +70,76 @@ def prepare(
       lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o part-1
       lm prepare --join part-1 part-2 -o tokens
     """
-    if join:
-        from cli.corpus_report import print_prepared
-        from lm.corpus.prepare import join_parts
-
-        partitions = [Path(partition) for partition in corpus]
-        print_prepared(join_parts(partitions, folder=out, force=force), as_json=as_json)
-        return
-    if tokenizer in get_args(TokenizerKind):
-        options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
-    if tokenizer is not None:
-        refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
-    number = None if part is None else _parse_part(part, out)
-    from cli.console.messages import print_notes
-    from cli.console.progress import show_tokenization_progress
-    from cli.corpus_report import print_prepared, train_or_load_tokenizer
-    from lm.corpus.prepare import prepare_corpus
-    from lm.corpus.survey import scan_corpus
+    from cli.console.progress import show_bytes
+    from cli.console.tables import print_table
+    from lm.corpus.prepare import join_parts, prepare_corpus
+    from lm.corpus.survey import load_or_train_tokenizer, scan_corpus
     from lm.text.text_files import find_text_files
 
-    config = options.build(DataConfig)
-    files = find_text_files(corpus, config, options.build(FilesConfig))
-    if files and files[0].holds_conversations:
-        config = dataclasses.replace(config, supervised=True)
+    if join:
+        prepared = join_parts([Path(partition) for partition in corpus], folder=out, force=force)
+    else:
+        if tokenizer in get_args(TokenizerKind):
+            options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
+        if tokenizer is not None:
+            refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
+        number = None if part is None else _parse_part(part, out)
+        config = options.build(DataConfig)
         files = find_text_files(corpus, config, options.build(FilesConfig))
-    loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
-    surveyed = scan_corpus(files, config, workers=processes)
-    print_notes([*files.notes, *surveyed.notes])
-    tokenizer_config = options.build(TokenizerConfig)
-    unknown = unknown if tokenizer_config.kind == "char" else None
-    loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)
-    if surveyed.kind == "conversations" and loaded.chat_template is None:
-        loaded = loaded.with_chat_template()
-    with show_tokenization_progress() as progress:
-        prepared = prepare_corpus(
-            surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
-        )
-    print_prepared(prepared, as_json=as_json)
+        if files and files[0].holds_conversations:
+            config = config.replace(supervised=True)
+            files = find_text_files(corpus, config, options.build(FilesConfig))
+        loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
+        surveyed = scan_corpus(files, config, workers=processes)
+        print_notes([*files.notes, *surveyed.notes])
+        loaded = loaded or load_or_train_tokenizer(surveyed, options.build(TokenizerConfig))
+        if surveyed.kind == "conversations" and loaded.chat_template is None:
+            loaded = loaded.with_chat_template()
+        with show_bytes() as progress:
+            prepared = prepare_corpus(
+                surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
+            )
+    manifest = prepared.manifest
+    splits = {
+        name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes}
+        for name, split in manifest.splits.items()
+    }
+    if as_json:
+        report = {
+            "folder": str(prepared.folder), "reused": prepared.reused, "chunks_reused": prepared.chunks_reused,
+            "vocab_size": manifest.vocab_size, "tokenizer": manifest.tokenizer, "chunks": len(manifest.chunks),
+            "splits": splits, "part": manifest.part, "repetition": manifest.repetition and vars(manifest.repetition),
+        }  # fmt: skip
+        print(format_json_line(report))
+    else:
+        rows = [(name, *(f"{count:,}" for count in counts.values())) for name, counts in splits.items()]
+        print_table(("split", "documents", "tokens", "bytes"), rows)
+    if prepared.chunks_reused:
+        print_note(f"reused {prepared.chunks_reused:,} chunks of an interrupted preparation")
+    print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}")
+    warn_of_repetition(manifest)
 
 
 def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     """Parse `--part`; UsageError if invalid, or without an output folder."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
-    number, count = (int(group) for group in match.groups()) if match else (0, 0)
-    if not 1 <= number <= count:
-        raise UsageError(f"a partition is I/N with I from 1 to N, such as 2/4, not {part!r} (--part)")
-    if out is None:
-        raise UsageError("a partition needs a folder of its own: name it with -o (--part)")
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count or out is None:
+        raise UsageError(f"a partition is I/N with I from 1 to N, in a folder of its own (-o), not {part!r} (--part)")
     return number, count
+
+
+def warn_of_repetition(manifest: Manifest) -> None:
+    """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
+    repetition = manifest.repetition
+    if repetition is None:
+        return
+    if repetition.documents:
+        rows = "documents" if manifest.kind == "text" else manifest.kind
+        print_labelled("copies", f"{repetition.documents:,} {rows} repeat another")
+    if (repetition.held_out or 0) >= _MUCH_REPEATED:
+        print_labelled(
+            "warning",
+            f"{repetition.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            "will look better than it is",
+        )

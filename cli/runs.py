@@ -11,12 +11,17 @@ import typer
 
 from cli import completion
 from cli.console.colours import is_colour_enabled
-from cli.console.curves import plot_curves
-from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_note, quote
-from cli.console.numbers import format_count, format_trainable, format_value
-from cli.console.pictures import load_pyplot, save_figure
+from cli.console.plots import load_pyplot, plot_curves, save_figure
 from cli.console.tables import print_table
+from cli.console.text import (
+    format_count,
+    format_json_line,
+    format_label,
+    format_trainable,
+    format_value,
+    print_note,
+    quote,
+)
 from lm.config.settings import did_you_mean
 from lm.errors import LMError, UsageError
 from lm.run_folder import RUNS, is_run

@@ -49,7 +49,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
     from cli.loading import import_torch
 
     import_torch()
-    from cli.console.messages import print_note
+    from cli.console.text import print_note
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
     from lm.serving.models import name_models

@@ -6,22 +6,42 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
-from cli.console.escapes import escape_for_stream, format_json_line
+from cli import completion
+from cli.arguments import AsJson, CorpusFiles
+from cli.console.text import (
+    escape_for_stream,
+    format_bytes,
+    format_json_line,
+    format_label,
+    format_value,
+    print_note,
+    print_notes,
+)
 from cli.loading import load_tokenizer
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.files import check_writable
+from lm.text.encodings import decode as decode_text
+
+if TYPE_CHECKING:
+    from lm.tokenizer.tokenizer import Tokenizer
 
 app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", rich_markup_mode=None)
 
-_LONGEST = 12
+_TokenizerPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TOKENIZER",
+        help="A tokenizer.json, or a run, checkpoint or folder with one.",
+        autocompletion=completion.complete_runs,
+    ),
+]
 
 
 @app.command()
@@ -34,8 +54,12 @@ def train(
     corpus: CorpusFiles,
     *,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The tokenizer.json to write.")],
-    special: SpecialTokens = None,
-    unknown: UnknownToken = None,
+    special: Annotated[
+        list[str] | None, typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable.")
+    ] = None,
+    unknown: Annotated[
+        str | None, typer.Option(metavar="CHARACTER", help="With --kind char: token of unknown characters.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: AsJson = False,
     options: Options,
@@ -44,41 +68,33 @@ def train(
 
     The result is a plain tokenizer.json that the tokenizers and transformers libraries load too.
     """
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder; name the file to write (--out)")
     check_writable(out)
     if out.exists() and not force:
         raise InputError(f"{out}: already exists; choose another name, or --force")
-    from cli import tokenizer_report
-    from cli.console.messages import print_note, print_notes
     from lm.corpus.survey import read_training_texts, scan_corpus
     from lm.text.text_files import find_text_files
     from lm.tokenizer import training
 
-    config = options.build(TokenizerConfig)
-    unknown = unknown if config.kind == "char" else None
-    training.check_settings(config, special_tokens=special or (), unknown=unknown)
-    data = options.build(DataConfig, validation="0")
+    config, data = options.build(TokenizerConfig), options.build(DataConfig, validation="0")
+    added: dict[str, Any] = {"special_tokens": special or (), "unknown": unknown if config.kind == "char" else None}
+    training.check_settings(config, **added)
     files = find_text_files(corpus, data, options.build(FilesConfig))
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
-    trained = training.train(
-        read_training_texts(surveyed),
-        config,
-        corpus_bytes=surveyed.files_bytes,
-        special_tokens=special or (),
-        unknown=unknown,
-    )
-    trained.tokenizer.save(out)
-    report = tokenizer_report.build_training_report(trained, surveyed, out)
-    print_note(tokenizer_report.format_training_report(report))
+    size = surveyed.files_bytes
+    tokenizer, sampled, _ = training.train(read_training_texts(surveyed), config, corpus_bytes=size, **added)
+    tokenizer.save(out)
+    part = "" if sampled >= size else f"a sample: {format_bytes(sampled)} of "
+    trained = "" if config.kind == "byte" else f"; trained on {part}{format_bytes(size)}"
+    print_note(f"{out}: {tokenizer.kind}, vocabulary {tokenizer.vocab_size:,}{trained}")
     if as_json:
+        report = {"path": str(out), **_describe(tokenizer), "sample_bytes": sampled, "corpus_bytes": size}
         print(format_json_line(report))
 
 
 @app.command()
 def encode(
-    tokenizer: TokenizerPath,
+    tokenizer: _TokenizerPath,
     text: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="The text; without it, all of stdin, line ends included.")
     ] = None,
@@ -93,7 +109,7 @@ def encode(
 
 @app.command()
 def decode(
-    tokenizer: TokenizerPath,
+    tokenizer: _TokenizerPath,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="IDS", help="Ids as encode prints them; none: stdin.")
     ] = None,
@@ -103,7 +119,11 @@ def decode(
 ) -> None:
     """Print the text of ids exactly; only a terminal gets a line end after it."""
     loaded = load_tokenizer(tokenizer)
-    text = loaded.decode(_parse_ids(" ".join(ids) if ids else _read_stdin()), skip_special=skip_special)
+    words = re.findall(r"[^\s,[\]]+", " ".join(ids) if ids else _read_stdin())
+    try:
+        text = loaded.decode([*map(int, words)], skip_special=skip_special)
+    except ValueError as error:
+        raise InputError(f"token IDs are integers separated by spaces: {error}") from None
     if as_json:
         print(format_json_line({"text": text}))
         return
@@ -114,19 +134,14 @@ def decode(
 
 
 @app.command()
-@with_settings(
-    {"files": FilesConfig, "data": DataConfig},
-    "text_column include exclude encoding format",
-)
+@with_settings({"files": FilesConfig, "data": DataConfig}, "text_column include exclude encoding format")
 def inspect(
-    tokenizer: TokenizerPath,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT|FILE", help="Text to split, or - (stdin); a file is as with --file.")
+    tokenizer: _TokenizerPath,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT|FILE…", help="Files to measure the tokenizer on, or a text to split; - is stdin."),
     ] = None,
     *,
-    file: Annotated[
-        list[str] | None, typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable.")
-    ] = None,
     as_json: AsJson = False,
     options: Options,
 ) -> None:
@@ -136,49 +151,60 @@ def inspect(
 
     Examples:
       lm tokenizer inspect runs/novel "Wo bist du?"
-      lm tokenizer inspect tokenizer.json held-out.txt
+      lm tokenizer inspect tokenizer.json held-out.txt other.txt
     """
-    from cli import tokenizer_report
-    from cli.console.messages import print_notes
-    from cli.console.progress import show_tokenization_progress
-    from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
-    from lm.tokenizer import inspection
+    from lm.tokenizer.inspection import format_token
 
-    if text is not None and os.path.isfile(text):  # noqa: PTH113 (a text may be too long for a path)
-        file, text = [*(file or []), text], None
-    loaded, data = load_tokenizer(tokenizer), options.build(DataConfig)
-    ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
-    files = find_text_files(file or [], data, options.build(FilesConfig))
-    if files:
-        print_notes(files.notes)
-        files = select_readable(files)
-    fit = None
-    if files:
-        with show_tokenization_progress() as progress:
-            fit = inspection.measure_compression(loaded, files, data.separator, progress=progress)
-    print_notes(describe_skipped_rows(files))
-    longest = inspection.find_longest_tokens(loaded, _LONGEST)
+    loaded = load_tokenizer(tokenizer)
+    ids, files = None, {}
+    if texts and len(texts) == 1 and not os.path.exists(texts[0]):  # noqa: PTH110 (Path.exists raises for a long text)
+        ids = loaded.encode(_read_stdin() if texts == ["-"] else texts[0])
+    elif texts:
+        files = _measure_files(loaded, texts, options)
     if as_json:
-        print(format_json_line(tokenizer_report.tokenizer_to_dict(loaded, longest, fit, ids)))
+        spelled = [(index, loaded.token_bytes(index)) for index in ids or ()]
+        tokens = [{"id": index, "text": data.decode(errors="replace"), "bytes": [*data]} for index, data in spelled]
+        print(format_json_line({**_describe(loaded), "files": files, "tokens": tokens}))
         return
-    tokenizer_report.print_summary(loaded, longest, fit)
+    special = ", ".join(f"{format_label(name)} ({index})" for name, index in loaded.special_tokens.items())
+    print(f"kind            {loaded.kind}\nvocabulary      {loaded.vocab_size:,}\nspecial tokens  {special or 'none'}")
+    if files:
+        from cli.console.tables import print_table
+
+        rows = [
+            (name, *(f"{value:,}" if isinstance(value, int) else format_value(value, 3) for value in fit.values()))
+            for name, fit in files.items()
+        ]
+        print()
+        print_table(("file", "bytes", "tokens", "words", "bytes/token", "tokens/word"), rows)
     if ids is not None:
         print()
-        tokenizer_report.print_tokens(loaded, ids)
+        width = max((len(str(index)) for index in ids), default=0)
+        for index in ids:
+            print(f"{index:>{width}}  {format_token(loaded.token_bytes(index))}")
 
 
-def _parse_ids(text: str) -> list[int]:
-    """Return the IDs in a text, separated by spaces or written as a list."""
-    words = re.sub(r"[\[\],]", " ", text).split()
-    try:
-        return [*map(int, words)]
-    except ValueError as error:
-        raise InputError(f"token IDs are integers separated by spaces: {error}") from None
+def _measure_files(tokenizer: Tokenizer, names: list[str], options: Options) -> dict[str, dict[str, float | None]]:
+    """Return bytes, tokens, words and their ratios by file."""
+    from cli.console.progress import show_bytes
+    from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
+    from lm.tokenizer.inspection import measure_compression
+
+    data = options.build(DataConfig)
+    found = find_text_files(names, data, options.build(FilesConfig))
+    files = select_readable(found)
+    fits = {}
+    for file in files:
+        with show_bytes(file.name) as progress:
+            fits[file.name] = measure_compression(tokenizer, [file], data.separator, progress=progress).to_dict()
+    print_notes([*found.notes, *describe_skipped_rows(files)])
+    return fits
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
+    names = ("kind", "vocab_size", "special_tokens", "sha256")
+    return {name: getattr(tokenizer, name) for name in names}
 
 
 def _read_stdin() -> str:
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin: not valid UTF-8 at byte offset {error.start} (0x{data[error.start]:02x})") from None
+    return decode_text(sys.stdin.buffer.read(), name="stdin")

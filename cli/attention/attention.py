@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.arguments import read_text_argument
-from cli.console.escapes import format_json_line
+from cli.console.text import format_json_line
 from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.evaluation import AttentionConfig

@@ -8,10 +8,9 @@ from pathlib import Path
 from cli.attention import plot
 from cli.attention.html_page import render_page
 from cli.attention.rendering import render_lines, to_dict
-from cli.console.escapes import format_json_line
 from cli.console.heat_map import NO_COLOURS
-from cli.console.messages import print_note
-from cli.console.pictures import load_pyplot
+from cli.console.plots import load_pyplot
+from cli.console.text import format_json_line, print_note
 from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import TranslatedLine
 from lm.decoding.translation_input import TranslationModel

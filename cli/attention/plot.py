@@ -13,8 +13,8 @@ from rich.cells import cell_len
 
 from cli.attention.rendering import describe
 from cli.console.heat_map import format_name
-from cli.console.messages import print_note
-from cli.console.pictures import load_pyplot, save_figure
+from cli.console.plots import load_pyplot, save_figure
+from cli.console.text import print_note
 from lm.config.evaluation import AttentionConfig
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.evaluation.text_attention import TextAttention

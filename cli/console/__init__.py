@@ -1,4 +1,4 @@
 """Terminal output: text, numbers, tables, curves, progress bars and heat maps.
 
-Start reading at `messages` (stderr) and `tables` (stdout). Imports `lm` only for what needs no torch.
+Start reading at `text` and `tables`. Imports `lm` only for what needs no torch.
 """

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from rich.cells import cell_len, set_cell_size
 
 from cli.console.colours import RESET, is_colour_enabled
-from cli.console.escapes import LINE_END, escape_controls_and_line_ends
+from cli.console.text import LINE_END, escape_controls_and_line_ends
 
 Colour = tuple[int, int, int]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -18,34 +18,21 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.theme import Theme
 
-from cli.console.colours import BARS
-from cli.console.messages import print_note
+from cli.console.text import print_note
 
 NOTE_SECONDS = 10.0
 """Seconds between lines of progress where there is no terminal."""
-_ECHO_WIDTH = len("^C") + 1
-
-
-class _BarConsole(Console):
-    """Stderr without its last columns: an echoed ^C would wrap a bar to the next line."""
-
-    @property
-    def options(self) -> ConsoleOptions:
-        """Drawing options."""
-        return super().options.update(width=max(1, self.width - _ECHO_WIDTH))
 
 
 def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = True) -> Progress:
-    """Create progress bars on stderr in readable colours; hidden if it isn't a terminal.
+    """Create progress bars on stderr, below other output; hidden if it isn't a terminal.
 
-    Other output is printed above the bars; a stdout that isn't a terminal is not redirected. Transient bars are removed
-    at the end.
+    Transient bars are removed at the end.
     """
     return Progress(
         *columns,
-        console=_BarConsole(stderr=True, theme=Theme(BARS)),
+        console=Console(stderr=True),
         disable=hidden or not sys.stderr.isatty(),
         transient=transient,
         redirect_stdout=sys.stdout.isatty(),
@@ -54,18 +41,15 @@ def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: b
 
 @contextmanager
 def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a counter on stderr, such as "scoring: 3 pairs", or print it now and then; yield a function that sets it.
-
-    If the total is known, a terminal has a bar and the remaining time.
-    """
+    """Show a counter on stderr, such as "scoring: 3 pairs", or print it now and then; yield a function that sets it."""
     counter = TextColumn(f"{{task.description}}: {{task.completed:,}} {noun}", markup=False)
     columns = (SpinnerColumn(), counter) if total is None else (counter, BarColumn(), TimeRemainingColumn())
     noted = time.perf_counter()
 
     def note(done: int) -> None:
         nonlocal noted
-        if (now := time.perf_counter()) - noted > NOTE_SECONDS:
-            noted = now
+        if time.perf_counter() - noted > NOTE_SECONDS:
+            noted = time.perf_counter()
             print_note(f"{verb}: {done:,}{'' if total is None else f' of {total:,}'} {noun}")
 
     with create_progress(*columns) as bar:
@@ -74,28 +58,22 @@ def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[
 
 
 @contextmanager
-def show_activity(description: str) -> Iterator[None]:
-    """Show a line on stderr during an activity, if it is a terminal; it is not redrawn, which would disturb timings."""
-    is_shown, line = sys.stderr.isatty(), f"{description} …"
-    if is_shown:
-        print(line, end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if is_shown:
-            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+def show_bytes(description: str = "tokenizing") -> Iterator[Callable[[int, int | None], None] | None]:
+    """Show a bar of bytes; yields a function of the bytes done and in total, or None if stderr isn't a terminal."""
+    columns = (TextColumn(description, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with create_progress(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task(description, total=None)
+        yield None if bar.disable else lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
-def show_tokenization_progress() -> Iterator[Callable[[int, int | None], None] | None]:
-    """Show a progress bar of tokenisation; yields None if stderr isn't a terminal.
-
-    The yielded function takes the bytes done, and the total if it is known.
-    """
+def show_activity(description: str) -> Iterator[None]:
+    """Show a line on a terminal during an activity; it is not redrawn, which would disturb timings."""
     if not sys.stderr.isatty():
-        yield None
+        yield
         return
-    columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with create_progress(*columns) as bar:
-        task = bar.add_task("tokenizing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    print(f"{description} …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.console.messages import print_labelled, print_note, quote
+from cli.console.text import print_labelled, print_note, quote
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm import files

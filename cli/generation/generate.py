@@ -11,7 +11,7 @@ import typer
 
 from cli import completion
 from cli.arguments import read_text_argument
-from cli.console.messages import print_labelled, quote
+from cli.console.text import print_labelled, quote
 from cli.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from cli.console.messages import print_note, wrap_hanging
+from cli.console.text import print_note, wrap_hanging
 from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig

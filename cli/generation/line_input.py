@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from cli.console.messages import print_note
+from cli.console.text import print_note
 from lm.errors import InputError
 
 try:

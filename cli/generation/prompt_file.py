@@ -14,9 +14,8 @@ from typing import IO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from cli.console.messages import print_note
-from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress
+from cli.console.text import format_duration, format_number_of, print_note
 from cli.generation.writers import hypothesis_to_dict, sample_to_dict, write_completion, write_json
 from cli.loading import load_decoder, load_tokenizer
 from cli.new_runs import suggest_compiling

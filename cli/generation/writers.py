@@ -10,9 +10,7 @@ from typing import IO, Any
 import typer
 
 from cli.console.colours import is_colour_enabled
-from cli.console.escapes import escape_for_stream, format_json_line
-from cli.console.messages import print_note
-from cli.console.numbers import format_duration
+from cli.console.text import escape_for_stream, format_duration, format_json_line, print_note
 from lm.config.tokenizer import END_OF_TEXT
 from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator

@@ -12,11 +12,18 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.colours import is_colour_enabled
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
-from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
+from cli.console.text import (
+    format_bytes,
+    format_json_line,
+    format_value,
+    print_labelled,
+    print_note,
+    print_notes,
+    print_paragraph,
+    print_warnings,
+)
 from cli.options import Options
 from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.report_options import ReportFormat

@@ -8,11 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_note, print_notes, print_paragraph, print_warnings
-from cli.console.numbers import format_number_of, format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
+from cli.console.text import (
+    format_json_line,
+    format_number_of,
+    format_value,
+    print_note,
+    print_notes,
+    print_paragraph,
+    print_warnings,
+)
 from cli.perplexity.report import shown_word_perplexity, warn_of_lost_text
 from cli.perplexity.report_options import PairFiles
 from lm.checkpoint import LoadedModel, load_model

@@ -9,10 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import escape_for_stream, format_json_line
-from cli.console.messages import print_labelled, print_note, print_paragraph
-from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
+from cli.console.text import (
+    escape_for_stream,
+    format_json_line,
+    format_number_of,
+    format_value,
+    print_labelled,
+    print_note,
+    print_paragraph,
+)
 from cli.perplexity.report_options import ReportFormat
 from lm.checkpoint import LoadedModel
 from lm.corpus.store import DataKind

@@ -11,7 +11,7 @@ from math import isnan, log
 from rich.cells import cell_len
 
 from cli.console.colours import BLACK, RESET, WHITE
-from cli.console.escapes import LINE_END, escape_controls_and_line_ends
+from cli.console.text import LINE_END, escape_controls_and_line_ends
 from lm.evaluation.surprisal import TextSpan
 
 

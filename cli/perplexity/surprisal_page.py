@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import isnan
 
-from cli.console.escapes import LINE_END, escape_controls_and_line_ends
-from cli.console.numbers import format_value
+from cli.console.text import LINE_END, escape_controls_and_line_ends, format_value
 from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, nats_to_bits
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import TextSpan

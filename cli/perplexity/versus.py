@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import format_json_line
-from cli.console.messages import print_paragraph
 from cli.console.tables import print_table
+from cli.console.text import format_json_line, print_paragraph
 from cli.perplexity.report import describe_lost_text
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference

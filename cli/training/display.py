@@ -12,11 +12,16 @@ from typing import Self
 from rich.progress import BarColumn, TextColumn
 from rich.text import Text
 
-from cli.console.curves import sparkline
-from cli.console.escapes import escape_controls_and_line_ends
-from cli.console.messages import print_note, wrap_hanging
-from cli.console.numbers import format_count, format_duration, format_perplexity
+from cli.console.plots import sparkline
 from cli.console.progress import create_progress
+from cli.console.text import (
+    escape_controls_and_line_ends,
+    format_count,
+    format_duration,
+    format_perplexity,
+    print_note,
+    wrap_hanging,
+)
 from lm.training.events import (
     DecayStarted,
     EndRescheduled,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from cli.console.escapes import escape_controls
-from cli.console.messages import print_labelled, print_note
-from cli.console.numbers import (
+from cli.console.text import (
+    escape_controls,
     format_bytes,
     format_count,
     format_duration,
     format_number_of,
     format_quantity,
     format_threads,
+    print_labelled,
+    print_note,
 )
 from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.run_spec import RunSpec, is_user_given

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from cli.console.messages import print_labelled, print_note, print_notes
-from cli.console.numbers import format_bytes, format_count, format_number_of, format_trainable
-from cli.corpus_report import warn_of_repetition
+from cli.console.text import (
+    format_bytes,
+    format_count,
+    format_number_of,
+    format_trainable,
+    print_labelled,
+    print_note,
+    print_notes,
+)
+from cli.prepare import warn_of_repetition
 from cli.training.plan import show_plan
 from lm.config.settings import LENGTHS
 from lm.corpus.store import Manifest

@@ -12,10 +12,18 @@ from typing import TypeVar
 
 import typer
 
-from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_labelled, print_note, quote
-from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
-from cli.console.progress import show_activity, show_tokenization_progress
+from cli.console.progress import show_activity, show_bytes
+from cli.console.text import (
+    format_bytes,
+    format_duration,
+    format_json_line,
+    format_label,
+    format_number_of,
+    format_perplexity,
+    print_labelled,
+    print_note,
+    quote,
+)
 from cli.new_runs import record_decoding_dtype
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run
@@ -52,7 +60,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
         check_installed()
     start_time = started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     speed_meter = SpeedEstimator() if dry_run else ShownSpeedMeter()
-    with Trainer(spec, start_time=start_time, progress=show_tokenization_progress, speed_meter=speed_meter) as trainer:
+    with Trainer(spec, start_time=start_time, progress=show_bytes, speed_meter=speed_meter) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer), spec)
             return

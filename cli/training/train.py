@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import print_note
+from cli.console.text import print_note
 from cli.new_runs import resolve_hub_name
 from cli.options import CommandLine, Options, spell_flag, with_settings
 from lm.config.run_spec import SPEC_SECTIONS, build_spec

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph, print_warnings
-from cli.console.numbers import format_number_of
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
+from cli.console.text import (
+    format_json_line,
+    format_label,
+    format_number_of,
+    print_labelled,
+    print_note,
+    print_notes,
+    print_paragraph,
+    print_warnings,
+)
 from cli.options import Options
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import FilesConfig, ParallelTextConfig

@@ -13,10 +13,15 @@ from typing import IO
 from rich.progress import SpinnerColumn, TextColumn
 
 from cli.arguments import STDIN, read_input_lines
-from cli.console.escapes import escape_for_stream, format_json_line
-from cli.console.messages import print_labelled, print_note
-from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import NOTE_SECONDS, create_progress
+from cli.console.text import (
+    escape_for_stream,
+    format_duration,
+    format_json_line,
+    format_number_of,
+    print_labelled,
+    print_note,
+)
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
 from lm.text.compression import read_file_lines

@@ -101,7 +101,7 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.output import AttentionMapWriter
-    from cli.console.messages import print_note
+    from cli.console.text import print_note
     from cli.translation.line_io import (
         read_lines_with_heads,
         read_prefixes,

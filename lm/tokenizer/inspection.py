@@ -1,4 +1,4 @@
-"""Inspect a tokenizer: printable tokens, longest tokens, compression of a text."""
+"""Inspect a tokenizer: printable tokens, and compression of a text."""
 
 from __future__ import annotations
 
@@ -62,12 +62,6 @@ def measure_compression(
             if progress:
                 progress(size, total)
     return CompressionStats(size, tokens, words)
-
-
-def find_longest_tokens(tokenizer: Tokenizer, number: int) -> list[int]:
-    """Return the `number` tokens with most bytes, without special tokens."""
-    ordinary = {*range(tokenizer.vocab_size)} - {*tokenizer.special_tokens.values()}
-    return sorted(ordinary, key=lambda index: (-len(tokenizer.token_bytes(index)), index))[:number]
 
 
 def format_token(data: bytes) -> str:

@@ -1,104 +1,63 @@
 """Lines, tables, progress, curves and heat maps fit a terminal, command none, and are plain and whole in a pipe."""
 
 import math
-import re
 import unicodedata
 
 import pytest
 from rich.cells import cell_len
 
 from cli.console import progress
-from cli.console.colours import BANDS, BLACK, LINES, WHITE, is_colour_enabled
-from cli.console.curves import plot_curves, sparkline
-from cli.console.heat_map import (
-    ALL_COLOURS,
-    FEW_COLOURS,
-    NO_COLOURS,
-    HeatMap,
-    draw_heat_map,
-)
-from cli.console.messages import print_labelled, print_note, print_paragraph, wrap_hanging
-from cli.console.numbers import (
-    format_bytes,
+from cli.console.colours import is_colour_enabled
+from cli.console.heat_map import ALL_COLOURS, FEW_COLOURS, NO_COLOURS, HeatMap, draw_heat_map
+from cli.console.plots import plot_curves, sparkline
+from cli.console.progress import show_bytes, show_counter
+from cli.console.tables import print_table
+from cli.console.text import (
     format_count,
     format_duration,
     format_perplexity,
     format_quantity,
     format_value,
+    print_labelled,
+    print_note,
+    print_paragraph,
 )
-from cli.console.progress import show_counter, show_tokenization_progress
-from cli.console.tables import print_table
-from cli.perplexity.surprisal import LEVELS
 
 LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs, and so on and on"
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width, terminal):
     screen = terminal(width)
     print_labelled("plan", LONG)
     print_paragraph(LONG)
+    print_table(("name", "size", "std error", "text"), [("이름", "1.5 MB", "0.1", LONG), ("b", "–", "9", "x")])
     assert max(map(cell_len, screen.lines)) <= width
-    assert " ".join(screen.getvalue().split()) == f"plan {LONG} {LONG}"
+    assert " ".join(screen.getvalue().split()).startswith(f"plan {LONG} {LONG}")
+    assert sum("steps" in line for line in screen.lines) == 3
 
 
 def test_a_pipe_gets_a_line_for_each(capsys):
     print_labelled("plan", LONG)
     print_note("wrote a\x1bb.txt")
     print_paragraph(LONG)
+    print_table(("이름", "number", "note"), [("한국어.txt", "5", LONG), ("a", "1,234", "고양이")])
     output = capsys.readouterr()
     assert output.err == f"plan    {LONG}\nwrote a␛b.txt\n"
-    assert output.out == LONG + "\n"
-
-
-def test_a_table_in_a_pipe_is_plain_and_aligned(capsys):
-    print_table(("name", "number", "note"), [("a", "5", "x"), ("bcd", "1,234", "yz")])
-    assert capsys.readouterr().out == "name  number  note\na          5  x\nbcd    1,234  yz\n"
-
-
-def test_wide_characters_take_two_places_in_a_table(capsys):
-    print_table(("이름", "number", "note"), [("한국어.txt", "5", "x"), ("a", "1,234", "고양이")])
-    assert capsys.readouterr().out == "이름        number  note\n한국어.txt       5  x\na            1,234  고양이\n"
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_no_table_is_wider_than_the_terminal(width, terminal):
-    screen = terminal(width)
-    names = ("name", "size", "std error", "bits/byte", "what it is")
-    print_table(
-        names, [("이름", "1.5 MB", "0.1", "1.64", "forty thousand lines of plays " * 3), ("b", "–", "9", "2", "x")]
-    )
-    assert max(map(cell_len, screen.lines)) <= width
-    assert " ".join(screen.getvalue().split()).count("plays") == 3
+    table = f"이름        number  note\n한국어.txt       5  {LONG}\na            1,234  고양이\n"
+    assert output.out == f"{LONG}\n{table}"
 
 
 def test_a_pipe_sees_the_number_now_and_then(capsys, monkeypatch):
+    with show_counter("scoring", "pairs") as watch, show_bytes() as show:
+        watch(1234)
+    assert show is None
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "NOTE_SECONDS", 0.0)
     for total in (None, 5678):
         with show_counter("scoring", "pairs", total=total) as watch:
             watch(1234)
     assert capsys.readouterr().err == "scoring: 1,234 pairs\nscoring: 1,234 of 5,678 pairs\n"
-
-
-def test_a_pipe_sees_nothing_of_what_is_short(capsys):
-    with show_counter("scoring", "pairs") as watch:
-        watch(1234)
-    with show_tokenization_progress() as watch:
-        assert watch is None
-    output = capsys.readouterr()
-    assert output.out == output.err == ""
-
-
-LINE = "plan    80 steps of 8 x 128 tokens: 1.4 epochs, 고양이가 매트 위에 앉았다 고양이가, 491 GFLOPs"
-
-
-@pytest.mark.parametrize("width", [20, 30, 47, 80])
-@pytest.mark.parametrize("indent", [0, 8])
-def test_a_wrapped_line_loses_nothing_but_spaces(width, indent):
-    lines = wrap_hanging(LINE, width=width, indent=indent).split("\n")
-    assert max(map(cell_len, lines)) <= width
-    assert all(line.startswith(" " * indent) for line in lines[1:])
-    assert " ".join(" ".join(lines).split()) == " ".join(LINE.split())
 
 
 def area(drawing: str, height: int) -> list[str]:
@@ -186,115 +145,25 @@ def test_cells_have_the_colours_of_the_terminal(colours, cells):
     assert row == "a " + "".join(f"\x1b[{cell}\x1b[0m" for cell in cells)
 
 
-Shade = tuple[int, int, int]
-
-BACKGROUNDS = ("#000000", "#1e1e1e", "#002b36", "#fdf6e3", "#ffffff")  # with VS Code's and both of Solarized
-
-OF_LINES, OF_TEXT = 3.0, 4.5  # what WCAG asks of graphics and large text, and of text
-
-
-def in_cube(number: int) -> Shade:
-    """Colours 16 to 231 of xterm."""
-    assert 16 <= number <= 231
-    steps = (0, 95, 135, 175, 215, 255)
-    red, rest = divmod(number - 16, 36)
-    return steps[red], steps[rest // 6], steps[rest % 6]
-
-
-def shade(code: str) -> Shade:
-    """Of a code like #fff or #ffffff."""
-    digits = code[1:] if len(code) == 7 else "".join(2 * digit for digit in code[1:])
-    red, green, blue = bytes.fromhex(digits)
-    return red, green, blue
-
-
-def luminance(colour: Shade) -> float:
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (c / 255 for c in colour)
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: Shade, other: Shade) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-@pytest.mark.parametrize("background", BACKGROUNDS)
-@pytest.mark.parametrize("line", LINES)
-def test_curves_and_bars_stand_out_on_any_background(line, background):
-    assert contrast(in_cube(line), shade(background)) >= OF_LINES
-
-
-@pytest.mark.parametrize("band", BANDS)
-def test_tokens_read_on_their_bands(band):
-    assert contrast(in_cube(BLACK), in_cube(band)) >= OF_TEXT
-
-
-def test_text_reads_on_each_level_of_surprisal():
-    painted = [re.fullmatch(r"38;5;(\d+);48;5;(\d+)", step.attributes) for step in LEVELS]
-    pairs = [(int(found[1]), int(found[2])) for found in painted if found]
-    assert len(pairs) == len(LEVELS) - 2
-    for text, background in pairs:
-        assert text in (BLACK, WHITE)
-        assert contrast(in_cube(text), in_cube(background)) >= OF_TEXT
-
-
-def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
-    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not is_colour_enabled()
-    monkeypatch.delenv("NO_COLOR")
+def test_no_color_and_dumb_terminals_are_respected(monkeypatch, terminal):
+    terminal(80)
     assert is_colour_enabled()
-    monkeypatch.setenv("TERM", "dumb")
-    assert not is_colour_enabled()
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert is_colour_enabled()
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not is_colour_enabled()
+    for name, value, enabled in (("TERM", "dumb", False), ("FORCE_COLOR", "1", True), ("NO_COLOR", "1", False)):
+        monkeypatch.setenv(name, value)
+        assert is_colour_enabled() == enabled
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"),
+    ("shown", "expected"),
     [
-        (0, "0"), (812, "812"), (124_439_808, "124M"), (3.3e18, "3.3E"), (999_400, "999k"), (999_500, "1M"),
-        (-4096, "-4.1k"), (0.123456, "0.123"),
+        (format_count(0), "0"), (format_count(124_439_808), "124M"), (format_count(3.3e18), "3.3E"),
+        (format_count(999_400), "999k"), (format_count(999_500), "1M"), (format_count(-4096), "-4.1k"),
+        (format_count(0.123456), "0.123"), (format_quantity(812, "B"), "812 B"),
+        (format_quantity(798e6, "FLOPs"), "798 MFLOPs"),
+        (format_duration(8.14), "8.1 s"), (format_duration(60), "1:00"), (format_duration(3599.6), "1:00:00"),
+        (format_perplexity(19.99), f"{math.exp(19.99):.2f}"), (format_perplexity(1000.0), "over 1e8"),
+        (format_value(None, 2), "–"), (format_value(12_345.6, 1), "12,345.6"), (format_value(1e6, 3), "1e+06"),
     ],
 )  # fmt: skip
-def test_count(number, shown):
-    assert format_count(number) == shown
-
-
-def test_units():
-    assert format_bytes(812) == "812 B"
-    assert format_bytes(73_728) == "73.7 kB"
-    assert format_quantity(798e6, "FLOPs") == "798 MFLOPs"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (8.14, "8.1 s"),
-        (60, "1:00"),
-        (3599.6, "1:00:00"),
-        (36_000, "10:00:00"),
-    ],
-)
-def test_duration(seconds, shown):
-    assert format_duration(seconds) == shown
-
-
-def test_perplexity_of_a_hopeless_model_is_no_endless_number():
-    assert format_perplexity(1.0) == "2.72"
-    assert format_perplexity(19.99) == f"{math.exp(19.99):.2f}"
-    assert [format_perplexity(nats) for nats in (20.0, 1000.0)] == ["over 1e8"] * 2
-
-
-@pytest.mark.parametrize(
-    ("value", "decimals", "shown"),
-    [(None, 2, "–"), (0.12345, 4, "0.1235"), (12_345.6, 1, "12,345.6"), (999_999.0, 0, "999,999"), (1e6, 3, "1e+06")],
-)
-def test_a_figure_stays_short(value, decimals, shown):
-    assert format_value(value, decimals) == shown
+def test_numbers_are_short(shown, expected):
+    assert shown == expected

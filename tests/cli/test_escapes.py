@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.console.escapes import (
+from cli.console.text import (
     escape_controls,
     escape_controls_and_line_ends,
     escape_for_stream,
@@ -34,13 +34,10 @@ def test_what_is_drawn_has_no_control_characters():
     assert set(CONTROLS.findall(escape_controls_and_line_ends(EVERYTHING))) == {"\n"}
     assert CONTROLS.findall(format_label(EVERYTHING)) == []
     assert set(CONTROLS.findall(escape_for_stream(EVERYTHING, Terminal()))) == {"\n", "\t"}
-    for text in (escape_controls(EVERYTHING), escape_controls_and_line_ends(EVERYTHING), format_label(EVERYTHING)):
-        text.encode()
-
-
-def test_a_pipe_gets_text_as_it_is():
     assert escape_for_stream(EVERYTHING, io.StringIO()) == EVERYTHING
     assert escape_for_stream("고양이 — ü\n", Terminal()) == "고양이 — ü\n"
+    for text in (escape_controls(EVERYTHING), escape_controls_and_line_ends(EVERYTHING), format_label(EVERYTHING)):
+        text.encode()
 
 
 def test_json_is_one_line_to_every_reader_and_commands_no_terminal():
@@ -105,10 +102,7 @@ def test_a_corpus_may_be_called_anything(tmp_path, monkeypatch):
     names = [os.fsdecode(name) for name in (b"caf\xe9.txt", b"held-\xff.txt", b"tokens-\xfe")]
     for name in names[:2]:
         (tmp_path / name).write_text(TEXT)
-    held_out = ["--validation", names[1], "--tokenizer", "byte"]
-    assert run(["prepare", names[0], "-o", names[2], *held_out]) == 0
+    assert run(["prepare", names[0], "-o", names[2], "--validation", names[1], "--tokenizer", "byte"]) == 0
     shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "8", "--steps", "1"]
-    for corpus in ([names[0], *held_out], [names[2]]):
-        assert run(["train", *corpus, *shape]) == 0
-    runs = sorted((tmp_path / "runs").iterdir())
-    assert [load_config(find_checkpoint(one)).data.validation for one in runs] == [names[1]] * 2
+    assert run(["train", names[2], *shape, "-o", "run"]) == 0
+    assert load_config(find_checkpoint(tmp_path / "run")).data.validation == names[1]

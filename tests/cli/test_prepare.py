@@ -1,9 +1,7 @@
 """What a corpus repeats is told where it matters, and its tokenizer is trained or found."""
 
 import gzip
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,20 +33,14 @@ def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys):
     assert "\x1b" not in captured.err
 
 
-def test_a_second_run_reuses_the_tokens(capsys):
-    arguments = ["prepare", "corpus.txt", "-o", "out", "--tokenizer", "char", "--json"]
-    assert run(arguments) == 0
-    before = next(Path("out").glob("*/train-tokens.npy")).stat().st_mtime_ns
-    assert run(arguments) == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["reused"], second["reused"]) == (False, True)
-    assert next(Path("out").glob("*/train-tokens.npy")).stat().st_mtime_ns == before
-
-
-def test_without_a_folder_tokens_go_to_the_cache(folder, capsys):
-    assert run(["prepare", "corpus.txt", "--tokenizer", "byte", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert Path(report["folder"]).is_relative_to(folder / "cache")
+def test_a_second_run_reuses_the_tokens(folder, succeed):
+    for arguments in (["-o", "out"], []):
+        first, second = (
+            json.loads(succeed("prepare", "corpus.txt", "--tokenizer", "char", *arguments, "--json")) for _ in "ab"
+        )
+        assert (first["reused"], second["reused"]) == (False, True)
+        assert first["folder"] == second["folder"]
+    assert Path(first["folder"]).is_relative_to(folder / "cache")
 
 
 def test_a_tokenizer_and_validation_files_of_its_own(capsys):
@@ -57,12 +49,6 @@ def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     arguments = ["prepare", "corpus.txt", "--tokenizer", "t.json", "-o", "out", "--validation", "held.txt", "--json"]
     assert run(arguments) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
-
-
-def test_stdin_is_a_corpus(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcabc")))
-    assert run(["prepare", "-", "--tokenizer", "char", "-o", "out", "--validation", "0"]) == 0
-    assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_json_lines_and_compressed_files_are_a_corpus(capsys):
@@ -95,14 +81,12 @@ def test_repeated_text_is_told_and_warned_of(capsys):
     stories = [f"{number} " + " ".join(f"{number}{word}" for word in TEXT.split()[:60]) for number in range(20)]
     Path("train.txt").write_text("\n<|endoftext|>\n".join([*stories[:18], stories[3]]))
     Path("held.txt").write_text("\n<|endoftext|>\n".join(stories[16:]))
-    arguments = ["prepare", "train.txt", "--validation", "held.txt", "--tokenizer", "byte", "-o", "out", "--json"]
-    for _ in range(2):  # the second time it is read from the folder
-        assert run(arguments) == 0
-        captured = capsys.readouterr()
-        found = json.loads(captured.out)["repetition"]
-        assert found["documents"] == 2  # the last one of train.txt lacks the line end
-        assert found["held_out"] == pytest.approx(0.5, abs=0.05)
-        assert "warning 50% of the held-out text occurs in the training text too" in captured.err
+    assert run(["prepare", "train.txt", "--validation", "held.txt", "--tokenizer", "byte", "-o", "out", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["repetition"]
+    assert found["documents"] == 2  # the last one of train.txt lacks the line end
+    assert found["held_out"] == pytest.approx(0.5, abs=0.05)
+    assert "warning 50% of the held-out text occurs in the training text too" in captured.err
 
 
 def as_example(number):

@@ -40,16 +40,7 @@ def test_training_writes_a_file_and_says_what_it_made(corpus, tmp_path, capsys):
     loaded = tokenizers.Tokenizer.from_file(str(out))
     assert report["vocab_size"] == loaded.get_vocab_size() == 280
     assert report["special_tokens"] == {"<|endoftext|>": 0, "<|user|>": 1}
-    assert report["bytes_per_token"] == pytest.approx(len(TEXT) / len(loaded.encode(TEXT).ids), abs=1e-3)
-    assert "vocabulary 280" in captured.err
-    assert "trained on 2.65 kB" in captured.err
-
-
-def test_a_sample_is_announced(corpus, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training.train, "__kwdefaults__", {"special_tokens": (), "unknown": None, "sample_bytes": 1000})
-    (tmp_path / "z.txt").write_text("short text")
-    assert run(["tokenizer", "train", str(tmp_path), "-o", str(tmp_path / "t.json"), "--vocab-size", "270"]) == 0
-    assert "trained on a sample: 10 B of 2.66 kB" in capsys.readouterr().err
+    assert captured.err == f"{out}: bpe, vocabulary 280; trained on 2.65 kB\n"
 
 
 def test_characters_are_exactly_the_corpus_s(corpus, tmp_path, capsys):
@@ -72,38 +63,14 @@ def test_a_file_is_replaced_only_if_asked(corpus, byte_tokenizer, capsys):
     assert byte_tokenizer.read_bytes() != before
 
 
-def test_encode_prints_ids(byte_tokenizer, capsys):
-    capsys.readouterr()
-    assert run(["tokenizer", "encode", str(byte_tokenizer), "é\n"]) == 0
-    assert run(["tokenizer", "encode", str(byte_tokenizer), "ab", "--json"]) == 0
-    assert capsys.readouterr().out == "195 169 10\n[97, 98]\n"
-
-
-def test_special_tokens_are_parsed_if_asked(byte_tokenizer, capsys):
-    capsys.readouterr()
-    assert run(["tokenizer", "encode", str(byte_tokenizer), "a<|endoftext|>", "--parse-special"]) == 0
-    assert capsys.readouterr().out == "97 256\n"
-
-
-def test_decode_takes_what_encode_prints(byte_tokenizer, capsys):
-    capsys.readouterr()
+def test_ids_are_printed_and_read(byte_tokenizer, succeed):
+    encode, decode = ([command, byte_tokenizer] for command in ("encode", "decode"))
+    assert succeed("tokenizer", *encode, "é\n") == "195 169 10\n"
+    assert succeed("tokenizer", *encode, "ab", "--json") == "[97, 98]\n"
+    assert succeed("tokenizer", *encode, "a<|endoftext|>", "--parse-special") == "97 256\n"
     for ids in (["97", "256", "98"], ["[97, 256, 98]"]):
-        assert run(["tokenizer", "decode", str(byte_tokenizer), *ids]) == 0
-    assert run(["tokenizer", "decode", str(byte_tokenizer), "97", "256", "98", "--skip-special", "--json"]) == 0
-    assert capsys.readouterr().out == 'a<|endoftext|>ba<|endoftext|>b{"text": "ab"}\n'
-
-
-def test_inspect_reads_a_file_that_is_named_and_shows_any_other_text(byte_tokenizer, tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("The owl saw the fox.\n")
-    capsys.readouterr()
-    command = ["tokenizer", "inspect", str(byte_tokenizer), "--json"]
-    assert run([*command, str(text)]) == run([*command, "--file", str(text)]) == 0
-    argument, flag = map(json.loads, capsys.readouterr().out.splitlines())
-    assert argument == flag
-    for other in (str(tmp_path / "nowhere.txt"), "a/" * 3000, str(tmp_path)):
-        assert run([*command, other]) == 0
-        assert len(json.loads(capsys.readouterr().out)["tokens"]) == len(other)
+        assert succeed("tokenizer", *decode, *ids) == "a<|endoftext|>b"
+    assert succeed("tokenizer", *decode, "97", "256", "98", "--skip-special", "--json") == '{"text": "ab"}\n'
 
 
 @pytest.mark.parametrize("data", ["", "no newline", "한국어 🙂\r\n\n  <|endoftext|>\n"])
@@ -115,18 +82,6 @@ def test_encode_then_decode_is_the_identity_on_bytes(data, byte_tokenizer, capfd
         assert run(["tokenizer", command, str(byte_tokenizer)]) == 0
         piped = capfdbinary.readouterr().out
     assert piped == data.encode()
-
-
-def test_a_run_and_a_checkpoint_have_their_tokenizer(byte_tokenizer, tmp_path, capsys):
-    step = tmp_path / "run" / "checkpoints" / "step-200"
-    step.mkdir(parents=True)
-    (step / "tokenizer.json").write_bytes(byte_tokenizer.read_bytes())
-    for name in ("model.safetensors", "manifest.json"):
-        (step / name).touch()
-    capsys.readouterr()
-    for folder in (step, tmp_path / "run"):
-        assert run(["tokenizer", "encode", str(folder), "a"]) == 0
-    assert capsys.readouterr().out == "97\n97\n"
 
 
 MIXED = "Die Katze saß auf der Matte. 고양이가 매트 위에 앉았다. 🙂\n"
@@ -141,36 +96,23 @@ def tokenizer(tmp_path) -> Path:
     return tmp_path / "t.json"
 
 
-def ids(path: Path, text: str) -> list[int]:
-    return Tokenizer.load(path).encode(text)
-
-
-def test_a_pipe_gets_a_token_a_line(tokenizer, capsys):
-    assert run(["tokenizer", "inspect", str(tokenizer), MIXED]) == 0
-    facts, _, split = capsys.readouterr().out.partition("\n\n")
+def test_a_text_is_split_into_tokens(tokenizer, succeed):
+    facts, _, split = succeed("tokenizer", "inspect", tokenizer, MIXED).partition("\n\n")
     rows = [line.split() for line in split.splitlines()]
-    assert [int(index) for index, _ in rows] == ids(tokenizer, MIXED)
-    assert [text for _, text in rows][-1].endswith("⏎")
-    assert "\x1b" not in split
-    assert re.search(r"vocabulary +312\n", facts)
-    assert re.search(r"special tokens +<\|endoftext\|> \(0\)\n", facts)
-
-
-def test_json_says_it_all(tokenizer, capsys):
-    file = tokenizer.with_name("text.txt")
-    assert run(["tokenizer", "inspect", str(tokenizer), MIXED, "--file", str(file), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    assert [int(index) for index, _ in rows] == Tokenizer.load(tokenizer).encode(MIXED)
+    assert rows[-1][1].endswith("⏎")
+    assert re.search(r"vocabulary +312\nspecial tokens +<\|endoftext\|> \(0\)", facts)
+    report = json.loads(succeed("tokenizer", "inspect", tokenizer, MIXED, "--json"))
     assert bytes(byte for token in report["tokens"] for byte in token["bytes"]).decode() == MIXED
-    assert [token["id"] for token in report["tokens"]] == ids(tokenizer, MIXED)
-    assert report["files"]["bytes"] == len(MIXED.encode())
-    assert report["files"]["tokens_per_word"] == len(report["tokens"]) / len(MIXED.split())
     assert (report["kind"], report["vocab_size"]) == ("bpe", 312)
-    assert len(report["longest"][0]["bytes"]) >= len(report["longest"][-1]["bytes"])
 
 
-def test_a_file_is_measured(tokenizer, capsys):
-    assert run(["tokenizer", "inspect", str(tokenizer), "--file", str(tokenizer.with_name("text.txt"))]) == 0
-    out = capsys.readouterr().out
-    expected = len(MIXED.encode()) / len(ids(tokenizer, MIXED))
-    assert f"bytes per token  {expected:.3f}\n" in out
-    assert not out.endswith("\n\n")
+def test_each_file_is_measured(tokenizer, succeed):
+    files = [tokenizer.with_name(name) for name in ("text.txt", "other.txt")]
+    files[1].write_text(2 * MIXED)
+    found = json.loads(succeed("tokenizer", "inspect", tokenizer, *files, "--json"))["files"]
+    tokens = len(Tokenizer.load(tokenizer).encode(MIXED))
+    assert [found[str(file)]["tokens"] for file in files] == [tokens, 2 * tokens]
+    assert found[str(files[0])]["tokens_per_word"] == tokens / len(MIXED.split())
+    assert f"{len(MIXED.encode()) / tokens:.3f}" in succeed("tokenizer", "inspect", tokenizer, files[0])
+    assert json.loads(succeed("tokenizer", "inspect", tokenizer, "a/" * 3000, "--json"))["tokens"]

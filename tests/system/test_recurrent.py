@@ -76,6 +76,6 @@ def test_generate_perplexity_and_info(folder, capsys):
     assert run(["generate", str(folder / "lm"), "drei", "--max-tokens", "9", "--beam", "2"]) == 0
     assert run(["perplexity", str(folder / "lm"), str(folder / "text.eins")]) == 0
     capsys.readouterr()
-    for name, words in (("lm", "GRU"), ("mt", "LSTM, additive attention")):
+    for name, words in (("lm", "architecture gru"), ("mt", "architecture lstm")):
         assert run(["info", str(folder / name)]) == 0
         assert words in capsys.readouterr().out

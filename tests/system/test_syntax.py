@@ -124,7 +124,7 @@ def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain,
     assert len(aligned.read_text().splitlines()) == 40
     for target in ([], ["--target", "TWO"]):
         assert succeed("attention", parsed, "one two six", "--dependency-heads", "2 0 2", *target)
-    assert "rotary, depths and distances in trees" in succeed("info", parsed)
+    assert "syntax both" in succeed("info", parsed)
 
 
 def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):

@@ -1,1 +1,0 @@
-"""Public corpora: the catalogue, download and verification."""
