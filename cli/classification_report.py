@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_paragraph, print_warnings
+from cli.console.messages import print_labelled, print_paragraph
 from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
-from lm.checkpoint import LoadedModel
 from lm.errors import list_some
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores
-from lm.evaluation.contamination import ContaminationCheck
-from lm.text.text_files import TextFile
 
 _MAX_MATRIX_LABELS = 12
 """Labels of a confusion matrix that is printed whole."""
@@ -104,8 +101,3 @@ def print_json(scores: ClassificationScores, *, run: str) -> None:
             "unknown": scores.unknown,
         })
     )  # fmt: skip
-
-
-def warn_of_training_examples(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
-    """Warn on stderr of files of examples that the run was trained on."""
-    print_warnings(ContaminationCheck.of_examples(loaded, files))

@@ -1,27 +1,32 @@
 """Pairs are framed for training as they are for scoring and for translation."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from lm.checkpoint import LoadedModel
+from lm.config.data import ParallelTextConfig
+from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import read_held_out
 from lm.corpus.survey import load_or_train_pair_tokenizers
-from lm.data.batch import Batch
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout
 from lm.data.pair_data import PairData
 from lm.data.pair_tokens import FramedPairs, StoredPairs, TranslationDirection, translation_directions
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import SourceLine, TranslationModel
-from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder
+from lm.evaluation.scoring import ScoredTexts, Scorer
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
 from lm.text.parallel_text import SentencePair
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import PLAIN, parsed_corpus
-from tests.lm.data.conftest import BOTH
 
 HELD = 60
 
@@ -38,39 +43,27 @@ def direction(stored, request) -> TranslationDirection:
     return translation_directions(stored, bidirectional=True)[request.param]
 
 
-def scored(stored: StoredPairs, direction: TranslationDirection) -> EncodedPairs:
-    return PairEncoder(stored.tokenizer, stored.source_tokenizer, tag=direction.tag).encode(texts(direction))
+def read_by_scorer(stored: StoredPairs, pairs: list[SentencePair], language=None, **fields) -> list:
+    """The IDs of targets and sources that a model reads when it scores pairs."""
+    config, read = ModelConfig(vocab_size=stored.tokenizer.vocab_size, n_encoder_layers=1, **fields), []
+    run = RunConfig(model=config, parallel=ParallelTextConfig(bidirectional=language is not None))
+    loaded = LoadedModel(build_model(config), stored.tokenizer, run, Path("run"), stored.source_tokenizer)
+
+    def keep(batches):
+        for batch in batches:
+            read.extend((window.tokens.tolist(), window.source.tolist()) for window in batch)
+            yield [np.zeros(len(window.tokens)) for window in batch]
+
+    heads = "heads" if pairs[0].heads else None
+    file = SimpleNamespace(name="pairs", heads=heads, languages=(None, None), pairs=lambda: pairs)
+    assert list(Scorer(loaded, PerplexityConfig()).score(ScoredTexts([file], "pairs", language=language), keep))
+    return sorted(read)
 
 
 def test_training_and_scoring_give_a_model_the_same_ids(stored, direction):
     sources, targets = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
-    evaluated = scored(stored, direction)
-    for trained_on, read in ((sources, evaluated.sources), (targets, evaluated.targets)):
-        assert trained_on.ends.tolist() == read.ends.tolist()
-        assert trained_on.values.tolist() == read.values.tolist()
-    assert FramedPairs(stored).special_tokens(direction).start == evaluated.start
-
-
-def test_training_and_scoring_give_a_model_the_same_batches(stored):
-    """Of the validation split, the first direction first."""
-    batches = PairData(stored, BOTH, rows=4, seed=0).validation()
-    for direction in translation_directions(stored, bidirectional=True):
-        pairs, seen = scored(stored, direction), 0
-        numbers = {tuple(pairs.sources.row(number).tolist()): number for number in range(HELD)}
-        while seen < HELD:
-            batch = next(batches)
-            assert batch.source is not None
-            assert batch.source_lengths is not None
-            rows = zip(batch.source, batch.source_lengths, strict=True)
-            same = [numbers[tuple(row[:length].tolist())] for row, length in rows]
-            assert_equal(batch, pairs.batch(np.array(same), EncoderDecoderLayout()))
-            seen += batch.rows
-    assert next(batches, None) is None
-
-
-def assert_equal(one: Batch, other: Batch) -> None:
-    for field in ("inputs", "targets", "source", "source_lengths"):
-        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    expected = [(targets.row(row).tolist(), sources.row(row).tolist()) for row in range(HELD)]
+    assert read_by_scorer(stored, texts(direction), direction.tag.language) == sorted(expected)
 
 
 @pytest.mark.parametrize("layout", [EncoderDecoderLayout(), DecoderOnlyLayout()], ids=["encoder-decoder", "one stack"])
@@ -142,9 +135,8 @@ FORTH = TranslationDirection("source", "target")
 def test_trees_are_the_same_for_training_scoring_and_translation(parsed):
     pairs, stored = parsed
     sources, targets = FramedPairs(stored).rows("validation", FORTH, np.arange(len(pairs)))
-    scored = PairEncoder(stored.tokenizer).encode(pairs)
-    assert sources.values.tolist() == scored.sources.values.tolist()
-    assert targets.values.tolist() == scored.targets.values.tolist()
+    expected = [(targets.row(row).tolist(), sources.row(row).tolist()) for row in range(len(pairs))]
+    assert read_by_scorer(stored, pairs, syntax="both") == sorted(expected)
     config = ModelConfig(
         vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
     )
