@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from cli.console.tables import print_table
-from cli.console.text import (
-    format_json_line,
-    format_number_of,
-    format_value,
-    print_labelled,
-    print_paragraph,
-    print_warnings,
-)
-from lm.checkpoint import LoadedModel
+from cli.console.text import format_json_line, format_number_of, format_value, print_labelled, print_paragraph
 from lm.errors import list_some
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores
-from lm.evaluation.contamination import ContaminationCheck
-from lm.text.text_files import TextFile
 
 _MAX_MATRIX_LABELS = 12
 """Labels of a confusion matrix that is printed whole."""
@@ -109,8 +99,3 @@ def print_json(scores: ClassificationScores, *, run: str) -> None:
             "unknown": scores.unknown,
         })
     )  # fmt: skip
-
-
-def warn_of_training_examples(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
-    """Warn on stderr of files of examples that the run was trained on."""
-    print_warnings(ContaminationCheck.of_examples(loaded, files))

@@ -10,7 +10,7 @@ import typer
 
 from cli import completion
 from cli.arguments import SentencePairs
-from cli.console.text import print_notes, quote
+from cli.console.text import print_notes, print_warnings, quote
 from cli.loading import Labels, load_classifier
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
@@ -23,12 +23,9 @@ from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.text_files import (
     STDIN,
-    TextFiles,
     describe_skipped_rows,
-    find_text_files,
     has_piped_text,
     refuse_stdin_twice,
-    select_readable,
 )
 
 _Run = Annotated[
@@ -192,18 +189,16 @@ def _evaluate_classifier(
     from cli import classification_report
     from cli.console.progress import show_counter
     from lm.evaluation.classification import evaluate_classifier
-    from lm.evaluation.held_out import open_held_out_text
+    from lm.evaluation.contamination import ContaminationCheck
+    from lm.evaluation.held_out import open_texts
 
-    data = loaded.config.data.for_other_files(**{"supervised": True, **options.values["data"]})
-    reading = options.build(FilesConfig)
-    corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
-    print_notes(corpus.notes)
-    readable = select_readable(corpus)
+    data, check = {"supervised": True, **options.values["data"]}, ContaminationCheck(loaded)
+    texts = open_texts(loaded, files, options.build(FilesConfig), data, kind="examples")
+    print_notes(texts.notes)
     with show_counter("classifying", "examples") as count:
-        examples = (example for file in readable for example in file.examples())
-        scores = evaluate_classifier(classifier, examples, progress=count)
-    print_notes(describe_skipped_rows(readable))
-    classification_report.warn_of_training_examples(loaded, readable)
+        scores = evaluate_classifier(classifier, check.watch_examples(texts.files), progress=count)
+    print_notes(describe_skipped_rows(texts.files))
+    print_warnings(check.warnings(texts.names))
     if as_json:
         classification_report.print_json(scores, run=str(run))
     else:

@@ -30,7 +30,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
 from lm.engine.selection import COMPILED_SUPPORT, find_unsupported, plan_engines
 from lm.errors import InputError, LMError, UsageError
-from lm.evaluation.batch_scoring import score_batch
+from lm.evaluation.scoring import score_batch
 from lm.hardware import (
     Hardware,
     inference_dtypes,

@@ -23,7 +23,7 @@ PLATFORMS = (28, 27, 25, 18, 17)
 
 TESTS = (
     "tests/lm/kernels", "tests/test_tolerances.py", "tests/lm/model/test_linear.py", "tests/lm/model/test_loss.py",
-    "tests/lm/model/test_attention.py", "tests/lm/evaluation/test_batch_scoring.py",
+    "tests/lm/model/test_attention.py", "tests/lm/evaluation/test_scoring.py",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
 from lm.evaluation import translation_scores
 from lm.evaluation.contamination import ContaminationCheck
-from lm.evaluation.held_out import HELD_OUT_NAME, open_held_out_pairs
+from lm.evaluation.held_out import HELD_OUT_NAME, open_held_out
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import atomic_write_text
 from lm.hardware import select_inference_hardware
@@ -107,7 +107,8 @@ class RunTranslator:
         """Warn if the sources and their first references were training pairs of a run."""
         check = ContaminationCheck(loaded)
         pairs = zip(sources, self.texts.references[0], strict=True)
-        check.add_pairs((SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
+        for line, pair in enumerate(pairs, 1):
+            check.add_pair(0, SentencePair(*pair, line))
         print_warnings(check.warnings([self.texts.name]))
 
 
@@ -168,7 +169,8 @@ def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -
 
 def open_held_out_texts(run: Path) -> Texts:
     """Return the pairs that a run held out."""
-    text, language = open_held_out_pairs(load_model(run, select_inference_hardware(HardwareConfig(device="cpu"))))
+    texts = open_held_out(load_model(run, select_inference_hardware(HardwareConfig(device="cpu"))))
+    (text,), language = texts.files, texts.file_language
     pairs = list(text.pairs())
     heads = None if text.heads is None else [pair.heads or () for pair in pairs]
     print_labelled("note", f"scored on {format_number_of(len(pairs), 'pair')} that {run} held out")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ _MOST_TOKENS = 1 << 25  # of all texts; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _BLOCK = 1 << 16
 _FILTER_BITS = np.uint64((1 << 22) - 1)  # of hashes, by which most of the training split is passed over
-_MOST_PAIRS = 1 << 15  # of a file
+MOST_PAIRS = 1 << 15  # of a file
 _MIN_FRACTION, _ALWAYS_NOTABLE, _STANDARD_ERRORS = 0.01, 0.5, 3
 
 
@@ -151,12 +150,12 @@ class TrainingOverlap:
         return split.edges[slice(*np.searchsorted(split.edges, [first, first + len(tokens) + 1]))] - first
 
 
-def measure_pair_overlap(folder: Path, files: Sequence[Iterable[SentencePair]]) -> dict[int, Overlap]:
+def measure_pair_overlap(folder: Path, files: Mapping[int, Sequence[SentencePair]]) -> dict[int, Overlap]:
     """Return the fraction of the sentence pairs of each file that are in the training split of a store, by file."""
     train = open_split(folder, "train")
     stored, measured = train.column("hash"), {}
-    for file, pairs in enumerate(files):
-        hashes = [pair_hash(pair.source, pair.target) for pair in islice(pairs, _MOST_PAIRS) if all(pair[:2])]
+    for file, pairs in files.items():
+        hashes = [pair_hash(pair.source, pair.target) for pair in pairs if all(pair[:2])]
         if hashes:
             fraction = float(np.isin(np.array(hashes, dtype=np.uint64), stored).mean())
             measured[file] = _compare(fraction, train.manifest, samples=len(hashes))

@@ -23,13 +23,13 @@ from lm.decoding.session import window_start
 from lm.decoding.translation import Translation, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import nan_logits_error
-from lm.evaluation.scoring_windows import CausalWindowSplitter, resolve_window_sizes
+from lm.evaluation.scoring import WindowSplitter, resolve_window_sizes
 from lm.evaluation.text_attention import compute_attention, compute_translation_attention
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.serving.api_errors import invalid
 from lm.serving.models import ServedModel
 from lm.text.documents import TextPiece
-from lm.tokenizer.special_tokens import build_text_frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 MAX_ATTENTION_VALUES = 1_500_000
@@ -90,23 +90,22 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
         InputError: the model's output is not a number.
     """
     context, stride = resolve_window_sizes(model.config, PerplexityConfig())
-    splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
+    frame = SpecialTokenFrame(() if start_token is None else (start_token,))
+    splitter = WindowSplitter(frame, context=context, stride=stride)
     nats: list[float | None] = []
     ranks: list[int | None] = []
     alternatives: list[list[tuple[int, float]]] = []
     device = next(model.parameters()).device
     array = np.asarray(ids, dtype=np.int64)
     for window in (*splitter.push(array), *splitter.finish()):
-        nats, ranks, alternatives = (
-            [*nats, *[None] * window.unscored],
-            [*ranks, *[None] * window.unscored],
-            [*alternatives, *[[] for _ in range(window.unscored)]],
-        )
-        if not window.scored:
+        n_scored = int(window.is_scored.sum())
+        if n_scored < len(window.accounted):  # a first token that nothing predicts
+            nats, ranks, alternatives = [*nats, None], [*ranks, None], [*alternatives, []]
+        if not n_scored:
             continue
         tokens = torch.from_numpy(np.asarray(window.tokens, dtype=np.int64)).to(device)
-        hidden = model.hidden(tokens[None, :-1])[0, -window.scored :]
-        targets = tokens[-window.scored :]
+        hidden = model.hidden(tokens[None, :-1])[0, -n_scored:]
+        targets = tokens[-n_scored:]
         for states, expected in zip(hidden.split(_ROWS), targets.split(_ROWS), strict=True):
             logprobs = model.logits(states).float().log_softmax(-1)
             own = logprobs.gather(-1, expected[:, None])

@@ -3,25 +3,19 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.file_scoring import ScoredSegment
-from lm.evaluation.perplexity import BatchScored, measure_perplexity
-from lm.evaluation.perplexity_comparison import PairedDifference, align_segments, compare_models
-from lm.evaluation.window_scorers import build_window_scorer
-from lm.text.text_files import find_text_files
-from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
+from lm.evaluation.comparison import PairedDifference, compare_models
+from lm.evaluation.scoring import Scored
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, score_files, train_tokenizer
 from tests.lm.evaluation.test_surprisal import segment
 
 TEXTS = (TEXT * 3, "", f"the owl\n{SEPARATOR}\n" + TEXT * 2, "ran")
 
 
 def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
-    model = make_model(seed=seed)
     for index, text in enumerate(TEXTS):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    window_scorer = build_window_scorer(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
-    sources = find_text_files([str(tmp_path)])
-    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
-    return [s for event in events if isinstance(event, BatchScored) for s in event.segments]
+    sizes = {"context": 16, "stride": 8, "batch_size": batch_size, **sizes}
+    return score_files(make_model(seed=seed), tokenizer, tmp_path, **sizes)
 
 
 def by_hand(first, second, file):
@@ -65,11 +59,9 @@ def test_the_difference_is_that_of_numpy(tmp_path, other, least):
         size, a, b = blocks.sum(axis=0)
         assert (difference.segments, difference.blocks, difference.bytes) == (len(rows), len(blocks), size)
         if not rows:
-            assert (
-                difference.difference is difference.standard_error is difference.z is difference.bits_per_byte is None
-            )
+            assert difference.difference is difference.standard_error is difference.z is None
             continue
-        assert difference.bits_per_byte == pytest.approx((a / size, b / size))
+        assert difference.first_bits_per_byte == pytest.approx(a / size)
         assert difference.difference == pytest.approx((a - b) / size)
     _check_error(PairedDifference.total(found), np.concatenate(everything))
 
@@ -94,12 +86,10 @@ def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
 
 
 def test_tokens_that_share_an_end_stay_together():
-    first = segment("abcd", [1, 1, 4], [1, 2, 4])
-    second = segment("abcd", [1, 3, 4], [8, 16, 32])
-    pairs = list(align_segments([first], [second]))
-    assert np.concatenate([p.first for p in pairs]).tolist() == [3, 4]
-    assert np.concatenate([p.second for p in pairs]).tolist() == [8, 48]
-    assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 3]
+    first, second = segment("abcd", [1, 1, 4], [1, 2, 4]), segment("abcd", [1, 3, 4], [8, 16, 32])
+    (found,) = compare_models([first], [second], files=1, block_bytes=1)
+    assert (found.segments, found.blocks, found.bytes) == (2, 2, 4)
+    assert found.products * math.log(2) == pytest.approx((3 - 8) * 1 + (4 - 48) * 3)
 
 
 def test_where_the_truth_is_known_it_is_found():
@@ -127,10 +117,7 @@ def test_tokens_that_end_where_a_segment_of_both_models_does_are_not_lost():
     ends, parts = [1, 2, 2, 4], []
     for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
         piece = segment("abcd", ends, nats).piece
-        parts.append(
-            [ScoredSegment(piece, 0, np.array(nats[:2], float)), ScoredSegment(piece, 2, np.array(nats[2:], float))]
-        )
-    pairs = list(align_segments(*parts))
-    assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 1, 2]
-    assert np.concatenate([p.first for p in pairs]).tolist() == [1, 6, 8]
-    assert np.concatenate([p.second for p in pairs]).tolist() == [16, 96, 128]
+        parts.append([Scored(piece, 0, np.array(nats[:2], float)), Scored(piece, 2, np.array(nats[2:], float))])
+    (found,) = compare_models(*parts, files=1, block_bytes=1)
+    assert (found.segments, found.bytes) == (3, 4)
+    assert found.products * math.log(2) == pytest.approx((1 - 16) * 1 + (6 - 96) * 1 + (8 - 128) * 2)
