@@ -17,6 +17,7 @@ from lm.benchmark import generation
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
 from lm.config.run_config import RunConfig
+from lm.corpus.store import Manifest
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
 from lm.decoding.translation import Translator
@@ -29,8 +30,8 @@ from lm.hardware import Hardware, inference_dtypes, select_device, select_infere
 from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
-from lm.training.step_timing import Timer, time_interleaved
-from lm.training.training_corpus import data_key, open_data
+from lm.training.measure import Timer, time_interleaved
+from lm.training.training_corpus import open_data
 
 _MAX_BITS_PER_BYTE_RATIO = 1.001
 """The most bits/byte of another dtype, relative to float32."""
@@ -181,7 +182,7 @@ def _candidate_dtypes(device: str) -> list[str]:
 def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
     """Open the data of a run; InputError unless they are its training data with a validation split."""
     plan = run.plan
-    if plan is None or not Path(plan.data).is_dir() or data_key(Path(plan.data)) != plan.data_key:
+    if plan is None or not Path(plan.data).is_dir() or Manifest.read(Path(plan.data)).key != plan.data_key:
         raise InputError(f"{path}: the corpus of this run is not available")
     data = open_data(Path(plan.data), run)
     if not data.validation_bytes:

@@ -14,7 +14,7 @@ from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.model.transformer import DecoderOnly, build_model
-from lm.training.step_timing import Timer
+from lm.training.measure import Timer
 
 _GREEDY = Sampler(greedy=True)
 _FEW = 8

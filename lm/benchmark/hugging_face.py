@@ -15,8 +15,8 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, synchronized_time, time_work
+from lm.training.measure import Timer, scaled_step_timer
 from lm.training.run import Run
-from lm.training.step_timing import Timer, scaled_step_timer
 
 
 def is_installed() -> bool:
@@ -47,7 +47,7 @@ def plain_training_timer(
     """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
 
     Args:
-        batch_scale: see `lm.training.step_timing`.
+        batch_scale: see `lm.training.measure`.
     """
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()

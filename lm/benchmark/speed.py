@@ -17,7 +17,7 @@ from lm.config.run_config import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, select_inference_hardware
 from lm.model.cost import training_flops
-from lm.training.step_timing import Timer, random_data_run, time_interleaved, training_step_timer
+from lm.training.measure import Timer, random_run, time_interleaved, training_step_timer
 
 Task = Literal["training", "prefill", "decoding"]
 
@@ -139,22 +139,22 @@ def _measure_training(
 ) -> Measurement:
     model, whole = config.model, rows or batch_rows(config)
     timed = rows or choose_timed_rows(config, flops_per_second=max(limits.flops.values()), seconds=seconds)
-    with random_data_run(config, rows=timed) as run:
-        step = training_step_timer(run, batch_scale=whole / timed)
-        peak = measure_peak_memory(step, run.hardware)
-        sides = [step, hugging_face.training_timer(run, batch_scale=whole / timed)] if compare else [step]
-        return Measurement(
-            str(config.preset),
-            "training",
-            rows=whole,
-            length=model.context_length,
-            hardware=run.hardware,
-            flops=training_flops(model, rows=whole, length=model.context_length),
-            limit=limits.flops[run.hardware.matmul_dtype],
-            timings=_time_alternating(sides, seconds=seconds),
-            timed_rows=timed,
-            peak_bytes=peak,
-        )
+    run = random_run(config, rows=timed)
+    step = training_step_timer(run, batch_scale=whole / timed)
+    peak = measure_peak_memory(step, run.hardware)
+    sides = [step, hugging_face.training_timer(run, batch_scale=whole / timed)] if compare else [step]
+    return Measurement(
+        str(config.preset),
+        "training",
+        rows=whole,
+        length=model.context_length,
+        hardware=run.hardware,
+        flops=training_flops(model, rows=whole, length=model.context_length),
+        limit=limits.flops[run.hardware.matmul_dtype],
+        timings=_time_alternating(sides, seconds=seconds),
+        timed_rows=timed,
+        peak_bytes=peak,
+    )
 
 
 def measure_peak_memory(step: Timer, hardware: Hardware) -> int | None:

@@ -102,7 +102,8 @@ class RunSpec:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
         out: folder of a new run; None for a new one under runs/.
         portable: whether the blocks are to be those that other tools run; not with `from_run`.
-        resume: the run to resume, one of its checkpoints, or a folder of runs, for its newest unfinished one.
+        resume: the run to resume, or a folder of runs, for its newest unfinished one; or a checkpoint, which is copied
+            into a new run `out`.
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
@@ -152,7 +153,7 @@ class RunSpec:
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        fixed = [name for name in ("out", "preset", "portable", "from_run", "tokenizer") if getattr(self, name)]
+        fixed = [name for name in ("preset", "portable", "from_run", "tokenizer") if getattr(self, name)]
         for section in SECTIONS:
             changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))
             fixed += [f"{section}.{name}" for name in self.typed(section) if name not in changeable]

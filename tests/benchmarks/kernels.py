@@ -22,7 +22,7 @@ from lm.model import attention
 from lm.model.layers import _onednn_linear, dropout, linear
 from lm.model.loss import linear_cross_entropy
 from lm.model.mask import Mask
-from lm.training.step_timing import time_interleaved
+from lm.training.measure import time_interleaved
 
 Ways = dict[str, Callable[[], object]]
 PRODUCTS = ((16, 160, 480), (64, 128, 512), (160, 160, 480), (256, 384, 1536), (1024, 768, 3072))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from lm.kernels.torch_ops import initialise_numba
 from lm.model.layers import _onednn_linear
-from lm.training.step_timing import time_interleaved
+from lm.training.measure import time_interleaved
 
 SHAPES = ((192, 192), (768, 192), (192, 768), (8000, 192), (1024, 256), (1536, 384), (384, 1536), (2304, 768))
 """(outputs, inputs)."""
