@@ -18,7 +18,7 @@ from lm.errors import UsageError
 C = TypeVar("C")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _COLUMNS, _TERM_WIDTH, _KEY_WIDTH = 80, 24, 40
-_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
+_COMPLETED = {"RUN": completion.complete_runs, "PRESET": completion.complete_presets}
 _PREFIX = "setting_"
 
 
@@ -129,9 +129,12 @@ def _flag_parameter(setting: Setting, *, shows_default: bool) -> Parameter:
     kind = {tuple: list[str], bool: bool}.get(setting.plain_type, str)
     option = typer.Option(
         setting.flag if kind is not bool or setting.default is False else f"{setting.flag}/--no-{setting.flag[2:]}",
+        *(("-o",) if setting.name == "out" else ()),
         help=(setting if shows_default else setting._replace(default=None)).describe(),
-        metavar=None if kind is bool else _METAVARS.get(setting.plain_type, "NAME"),
-        autocompletion=completion.complete_from(setting.choices) if setting.choices else None,
+        metavar=None if kind is bool else setting.metavar,
+        autocompletion=completion.complete_from(setting.choices)
+        if setting.choices
+        else _COMPLETED.get(setting.metavar),
         show_default=False,
     )
     return _keyword(_PREFIX + setting.keyword, kind | None, option)
@@ -177,9 +180,7 @@ def settings_page(settings: Sequence[Setting]) -> str:
         if setting.section != table:
             table = setting.section
             lines += ["", f"[{table}]"]
-        lines.append(
-            f"  {setting.key}={_METAVARS.get(setting.plain_type, 'NAME')}".ljust(_KEY_WIDTH) + setting.describe()
-        )
+        lines.append(f"  {setting.key}={setting.metavar}".ljust(_KEY_WIDTH) + setting.describe())
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
-from lm.files import check_writable, is_file
+from lm.files import check_writable
 
 app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", rich_markup_mode=None)
 
@@ -143,7 +144,7 @@ def inspect(
     from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
     from lm.tokenizer import inspection
 
-    if text is not None and is_file(text):
+    if text is not None and os.path.isfile(text):  # noqa: PTH113 (a text may be too long for a path)
         file, text = [*(file or []), text], None
     loaded, data = load_tokenizer(tokenizer), options.build(DataConfig)
     ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)

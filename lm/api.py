@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.benchmark.dtypes import measure_and_record_dtype
+from lm.benchmark import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config import settings
 from lm.config.data import DataConfig, FilesConfig

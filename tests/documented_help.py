@@ -41,7 +41,7 @@ The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the co
 Every setting can be given by an environment variable: `LM_` and its name in capitals. `LM_DEVICE=cpu` is
 `--device cpu`, and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the setting; `LM_EXPERTS=8` is
 `--set model.experts=8`. A switch takes true or false. A repeatable one gets one value. An empty variable is ignored.
-Options that are no settings, such as `--out`, have none. `LM_CACHE` is the cache folder.
+Options that are no settings, such as `--json`, have none. `LM_CACHE` is the cache folder.
 
 Precedence, from highest to lowest: options, environment, `--config`, `--preset`. A setting of a feature that is off is
 an error, such as `lora.alpha` without `lora.rank`. So are options that contradict each other, such as `--vocab-size`

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from cli.console.colours import LINES
+from cli.console.colours import LINES, RESET
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by line, then column
 _BLANK = 0x2800
@@ -20,26 +19,27 @@ def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height:
     Without colours, several curves are drawn in different characters. `title` is that of the y axis, `width` that of
     the plot in columns, and `height` that of the plot area in lines.
     """
-    xs = [x for points in curves.values() for x in points[0]]
-    ys = [y for points in curves.values() for y in points[1]]
-    bounds = left, right, low, high = min(xs), max(xs), min(ys), max(ys)
-    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
-    if low == high:
-        labels = [f"{low:.4g}" if row == (height - 1) // 2 else "" for row in range(height)]
-    margin = max(map(len, labels))
+    xs, ys = ([value for points in curves.values() for value in points[axis]] for axis in (0, 1))
+    low, high = f"{min(ys):.4g}", f"{max(ys):.4g}"
+    margin = max(len(low), len(high))
     columns = width - margin - 2
-    canvases = [_rasterise(points, bounds, columns, height) for points in curves.values()]
-    marked = len(curves) > 1 and not colour
-    lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
-    for row, label in enumerate(labels):
-        cells = [cell([canvas[row][column] for canvas in canvases]) for column in range(columns)]
-        lines.append(f"{label:>{margin}} ▏{''.join(cells)}".rstrip())
-    first, last = f"{left:.6g}", f"{right:.6g}"
-    between = first.center(columns).rstrip() if left == right else first + last.rjust(columns - len(first))
-    lines.append(" " * (margin + 2) + between)
-    for index, name in enumerate(curves):
-        lines.append((f"{_mark(index)}  " if marked else _colourise("⠤⠤ ", index, colour)) + name)
-    return "\n".join(lines)
+
+    def draw(dots: int, index: int) -> str:
+        if not colour and len(curves) > 1:
+            return _MARKS[index % len(_MARKS)]
+        return f"\x1b[38;5;{LINES[index % len(LINES)]}m{chr(_BLANK + dots)}{RESET}" if colour else chr(_BLANK + dots)
+
+    bounds = min(xs), max(xs), min(ys), max(ys)
+    drawn = [[" "] * columns for _ in range(height)]
+    for index, points in reversed([*enumerate(curves.values())]):
+        for row, cells in enumerate(_rasterise(points, bounds, columns, height)):
+            for column in (column for column, dots in enumerate(cells) if dots):
+                drawn[row][column] = draw(cells[column], index)
+    labels = [high, *[""] * (height - 2), low]
+    lines = [f"{label:>{margin}} ▏{''.join(cells)}".rstrip() for label, cells in zip(labels, drawn, strict=True)]
+    first, last = f"{min(xs):.6g}", f"{max(xs):.6g}"
+    axis = " " * (margin + 2) + first + last.rjust(columns - len(first))
+    return "\n".join([title, *lines, axis, *(f"{draw(0x24, index)} {name}" for index, name in enumerate(curves))])
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -48,8 +48,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if len(shown) < 2:
         return ""
     bounds = (0.0, len(shown) - 1.0, min(shown), max(shown))
-    cells = _rasterise((range(len(shown)), shown), bounds, -(-len(shown) // 2), 1)[0]
-    return "".join(chr(_BLANK + cell) for cell in cells)
+    return "".join(
+        chr(_BLANK + cell) for cell in _rasterise((range(len(shown)), shown), bounds, -(-len(shown) // 2), 1)[0]
+    )
 
 
 def _rasterise(points: Points, bounds: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
@@ -70,26 +71,3 @@ def _rasterise(points: Points, bounds: tuple[float, float, float, float], width:
 
 def _scale(value: float, low: float, high: float, maximum: int) -> int:
     return round((value - low) / (high - low) * maximum) if high > low else maximum // 2
-
-
-def _cell(dots: Sequence[int], colour: bool) -> str:
-    """Return one character of all curves, in the colour of the first one in it."""
-    combined = 0
-    for dot in dots:
-        combined |= dot
-    if not combined:
-        return " "
-    return _colourise(chr(_BLANK + combined), next(index for index, dot in enumerate(dots) if dot), colour)
-
-
-def _marked_cell(dots: Sequence[int]) -> str:
-    """Return the mark of the first curve in a character."""
-    return next((_mark(index) for index, dot in enumerate(dots) if dot), " ")
-
-
-def _mark(index: int) -> str:
-    return _MARKS[index % len(_MARKS)]
-
-
-def _colourise(text: str, index: int, colour: bool) -> str:
-    return f"\x1b[38;5;{LINES[index % len(LINES)]}m{text}\x1b[0m" if colour else text

@@ -30,7 +30,7 @@ from lm.engine.fastest_dtype import decoding_dtype
 from lm.errors import InputError
 from lm.files import atomic_write_text
 from lm.hardware import divide_threads, select_device
-from lm.processes import Work, WorkerPool, in_numbered_order
+from lm.processes import Work, in_numbered_order, stream_in_processes
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.prompts import Prompt, read_prompts
 from lm.text.text_files import find_text_files
@@ -136,8 +136,7 @@ def _start_generation(
         yield request.load(common_prefix)(ordered)
         return
     shared = dataclasses.replace(request, hardware=divide_threads(request.hardware, processes))
-    with WorkerPool(partial(shared.load, common_prefix), processes) as workers:
-        yield workers.imap_unordered(ordered)
+    yield stream_in_processes(partial(shared.load, common_prefix), ordered, processes=processes)
 
 
 def _with_progress(

@@ -8,13 +8,9 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
-from cli.arguments import SentencePairs
 from cli.new_runs import resolve_hub_name
 from cli.options import CommandLine, Options, spell_flag, with_settings
-from lm.config.presets import DEFAULT_PRESET
-from lm.config.run_config import SECTIONS
-from lm.config.run_spec import build_spec
+from lm.config.run_spec import SPEC_SECTIONS, build_spec
 from lm.distributed import launcher_env
 from lm.errors import UsageError
 from lm.run_folder import RUNS
@@ -26,100 +22,15 @@ _Corpus = Annotated[
         metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, - (stdin) or output of lm prepare."
     ),
 ]
-_Source = Annotated[
-    list[str] | None,
-    typer.Option("--source", metavar="FILE", help="Source sentences, one per line. Repeatable."),
-]
-_Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="FILE",
-        help="Translations of --source, line by line. Repeatable.",
-    ),
-]
-_ValidationSource = Annotated[
-    str | None,
-    typer.Option(
-        "--validation-source",
-        metavar="FILE",
-        help="Held-out source sentences, instead of a fraction.",
-    ),
-]
-_ValidationTarget = Annotated[
-    str | None,
-    typer.Option("--validation-target", metavar="FILE", help="Translations of --validation-source."),
-]
-_Heads = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dependency-heads",
-        metavar="FILE",
-        help="Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.",
-    ),
-]
-_ValidationHeads = Annotated[
-    str | None,
-    typer.Option("--validation-dependency-heads", metavar="FILE", help="Dependency trees of --validation-source."),
-]
-_Out = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run. [default: in runs/]")
-]
-_Preset = Annotated[
-    str | None,
-    typer.Option(
-        "--preset",
-        metavar="NAME",
-        help=f"Model and training recipe (lm info lists them). [default: {DEFAULT_PRESET}]",
-        autocompletion=completion.complete_presets,
-    ),
-]
-_Depth = Annotated[
-    int | None,
-    typer.Option("--depth", metavar="LAYERS", min=1, max=99, help="Number of layers; width follows (preset depth-N)."),
-]
-_Portable = Annotated[bool, typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and CTranslate2.")]
-_Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings from a TOML file: preset, [model], …")
-]
-_Weights = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="RUN",
-        help="Start from the weights and tokenizer of this run.",
-        autocompletion=completion.complete_runs,
-    ),
-]
-_Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="bpe|char|byte|FILE",
-        help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
-        autocompletion=completion.complete_runs,
-    ),
-]
-_Resume = Annotated[
-    Path | None,
-    typer.Option(
-        "--resume",
-        metavar="[RUN]",
-        help="Resume this run, or the newest unfinished one; a checkpoint into a new run (-o).",
-        autocompletion=completion.complete_runs,
-    ),
-]
-_Processes = Annotated[
-    int | None,
-    typer.Option("--processes", metavar="N", min=1, help="Data-parallel processes, one per GPU."),
-]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time and memory.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _FLAGS = (
-    "budget steps epochs n_layers n_heads d_model context vocab_size objective optimizer batch_size batch_tokens "
-    "learning_rate weight_decay dropout positions seed evaluate_every validation text_column label_column supervised "
-    "include exclude encoding sample lora device dtype threads shard"
+    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
+    "preset depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads "
+    "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
+    "positions seed evaluate_every validation text_column label_column supervised include exclude encoding sample "
+    "lora device dtype threads shard "
 )
 _COMMON = (
     "--out --budget --steps --epochs --preset --depth --source --target --validation --learning-rate --seed --portable "
@@ -140,27 +51,11 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-@with_settings(SECTIONS, _FLAGS, common=_COMMON, merges=False)
+@with_settings(SPEC_SECTIONS, _FLAGS, common=_COMMON, merges=False)
 def train(
     context: typer.Context,
     corpus: _Corpus = None,
     *,
-    source: _Source = None,
-    target: _Target = None,
-    pairs: SentencePairs = None,
-    validation_source: _ValidationSource = None,
-    validation_target: _ValidationTarget = None,
-    dependency_heads: _Heads = None,
-    validation_dependency_heads: _ValidationHeads = None,
-    out: _Out = None,
-    preset: _Preset = None,
-    depth: _Depth = None,
-    portable: _Portable = False,
-    config: _Config = None,
-    from_run: _Weights = None,
-    tokenizer: _Tokenizer = None,
-    resume: _Resume = None,
-    processes: _Processes = None,
     dry_run: _DryRun = False,
     as_json: _AsJson = False,
     options: Options,
@@ -192,18 +87,12 @@ def train(
       lm train book.txt --set model.experts=8 --set model.experts_per_token=2
       lm train texts/ --preset gpt2 --processes 8
     """
-    if dry_run and (resume or (processes or 1) > 1):
+    given = options.flags
+    if "from_run" in given:
+        given = {**given, "from_run": resolve_hub_name(Path(given["from_run"]))}
+    spec = build_spec(corpus or (), given, source="flag", place=spell_flag)
+    if dry_run and (spec.resume or spec.processes > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
-    if from_run is not None:
-        from_run = str(resolve_hub_name(Path(from_run)))
-    own = {
-        "source": source, "target": target, "pairs": pairs, "validation_source": validation_source,
-        "validation_target": validation_target, "dependency_heads": dependency_heads,
-        "validation_dependency_heads": validation_dependency_heads, "out": out, "preset": preset, "depth": depth,
-        "portable": portable or None, "config": config, "from_run": from_run, "tokenizer": tokenizer, "resume": resume,
-        "processes": processes,
-    }  # fmt: skip
-    spec = build_spec(corpus or (), {**own, **options.flags}, source="flag", place=spell_flag)
     refuse_missing(spec.data.names)
     command_line: CommandLine = context.obj
     if not launcher_env.is_external_launcher() and launcher_env.world_size() == 1 and spec.processes > 1:

@@ -238,14 +238,8 @@ class ModelConfig(Config):
         """Yield what contradicts in the given fields."""
         if self.decoder_only and self.is_encoder_decoder:
             yield "a decoder_only model has no n_encoder_layers"
-        if self.source_vocab_size is not None and not self.is_encoder_decoder:
-            yield "source_vocab_size needs n_encoder_layers: a decoder-only model has one vocabulary"
         if self.is_masked and self.translates:
             yield "a model with the objective masked does not translate"
-        if (self.labels or self.token_types) and not self.is_masked:
-            yield "labels and token_types are for models with the objective masked"
-        if len(set(self.labels)) < len(self.labels) or not all(isinstance(label, str) for label in self.labels):
-            yield "labels must be different texts"
         if self.is_recurrent:
             for setting in list_settings("model", ModelConfig):
                 if setting.name in OF_BLOCKS and getattr(self, setting.name) not in {setting.default, "none"}:
@@ -282,8 +276,6 @@ class ModelConfig(Config):
             yield f"attention linformer has no distances for positions {self.positions}"
         if self.experts and self.experts_per_token > self.experts:
             yield f"experts_per_token {self.experts_per_token} is more than experts {self.experts}"
-        if self.experts and self.expert_every > max(self.n_layers, self.n_encoder_layers):
-            yield f"expert_every {self.expert_every} is more than there are layers: none would have experts"
 
     @property
     def is_recurrent(self) -> bool:

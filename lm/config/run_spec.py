@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from lm.config.presets import depth_preset_name, find_preset
+from msgspec import Meta
+
+from lm.config.presets import DEFAULT_PRESET, depth_preset_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
-from lm.config.settings import LENGTHS, Layer, Values, from_environment, list_all_settings, merge
+from lm.config.settings import (
+    LENGTHS,
+    Config,
+    Count,
+    Layer,
+    Metavar,
+    Values,
+    from_environment,
+    list_all_settings,
+    merge,
+)
 from lm.config.tokenizer import TokenizerKind
 from lm.errors import InputError, UsageError
 
@@ -22,6 +33,8 @@ Settings = Values
 
 _EXPLICIT = ("flag", "python")
 """What gives values for this run alone: conflicts with a run or corpus are errors, others are overridden."""
+_Depth = Annotated[int, Meta(ge=1, le=99)]
+_File, _Run = Metavar("FILE"), Metavar("RUN")
 
 
 def is_user_given(source: str | None) -> bool:
@@ -30,35 +43,31 @@ def is_user_given(source: str | None) -> bool:
 
 
 @dataclass(frozen=True)
-class DataFiles:
+class DataFiles(Config):
     """The files that a run learns from, of text or examples, or of sentence pairs.
 
     Attributes:
         text: files, globs, folders, - for stdin, or a folder of prepared tokens.
-        target: as many files of their translations, line by line.
-        validation_source: sources to hold out, instead of a fraction of the pairs.
-        validation_target: their translations.
         heads: dependency heads of the words of the sources, a file for each of `source`, and then of `pairs`.
-        validation_heads: the same for the validation split.
 
     Raises:
         UsageError: the files do not go together.
     """
 
     text: tuple[str, ...] = ()
-    source: tuple[str, ...] = ()
-    target: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
-    validation_source: str | None = None
-    validation_target: str | None = None
-    heads: tuple[str, ...] = ()
-    validation_heads: str | None = None
+    source: Annotated[tuple[str, ...], "Source sentences, one per line. Repeatable.", _File] = ()
+    target: Annotated[tuple[str, ...], "Translations of --source, line by line. Repeatable.", _File] = ()
+    pairs: Annotated[
+        tuple[str, ...], "Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.", _File
+    ] = ()
+    validation_source: Annotated[str | None, "Held-out source sentences, instead of a fraction.", _File] = None
+    validation_target: Annotated[str | None, "Translations of --validation-source.", _File] = None
+    heads: Annotated[tuple[str, ...], "Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.", _File] = ()
+    validation_heads: Annotated[str | None, "Dependency trees of --validation-source.", _File] = None
 
     def __post_init__(self) -> None:
         for name in ("text", "source", "target", "pairs", "heads"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if "" in self.names:
-            raise UsageError("a file name is empty")
         if self.names.count("-") > 1:
             raise UsageError("stdin (-) stands for one file only: name the others")
         if bool(self.source) != bool(self.target):
@@ -73,7 +82,7 @@ class DataFiles:
             raise UsageError("a run learns from a text or from pairs: give either a corpus, or source and target")
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.are_pairs)
+        return bool(self.names)
 
     @property
     def are_pairs(self) -> bool:
@@ -92,7 +101,7 @@ _CONVERSATIONS = "messages in the corpus"
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class RunSpec(Config):
     """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
 
     A run starts with random weights, with those of another run (`from_run`; with the setting `lora.rank` these stay as
@@ -101,10 +110,8 @@ class RunSpec:
     Attributes:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
         out: folder of a new run; None for a new one under runs/.
-        portable: whether the blocks are to be those that other tools run; not with `from_run`.
         resume: the run to resume, or a folder of runs, for its newest unfinished one; or a checkpoint, which is copied
             into a new run `out`.
-        tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
 
@@ -113,18 +120,27 @@ class RunSpec:
     """
 
     data: DataFiles = field(default_factory=DataFiles)
-    out: str | None = None
-    preset: str | None = None
-    portable: bool = False
-    from_run: str | None = None
-    resume: str | None = None
-    tokenizer: str | None = None
-    processes: int = 1
+    out: Annotated[str | None, "Folder of the new run; default in runs/.", Metavar("FOLDER")] = None
+    preset: Annotated[
+        str | None, f"Model and training recipe (lm info lists them); default {DEFAULT_PRESET}.", Metavar("PRESET")
+    ] = None
+    depth: Annotated[_Depth | None, "Number of layers; width follows (preset depth-N).", Metavar("LAYERS")] = None
+    portable: Annotated[bool, "Qwen3 blocks, for llama.cpp and CTranslate2."] = False
+    config: Annotated[str | None, "Settings from a TOML file: preset, [model], …", _File] = None
+    from_run: Annotated[str | None, "Start from the weights and tokenizer of this run.", _Run] = None
+    tokenizer: Annotated[
+        str | None,
+        "Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
+        Metavar("bpe|char|byte|FILE"),
+    ] = None
+    resume: Annotated[str | None, "Resume this run, or the newest unfinished one; with out, a checkpoint.", _Run] = None
+    processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
+        given = {section: self.settings.get(section, {}) for section in SECTIONS}
+        object.__setattr__(self, "settings", {section: _with_tuples(values) for section, values in given.items()})
         if self.resume is None and not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
         if self.resume is None:
@@ -134,17 +150,13 @@ class RunSpec:
 
     def typed(self, section: str) -> dict[str, Any]:
         """Return the values of a section given for this run alone, by flags or in Python."""
-        return {
-            name: value
-            for name, value in self.settings[section].items()
-            if self.set_by.get(f"{section}.{name}") in _EXPLICIT
-        }
+        given = self.settings[section].items()
+        return {name: value for name, value in given if self.set_by.get(f"{section}.{name}") in _EXPLICIT}
 
     def with_conversations(self) -> RunSpec:
         """Return the specification for a corpus of conversations, of which the replies are learned."""
         settings = {**self.settings, "data": {**self.settings["data"], "supervised": True}}
-        set_by = {**self.set_by, "data.supervised": _CONVERSATIONS}
-        return dataclasses.replace(self, settings=settings, set_by=set_by)
+        return self.replace(settings=settings, set_by={**self.set_by, "data.supervised": _CONVERSATIONS})
 
     @property
     def has_conversations(self) -> bool:
@@ -153,7 +165,8 @@ class RunSpec:
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        fixed = [name for name in ("preset", "portable", "from_run", "tokenizer") if getattr(self, name)]
+        own = ("preset", "depth", "portable", "config", "from_run", "tokenizer")
+        fixed = [name for name in own if self.set_by.get(name) in _EXPLICIT]
         for section in SECTIONS:
             changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))
             fixed += [f"{section}.{name}" for name in self.typed(section) if name not in changeable]
@@ -178,16 +191,14 @@ class RunSpec:
             if is_given:
                 refuse_settings(section, names, beside=beside)
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        settings = {
-            section: {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-            for section, given in values["settings"].items()
-        }
-        return cls(**{**values, "data": DataFiles(**values["data"]), "settings": settings})
+SPEC_SECTIONS = {"run": RunSpec, "corpus": DataFiles, **SECTIONS}
+"""What can be given for a run: its files and start, and the settings."""
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tuples for lists, which is what JSON has instead."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
@@ -195,15 +206,6 @@ def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
     if given := sorted(names):
         keys = ", ".join(f"{section}.{name}" for name in given)
         raise UsageError(f"{keys} cannot be given beside {beside}")
-
-
-_FILES = {"source": "source", "target": "target", "pairs": "pairs", "dependency_heads": "heads"}
-_VALIDATION_FILES = {
-    "validation_source": "validation_source", "validation_target": "validation_target",
-    "validation_dependency_heads": "validation_heads",
-}  # fmt: skip
-"""Options of files, with the fields of `DataFiles`."""
-_OF_RUNS = ("out", "preset", "from_run", "resume", "tokenizer")
 
 
 def build_spec(
@@ -223,54 +225,39 @@ def build_spec(
     Raises:
         UsageError: a name is unknown, a value is wrong, or values contradict each other.
     """
-    values = {name: value for name, value in options.items() if value not in (None, (), [])}
-    files: dict[str, Any] = {field: _as_names(values.pop(name)) for name, field in _FILES.items() if name in values}
-    files |= {field: os.fspath(values.pop(name)) for name, field in _VALIDATION_FILES.items() if name in values}
-    data = DataFiles(text=_as_names(corpus), **files)
-    run = {name: os.fspath(values.pop(name)) for name in _OF_RUNS if name in values}
-    depth, portable, config, processes = (
-        values.pop(name, None) for name in ("depth", "portable", "config", "processes")
-    )
-    if depth is not None:
-        named = depth_preset_name(depth, pairs=data.are_pairs)
-        if beside := {"preset", "n_layers"} & {*run, *values}:
-            raise UsageError(f"depth {depth} is the preset {named}: leave out {' and '.join(sorted(beside))}")
-        run["preset"] = named
-    if run.get("tokenizer") in get_args(TokenizerKind):
-        values["tokenizer.kind"] = run.pop("tokenizer")
-    set_by: dict[str, str] = dict.fromkeys(run, source)
-    layers = [from_environment(list_all_settings(SECTIONS), environment), Layer(source, values, place)]
-    if config is not None and "resume" in run:
-        raise UsageError("a resumed run keeps its settings: leave out config, or start a new run")
-    if config is not None:
-        preset, in_file = read_toml(Path(config))
-        layers.insert(0, in_file)
-        if preset is not None and "preset" not in run:
-            run["preset"], set_by["preset"] = preset, "file"
-    settings, by_setting = merge(SECTIONS, layers)
+    given = {name: _spell_paths(value) for name, value in options.items()}
+    if given.get("tokenizer") in get_args(TokenizerKind):
+        given["tokenizer.kind"] = given.pop("tokenizer")
+    layers = [from_environment(list_all_settings(SPEC_SECTIONS), environment), Layer(source, given, place)]
+    if given.get("config") is not None:
+        layers.insert(0, read_toml(Path(given["config"])))
+    settings, set_by = merge(SPEC_SECTIONS, layers)
+    run, files = settings.pop("run"), settings.pop("corpus")
+    data = DataFiles(text=(corpus,) if isinstance(corpus, str) else tuple(os.fspath(name) for name in corpus), **files)
+    if run.get("depth") is not None:
+        named = depth_preset_name(run["depth"], pairs=data.are_pairs)
+        if "preset" in run or "n_layers" in settings["model"]:
+            raise UsageError(f"depth {run['depth']} is the preset {named}: leave out preset and n_layers")
+        run["preset"], set_by["run.preset"] = named, set_by["run.depth"]
     if settings["data"].get("label_column") is not None:
         settings["data"]["supervised"] = True
-    return RunSpec(
-        data=data,
-        portable=bool(portable),
-        processes=processes or 1,
-        settings=settings,
-        set_by={**set_by, **by_setting},
-        **run,
-    )
+    set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
+    return RunSpec(data=data, **run, settings=settings, set_by=set_by)
 
 
-def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
-    named = [value] if isinstance(value, str | os.PathLike) else value
-    return tuple(str(os.fspath(name)) for name in named)
+def _spell_paths(value: Any) -> Any:
+    """Return an option with paths as text, and a single file as one of several."""
+    if isinstance(value, list | tuple):
+        return [_spell_paths(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def read_toml(path: Path) -> tuple[str | None, Layer]:
-    """Read settings from TOML: the preset's name if given, and a table per section of RunConfig.
+def read_toml(path: Path) -> Layer:
+    """Read settings from TOML: a table per section, and those that have none, such as the preset.
 
     Raises:
         InputError: the file is missing.
-        UsageError: it is not TOML, or has no such preset.
+        UsageError: it is not TOML.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -278,16 +265,14 @@ def read_toml(path: Path) -> tuple[str | None, Layer]:
         raise InputError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
-    preset = values.pop("preset", None)
-    if preset is not None:
-        find_preset(str(preset))
     given: dict[str, Any] = {}
     for table, fields in values.items():
-        if isinstance(fields, dict):
-            given |= {f"{table}.{name}": value for name, value in fields.items()}
-        else:
-            given[table] = fields
-    return preset, Layer("file", given, lambda name: f"{path}: {name}")
+        given |= (
+            {f"{table}.{name}": value for name, value in fields.items()}
+            if isinstance(fields, dict)
+            else {table: fields}
+        )
+    return Layer("file", given, lambda name: f"{path}: {name}")
 
 
 def run_spec(*corpus: PathLike, **options: Any) -> RunSpec:

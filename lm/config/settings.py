@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,15 @@ class Requires(NamedTuple):
         return False
 
 
+class Metavar(NamedTuple):
+    """What stands for the value of a setting in help."""
+
+    name: str
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
+
+
 class Setting(NamedTuple):
     """A declared setting."""
 
@@ -59,6 +68,7 @@ class Setting(NamedTuple):
     default: Any
     help: str
     requires: Requires | None
+    metavar: str
 
     @property
     def key(self) -> str:
@@ -72,7 +82,7 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        return "--" + self.keyword.replace("_", "-")
+        return "--" + self.keyword.removesuffix("_run").replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -103,15 +113,16 @@ class Setting(NamedTuple):
                     value = float(value)
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            problem = str(error).partition(" - at")[0].replace(" | null", "").replace("got `str`", f"not {value!r}")
-            said = f", not {value!r}" if ">=" in problem or "<=" in problem else ""
-            known = f"; choose from {', '.join(self.choices)}" if self.choices else ""
-            raise UsageError(f"{place}: {problem[0].lower()}{problem[1:]}{known}{said}") from None
+            problem = str(error).partition(" - at")[0].partition(", got")[0].replace(" | null", "").lower()
+            if self.choices:
+                problem = f"choose from {', '.join(self.choices)}"
+            raise UsageError(f"{place}: {problem}, not {value!r}") from None
 
 
 _KEYWORDS = {
     "model.context_length": "context", "lora.rank": "lora", "lora.on": "lora_on", "lora.alpha": "lora_alpha",
-    "lora.dropout": "lora_dropout",
+    "lora.dropout": "lora_dropout", "corpus.heads": "dependency_heads",
+    "corpus.validation_heads": "validation_dependency_heads",
 }  # fmt: skip
 """Keywords that are not the name of the field."""
 
@@ -128,10 +139,11 @@ def list_settings(section: str, config: type[Any]) -> tuple[Setting, ...]:
     """Return the settings of a dataclass: its fields with a help text."""
     hints, settings = get_type_hints(config, include_extras=True), []
     for field in dataclasses.fields(config):
-        notes = getattr(hints[field.name], "__metadata__", ())
-        for text in (note for note in notes if isinstance(note, str)):
-            requires = next((note for note in notes if isinstance(note, Requires)), None)
-            settings.append(Setting(section, field.name, hints[field.name], field.default, text, requires))
+        hint = hints[field.name]
+        notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
+        if text := notes.get(str):
+            metavar = notes.get(Metavar, Metavar(_METAVARS.get(_plain(hint), "NAME"))).name
+            settings.append(Setting(section, field.name, hint, field.default, text, notes.get(Requires), metavar))
     return tuple(settings)
 
 
@@ -149,30 +161,25 @@ class Config:
 
 
 def build_config(config: type[C], values: Any, *, where: str = "") -> C:
-    """Build a dataclass from a mapping; `where` names its source.
+    """Build a dataclass from a mapping, in which None is the default; `where` names its source.
 
     Raises:
         UsageError: it is not a mapping, a field is unknown or missing, or a value is invalid.
     """
-    kind: Any = config
-    known = [field.name for field in dataclasses.fields(kind)]
-    prefix = f"{where}: " if where else ""
-    for name in values if isinstance(values, Mapping) else ():
-        if name not in known:
-            raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
+    prefix, kind = f"{where}: " if where else "", cast("Any", config)
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in values.keys() - known if isinstance(values, Mapping) else ():
+        raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
     try:
-        return msgspec.convert(_without_none(values), kind)
+        return msgspec.convert(_without_none(values), config)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise UsageError(f"{prefix}{path.rstrip('`')}{': ' * bool(path)}{problem}") from None
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{prefix}not valid Unicode: {error.object!r}") from None
     except UsageError as error:
         raise UsageError(f"{prefix}{error}") from None
 
 
 def _without_none(values: Any) -> Any:
-    """Return a mapping without the values that are None, in mappings in it too: they are defaults."""
     if not isinstance(values, Mapping):
         return values
     return {name: _without_none(value) for name, value in values.items() if value is not None}
@@ -217,12 +224,8 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
                 given[setting.section][setting.name] = setting.convert(value, layer.place(name))
                 sources[setting.key] = layer.source
         values = {section: overlay(values[section], given[section]) for section in sections}
-    return values, {key: source for key, source in sources.items() if _get(values, key) is not None}
-
-
-def _get(values: Values, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return values[section].get(name)
+    kept = {f"{section}.{name}" for section, given in values.items() for name in given}
+    return values, {key: source for key, source in sources.items() if key in kept}
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:

@@ -265,8 +265,8 @@ class Split:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of values per document, of all chunks."""
-        arrays = [self._open(number, name) for number in range(len(self._chunks)) if np.diff(self._rows)[number]]
-        return np.concatenate(arrays) if len(arrays) != 1 else arrays[0]
+        arrays = [self._open(number, name) for number in np.flatnonzero(np.diff(self._rows)).tolist()]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, dtype=np.int64)])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:

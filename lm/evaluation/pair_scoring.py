@@ -13,7 +13,7 @@ from lm.corpus.ragged import RaggedArray
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import batched, length_batches
-from lm.data.pair_batches import PairLayout, select_layout
+from lm.data.pairs import PairLayout, select_layout
 from lm.errors import InputError
 from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
@@ -50,7 +50,7 @@ class EncodedPairs:
 
     def lengths(self, layout: PairLayout) -> NDArray[np.int64]:
         """Return (pairs,) positions that each takes in a layout."""
-        return layout.lengths(self.sources, self.targets)
+        return layout.lengths(self.sources.lengths(), self.targets.lengths())
 
     def batch(self, rows: NDArray[np.int64], layout: PairLayout) -> Batch:
         """Collate pairs, given by index, for a model."""

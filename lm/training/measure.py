@@ -6,17 +6,15 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Self
 
 import numpy as np
-import torch
 
 from lm.config.run_config import RunConfig, RunPlan
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows
+from lm.data.pairs import select_layout
 from lm.data.training_data import TrainingData
-from lm.hardware import Hardware, synchronized_time, time_work
+from lm.hardware import time_work
 from lm.model.cost import total_parameters
 from lm.training.evaluation import measure_cost
 from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, TrainingSpeed
@@ -51,15 +49,9 @@ class RandomData(TrainingData):
                 return Batch(ids[:, :-1], ids[:, 1:])
             sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
             sides = [RaggedArray.from_rows([*rng.integers(size, size=(rows, SENTENCE_LENGTH))]) for size in sizes]
-            if model.is_encoder_decoder:
-                return Batch.from_pairs(*sides, start=0)
-            return Batch.from_pair_sequences(*sides, start=0, learns_source=config.training.source_loss > 0)
+            return select_layout(model, learns_source=config.training.source_loss > 0).batch(*sides, start=0)
 
         self._batches = [draw() for _ in range(_N_BATCHES)]
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:  # noqa: ARG003
-        return cls(config, batch_rows(config))
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:  # noqa: ARG002
         return self._batches[consumed // self._rows % _N_BATCHES]
@@ -135,42 +127,9 @@ def measure_step_seconds(run: Run, *, seconds: float) -> float:
     return statistics.median(measured for (measured,) in time_interleaved([step], seconds=seconds))
 
 
-def training_step_timer(run: Run, *, batch_scale: float = 1.0) -> Timer:
-    """Return a timer of optimizer steps, including data loading; see `scaled_step_timer`."""
-    return scaled_step_timer(
-        lambda: time_work(run.step, run.hardware), run.optimizers, run.hardware, batch_scale=batch_scale
-    )
-
-
-def scaled_step_timer(
-    step: Timer, optimizers: Sequence[torch.optim.Optimizer], hardware: Hardware, *, batch_scale: float
-) -> Timer:
-    """Return a timer of an optimizer step with `batch_scale` times the forward and backward passes of `step`.
-
-    The optimizer update is counted once: with one sequence of a batch of 64 it would dominate otherwise.
-    """
-    if batch_scale == 1.0:
-        return step
-    start, updating = 0.0, 0.0
-
-    def begin(*_: object) -> None:
-        nonlocal start
-        start = synchronized_time(hardware)
-
-    def end(*_: object) -> None:
-        nonlocal updating
-        updating += synchronized_time(hardware) - start
-
-    for optimizer in optimizers:
-        optimizer.register_step_pre_hook(begin)
-        optimizer.register_step_post_hook(end)
-
-    def whole() -> float:
-        nonlocal updating
-        updating = 0.0
-        return batch_scale * (step() - updating) + updating
-
-    return whole
+def training_step_timer(run: Run) -> Timer:
+    """Return a timer of optimizer steps, including data loading."""
+    return lambda: time_work(run.step, run.hardware)
 
 
 def time_interleaved(timers: Sequence[Timer], *, seconds: float) -> list[list[float]]:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
+
 from lm import errors
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
@@ -44,7 +46,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder:
         spec_file, event_file = Path(folder) / "spec.json", Path(folder) / "events.jsonl"
-        spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
+        spec_file.write_bytes(msgspec.json.encode(spec))
         event_file.touch()
         reader = _EventReader(event_file, on_event)
         reader.start()
@@ -101,7 +103,7 @@ class _EventReader(threading.Thread):
 def main(spec_file: str, event_file: str) -> int:
     """Run one of the processes; returns the exit code."""
     launcher_env.silence_torch_logs()
-    spec = RunSpec.from_dict(json.loads(Path(spec_file).read_text(encoding="utf-8")))
+    spec = msgspec.json.decode(Path(spec_file).read_bytes(), type=RunSpec)
     with Path(event_file).open("a", encoding="utf-8") as file:
 
         def send(name: str, values: dict[str, Any]) -> None:

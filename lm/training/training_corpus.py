@@ -12,7 +12,7 @@ from typing import Any
 
 from lm.checkpoint import load_tokenizers
 from lm.config.data import DataConfig, FilesConfig
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.settings import list_settings
@@ -26,11 +26,13 @@ from lm.corpus.survey import (
     scan_corpus,
     scan_parallel_corpus,
 )
+from lm.data.batch import batch_rows
 from lm.data.labels import find_label_completions, load_labels
-from lm.data.pair_data import PairData
-from lm.data.rows import ConversationData, ExampleData, LabelledData
+from lm.data.masking import Masking
+from lm.data.pairs import Pairs, select_layout
+from lm.data.rows import Rows
 from lm.data.training_data import TrainingData
-from lm.data.windows import MaskedWindowData, WindowData
+from lm.data.windows import Windows
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
 from lm.text.parallel_text import ParallelText, find_parallel_texts
@@ -239,15 +241,6 @@ def no_progress() -> AbstractContextManager[None]:
     return nullcontext()
 
 
-DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
-    "text": (WindowData, MaskedWindowData),
-    "examples": (ExampleData, LabelledData),
-    "conversations": (ConversationData, None),
-    "pairs": (PairData, None),
-}
-"""Training data classes by the kind in the manifest: for causal and translation models, and for masked models."""
-
-
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
     """Open prepared data as batches for a run.
 
@@ -255,9 +248,29 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         InputError: the folder holds no prepared data, or too little.
         UsageError: the model cannot be trained on this kind of data.
     """
-    data, masked = DATA_CLASSES[Manifest.read(folder).kind]
-    check_model_fits_data(config.model, pairs=data.holds_pairs)
-    return (masked or data if config.model.is_masked else data).open(folder, config)
+    manifest, model, training = Manifest.read(folder), config.model, config.training
+    check_model_fits_data(model, pairs=manifest.kind == "pairs")
+    if manifest.kind == "pairs":
+        check_heads_given(model, are_given=manifest.has_dependency_heads)
+        return Pairs(
+            folder,
+            config.parallel,
+            batch_tokens=training.batch_tokens,
+            rows=training.batch_size if training.batch_tokens is None else None,
+            seed=training.seed,
+            context=model.position_limit,
+            layout=select_layout(model, learns_source=training.source_loss > 0),
+        )
+    train, validation = (store.Split(folder, manifest, name) for name in store.SPLITS)
+    context, rows, seed = model.context_length, batch_rows(config), training.seed
+    if manifest.kind != "text":
+        labels = model.labels if model.is_masked and manifest.kind == "examples" else ()
+        return Rows(train, validation, context=context, rows=rows, seed=seed, labels=labels)
+    masking = None
+    if model.is_masked:
+        tokenizer = Tokenizer.load(folder / FILE_NAME)
+        masking = Masking(tokenizer, fraction=training.masking_rate, whole_words=training.whole_words)
+    return Windows(train, validation, context=context, rows=rows, seed=seed, masking=masking)
 
 
 def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:

@@ -128,7 +128,7 @@ def test_each_value_has_the_dot_at_its_place():
     drawing = plot_curves({"a": (range(16), HILL)}, title="loss", width=11, height=2, colour=False)
     assert dots(area(drawing, 2)) == {(x, 7 - y) for x, y in enumerate(HILL)}
     title, *rows, axis, legend = drawing.splitlines()
-    assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤⠤ a"]
+    assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤ a"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import lm
@@ -174,9 +175,9 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
     spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
-    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec) == spec
     assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
-    assert spec.set_by == {"preset": "file", "from_run": "python", "training.seed": "file",
+    assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
                             "training.tokens": "python", "training.sample": "python"}  # fmt: skip
     assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lm.benchmark import hugging_face
 from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
@@ -17,6 +16,7 @@ from lm.hardware import Hardware
 from lm.model.cost import training_flops
 from lm.training.measure import random_run, training_step_timer
 from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads import hugging_face
 from tests.benchmarks.workloads.models import SHAPES
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
@@ -35,7 +35,7 @@ def transformers(folder: Path, threads: int, *, shape: str, dtype: str, rows: in
     torch.set_num_threads(threads)
     config = _config(shape, dtype, threads, length)
     ids = _random_ids(config, rows)
-    return Workload(hugging_face.plain_training_timer(config, Hardware("cpu", dtype, threads), lambda: Batch(ids, ids)))
+    return Workload(hugging_face.training_timer(config, Hardware("cpu", dtype, threads), lambda: Batch(ids, ids)))
 
 
 def lm_lora(folder: Path, threads: int, *, shape: str, dtype: str, length: int) -> Workload:

@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.corpus.store import open_split
-from lm.data.rows import ConversationData, ExampleData
+from lm.data.rows import Rows
 from lm.errors import InputError
 from lm.text.text_files import find_text_files
 from tests.lm.corpus.preparing import prepare
@@ -18,14 +18,14 @@ BYTES = tokenizer()
 CHAT = BYTES.with_chat_template()
 
 
-def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> ExampleData:
+def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> Rows:
     config = DataConfig(validation="0.2", supervised=True)
     prepared = prepare([source(folder, lines(pairs))], BYTES, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
-    return ExampleData(train, validation, context=context, rows=rows, seed=1)
+    return Rows(train, validation, context=context, rows=rows, seed=1)
 
 
-def conversations(folder: Path, lengths: list[int], *, context: int) -> ConversationData:
+def conversations(folder: Path, lengths: list[int], *, context: int) -> Rows:
     """Conversations of so many turns, in which each reply is `reply` and the number of its turn."""
     path = folder / "chat.jsonl"
     said = [
@@ -42,7 +42,7 @@ def conversations(folder: Path, lengths: list[int], *, context: int) -> Conversa
     config = DataConfig(validation="0.3", supervised=True)
     prepared = prepare(find_text_files([str(path)], config), CHAT, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
-    return ConversationData(train, validation, context=context, rows=2, seed=1)
+    return Rows(train, validation, context=context, rows=2, seed=1)
 
 
 def learned(batches) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from lm.config.data import DataConfig
 from lm.corpus.store import open_split
 from lm.data.batch import Batch
-from lm.data.rows import ExampleData
+from lm.data.rows import Rows
 from lm.evaluation.completion_scoring import score_completions
 from lm.hardware import Hardware
 from lm.text.conversations import Conversation, Message
@@ -29,14 +29,14 @@ EXAMPLES = [
 
 
 @pytest.fixture
-def data(tmp_path) -> ExampleData:
+def data(tmp_path) -> Rows:
     lines = [json.dumps({"prompt": each.prompt, "completion": each.completion}) for each in EXAMPLES]
     (tmp_path / "task.jsonl").write_text("\n".join(lines))
     config = DataConfig(validation="0", supervised=True)
     files = find_text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True))
     folder = prepare(files, BPE, config, tmp_path / "out").folder
     train, validation = (open_split(folder, split) for split in ("train", "validation"))
-    return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)
+    return Rows(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)
 
 
 def measured(model, examples, *, batch_size=16, context=CONTEXT, parallel_map=None):

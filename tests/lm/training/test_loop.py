@@ -13,6 +13,7 @@ from lm import run_folder
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import open_split
 from lm.data.batch import Batch
+from lm.data.pairs import PairLayout
 from lm.distributed.parallel import MicroBatch
 from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model
@@ -242,8 +243,8 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
     batch = {
         "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
         "examples": Batch.from_rows(rows, [3, 6, 2]),
-        "pairs in one stack": Batch.from_pair_sequences(*sides, start=0),
-        "sources that are predicted too": Batch.from_pair_sequences(*sides, start=0, learns_source=True),
+        "pairs in one stack": PairLayout(decoder_only=True).batch(*sides, start=0),
+        "sources that are predicted too": PairLayout(True, learns_source=True).batch(*sides, start=0),
     }[kind]
     pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
     assert batch_flops(run.config, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)

@@ -1,31 +1,23 @@
-"""The baseline: the same workloads with Hugging Face's GPT-2 of the same shape."""
+"""The baseline: training, prefill and decoding with Hugging Face's GPT-2 of the same shape."""
 
-from __future__ import annotations
-
-import importlib
 import math
 from collections.abc import Callable
-from importlib.util import find_spec
+from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, synchronized_time, time_work
-from lm.training.measure import Timer, scaled_step_timer
-from lm.training.run import Run
-
-
-def is_installed() -> bool:
-    return find_spec("transformers") is not None
+from lm.training.measure import Timer
 
 
 def gpt2(config: ModelConfig) -> Any:
     """Build a `GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model."""
-    transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
@@ -36,19 +28,8 @@ def gpt2(config: ModelConfig) -> Any:
     )  # fmt: skip
 
 
-def training_timer(run: Run, *, batch_scale: float = 1.0) -> Timer:
-    """Time a training step on a run's first batch, with its dtype and micro-batches."""
-    return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), batch_scale=batch_scale)
-
-
-def plain_training_timer(
-    config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, batch_scale: float = 1.0
-) -> Timer:
-    """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
-
-    Args:
-        batch_scale: see `lm.training.measure`.
-    """
+def training_timer(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch]) -> Timer:
+    """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`."""
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
@@ -64,49 +45,29 @@ def plain_training_timer(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return scaled_step_timer(lambda: time_work(step, hardware), [optimizer], hardware, batch_scale=batch_scale)
-
-
-def inference_model(config: ModelConfig, hardware: Hardware) -> Any:
-    """Build `gpt2` in eval mode, on the device and in the dtype of `hardware`."""
-    return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
+    return lambda: time_work(step, hardware)
 
 
 def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:
     """Time the prefill of a prompt, including the logits of the next token."""
     prompt = prompt.to(hardware.torch_device)
-
-    @torch.inference_mode()
-    def read() -> None:
-        model(prompt, use_cache=True, logits_to_keep=1)
-
+    read = torch.inference_mode()(partial(model, prompt, use_cache=True, logits_to_keep=1))
     return lambda: time_work(read, hardware)
 
 
 def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
     """Time `generate` for `tokens` tokens per row, without the prefill."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
-    seen = torch.ones_like(prompts)
+    options = {"attention_mask": torch.ones_like(prompts), "max_new_tokens": 1 + tokens, "do_sample": False}
 
     def work() -> float:
-        clock = _PrefillClock(hardware)
-        model.generate(
-            prompts, attention_mask=seen, max_new_tokens=1 + tokens, do_sample=False, logits_processor=[clock]
-        )
-        assert clock.began is not None
-        return synchronized_time(hardware) - clock.began
+        times: list[float] = []
+
+        def clock(_ids: Tensor, scores: Tensor) -> Tensor:  # as a logits processor, from the first logits on
+            times.append(synchronized_time(hardware))
+            return scores
+
+        model.generate(prompts, logits_processor=[clock], **options)
+        return synchronized_time(hardware) - times[0]
 
     return work
-
-
-class _PrefillClock:
-    """A logits processor that records when the first logits are ready."""
-
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware = hardware
-        self.began: float | None = None
-
-    def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
-        if self.began is None:
-            self.began = synchronized_time(self._hardware)
-        return scores
