@@ -19,6 +19,7 @@ from cli.console.numbers import (
     format_trainable,
 )
 from cli.console.tables import print_table
+from cli.plan_report import changed_rows, plan_rows, print_plan
 from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
 from lm.config.presets import PRESETS, build_run_config, is_preset
@@ -27,6 +28,7 @@ from lm.config.settings import did_you_mean
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label
+from lm.training.run_log import RunLog, entries
 from lm.training.run_summaries import read_expert_load
 
 
@@ -86,6 +88,11 @@ def info(
     print()
     for name, text in [*_list_facts(report), *_describe_process_costs(report), *_describe_progress(report)]:
         print(f"{name:<12}{format_label(text)}")
+    if config.plan is not None:
+        log = RunLog(Path(report["checkpoint"]).parent.parent)
+        rows = [*plan_rows(config, parameters["total"], log.reasons()), *changed_rows(entries(log.decisions))]
+        print()
+        print_plan(rows, lambda line: print(format_label(line)))
 
 
 def compute_costs(config: RunConfig) -> dict[str, Any]:

@@ -503,5 +503,8 @@ def _plan_budget(
     watches_loss = plan.is_regularised and learns_text and not data.holds_pairs and data.validation_bytes > 0
     if watches_loss and evaluated["evaluate_every"] and steps / evaluated["evaluate_every"] >= _MIN_EVALUATIONS_TO_STOP:
         evaluated |= {"decay_patience": _DECAY_PATIENCE, "patience": _PATIENCE}
-    plan = plan.choose("time of an evaluation", {"training": evaluated})
+    reason, bits = "time of an evaluation", measured.ngram_bits
+    plan = plan.choose(
+        f"{reason}; n-gram baseline {min(bits):.2f} bits/byte" if bits else reason, {"training": evaluated}
+    )
     return plan, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), max_steps
