@@ -20,6 +20,7 @@ from lm.checkpoint import LoadedModel, prepare_for_inference
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
+from lm.corpus.store import Manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.training_data import TrainingData
 from lm.decoding.batching import SampleSpec, generate
@@ -45,8 +46,8 @@ from lm.model.cost import training_flops
 from lm.model.layers import linear
 from lm.model.transformer import DecoderOnly, EncoderOnly, build_model
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
-from lm.training.step_timing import Timer, random_data_run, time_interleaved, training_step_timer
-from lm.training.training_corpus import data_key, open_data
+from lm.training.measure import Timer, random_run, time_interleaved, training_step_timer
+from lm.training.training_corpus import open_data
 
 CONCURRENCY = (1, 16)
 """Numbers of concurrent texts."""
@@ -127,9 +128,9 @@ def measure_speed(
 
     progress(f"{name}, training")
     rows = rows or _choose_rows(config, flops_per_second=max(limits.flops.values()), seconds=seconds)
-    with random_data_run(config, rows=rows) as run:
-        flops = training_flops(model, rows=rows, length=length)
-        yield measure("training", training_step_timer(run), rows, length, run.hardware, flops)
+    run = random_run(config, rows=rows)
+    flops = training_flops(model, rows=rows, length=length)
+    yield measure("training", training_step_timer(run), rows, length, run.hardware, flops)
 
     progress(f"{name}, prefill")
     hardware, prompt = select_inference_hardware(generating), random_prompt(model)
@@ -310,7 +311,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
 def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
     """Open the data of a run; InputError unless they are its training data with a validation split."""
     plan = run.plan
-    if plan is None or not Path(plan.data).is_dir() or data_key(Path(plan.data)) != plan.data_key:
+    if plan is None or not Path(plan.data).is_dir() or Manifest.read(Path(plan.data)).key != plan.data_key:
         raise InputError(f"{path}: the corpus of this run is not available")
     data = open_data(Path(plan.data), run)
     if not data.validation_bytes:

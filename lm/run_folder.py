@@ -13,9 +13,6 @@ RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors 
                                  tokenizer_config.json: chat template and special tokens, if there are any
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
 RUN/checkpoints/.step-N.replaced the checkpoint step-N while another takes its name
-RUN/checkpoints/.step-N.after-M  a complete checkpoint of a run that was resumed at step M, while the checkpoints after
-                                 step M, which are of another branch, are removed
-RUN/.metrics.jsonl.before        the log of the other branch, until this one has saved a checkpoint; for timings too
 
 No other module contains these names.
 """
@@ -55,8 +52,7 @@ Pointer = Literal["best", "last"]
 """Files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-BRANCH_SUFFIX = ".after-"
-_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(BRANCH_SUFFIX)}([0-9]+))")
+_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)\.replaced")
 _Total = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -134,21 +130,11 @@ def replaced_checkpoint_path(checkpoint: Path) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}.replaced")
 
 
-def branch_checkpoint_path(checkpoint: Path, *, resumed_at: int) -> Path:
-    """Return where the first checkpoint of a branch is written until the old branch is removed."""
-    return checkpoint.with_name(f".{checkpoint.name}{BRANCH_SUFFIX}{resumed_at}")
-
-
-def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
-    """Yield the checkpoints under temporary names, with their final path and the M of `.after-M`."""
+def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the checkpoints that another one is replacing, with their path before."""
     for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
         if (match := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
-            name, resumed_at = match.groups()
-            yield folder, folder.with_name(name), None if resumed_at is None else int(resumed_at)
-
-
-def log_backup_path(log: Path) -> Path:
-    return log.with_name(f".{log.name}.before")
+            yield folder, folder.with_name(match[1])
 
 
 def _run_of(path: Path) -> Path:
@@ -173,21 +159,10 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((folder for folder in checkpoints if is_checkpoint_name(folder.name)), key=checkpoint_step)
 
 
-def checkpoints_after(run: Path, step: int) -> list[Path]:
-    """Return the complete checkpoints of a run after a step, oldest first."""
-    return [folder for folder in list_checkpoints(run) if checkpoint_step(folder) > step]
-
-
 def read_pointer(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
     """Return the content of `best`, `last` or `base` of a run; None if there is no such file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
-
-
-def find_missing_last(run: Path) -> str | None:
-    """Return the name of the last checkpoint of a run if it is missing, else None."""
-    name = read_pointer(run, "last")
-    return name if name is not None and is_checkpoint_name(name) and _find_complete(run, name) is None else None
 
 
 def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
@@ -227,7 +202,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
 def _find_complete(run: Path, name: str) -> Path | None:
     """Return a complete checkpoint by name, also while it is being moved into place; None if it is missing."""
     named = run / CHECKPOINTS / name
-    hidden = (folder for folder, destination, _ in hidden_checkpoints(run) if destination == named)
+    hidden = (folder for folder, destination in hidden_checkpoints(run) if destination == named)
     candidates = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
     return next((candidate for candidate in candidates if (candidate / MANIFEST).is_file()), None)
 

@@ -110,7 +110,8 @@ class RunSpec(Config):
     Attributes:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
         out: folder of a new run; None for a new one under runs/.
-        resume: the run to resume, one of its checkpoints, or a folder of runs, for its newest unfinished one.
+        resume: the run to resume, or a folder of runs, for its newest unfinished one; or a checkpoint, which is copied
+            into a new run `out`.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
 
@@ -132,7 +133,7 @@ class RunSpec(Config):
         "Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
         Metavar("bpe|char|byte|FILE"),
     ] = None
-    resume: Annotated[str | None, "Resume this run, or the newest unfinished one.", _Run] = None
+    resume: Annotated[str | None, "Resume this run, or the newest unfinished one; with out, a checkpoint.", _Run] = None
     processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
@@ -164,7 +165,7 @@ class RunSpec(Config):
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        own = ("out", "preset", "depth", "portable", "config", "from_run", "tokenizer")
+        own = ("preset", "depth", "portable", "config", "from_run", "tokenizer")
         fixed = [name for name in own if self.set_by.get(name) in _EXPLICIT]
         for section in SECTIONS:
             changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))

@@ -24,9 +24,9 @@ from lm.model.transformer import DecoderOnly, build_model
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.decoding.session_driver import session
+from tests.lm.training.runs import resume_run, start_run
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device

@@ -65,6 +65,14 @@ def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
     assert run_folder.find_tokenizer(last / "tokenizer.json") == last / "tokenizer.json"
 
 
+def test_checkpoints_come_in_the_order_of_their_steps(save, tmp_path):
+    made = [save(step) for step in (20, 3, 100)]
+    shutil.copytree(made[0], tmp_path / "checkpoints" / "step-20-backup")
+    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-3", "step-20", "step-100"]
+    assert run_folder.checkpoint_folder(tmp_path, 20) == made[0]
+    assert run_folder.checkpoint_step(made[2]) == 100
+
+
 def test_which_one(save, tmp_path):
     save(3, is_best=True)
     save(12)

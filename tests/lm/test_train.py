@@ -119,7 +119,8 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
     revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
     chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
-    assert revised == {"step": 3, "by": "resume", "chosen": chosen}
+    assert (revised["step"], revised["by"]) == (3, "resume")
+    assert chosen.items() <= revised["chosen"].items()
 
 
 @pytest.mark.medium

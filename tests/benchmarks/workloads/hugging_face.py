@@ -13,7 +13,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, synchronized_time, time_work
-from lm.training.step_timing import Timer
+from lm.training.measure import Timer
 
 
 def gpt2(config: ModelConfig) -> Any:

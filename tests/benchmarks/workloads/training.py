@@ -1,8 +1,6 @@
 """Optimizer steps: GPT-2's blocks and LoRA, on random tokens, without dropout, by AdamW with gradient clipping."""
 
-import atexit
 import dataclasses
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.cost import training_flops
-from lm.training.step_timing import random_data_run, training_step_timer
+from lm.training.measure import random_run, training_step_timer
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads import hugging_face
 from tests.benchmarks.workloads.models import SHAPES
@@ -25,9 +23,6 @@ from tests.benchmarks.workloads.timing import timer
 
 LORA_RANK, LEARNING_RATE, CLIP = 8, 1e-4, 1.0
 _PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-_open = ExitStack()
-atexit.register(_open.close)
 
 
 def lm(folder: Path, threads: int, *, shape: str, dtype: str, rows: int, length: int) -> Workload:
@@ -89,7 +84,7 @@ def _peft_step(
 
 
 def _lm_step(config: RunConfig, rows: int) -> Workload:
-    run = _open.enter_context(random_data_run(config, rows=rows))
+    run = random_run(config, rows=rows)
     flops = training_flops(config.model, rows=rows, length=config.model.context_length, lora=config.lora)
     return Workload(training_step_timer(run), flops)
 

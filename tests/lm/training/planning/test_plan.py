@@ -1,5 +1,6 @@
 """The stages that choose what a specification leaves open, and what each says that it chose."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -8,26 +9,29 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
+from lm.config.run_config import RunConfig
 from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.training.loop import train
 from lm.training.planning import budget as clock
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
-from lm.training.planning.regularisation import count_useful_epochs
-from lm.training.planning.resolve import (
-    Resolution,
-    add_plan,
+from lm.training.planning.plan import (
+    Measured,
+    Plan,
+    Survey,
+    add_run_plan,
     choose_evaluations,
-    choose_size,
     compute_steps,
-    fit_to_corpus,
-    fit_to_speed,
+    plan_corpus,
+    plan_length,
+    plan_model,
+    plan_spec,
     probe_config,
-    resolve_spec,
     should_choose_size,
 )
-from lm.training.startup import resume_run
+from lm.training.planning.regularisation import count_useful_epochs
+from tests.lm.training.runs import resume_run
 
 
 @pytest.mark.parametrize(
@@ -95,12 +99,12 @@ def test_a_small_model_is_measured_on_the_hardware_of_the_run():
         files = {"source": "a.en", "target": "a.de"} if pairs else {}
         corpus = () if pairs else ("text.txt",)
         for portable in {False, not pairs}:
-            resolution = resolve_spec(run_spec(*corpus, budget="1m", threads=3, portable=portable, **files))
-            probe = probe_config(resolution, pairs=pairs)
+            plan = plan_spec(run_spec(*corpus, budget="1m", threads=3, portable=portable, **files))
+            probe = probe_config(plan, pairs=pairs)
             assert (probe.model.n_layers, probe.training.batch_tokens, probe.hardware.threads) == (depth, tokens, 3)
             assert bool(probe.model.n_encoder_layers) == pairs
             assert ("portable" in str(probe.preset)) == portable
-    one_stack = resolve_spec(run_spec(source="a.en", target="a.de", decoder_only=True, budget="1m"))
+    one_stack = plan_spec(run_spec(source="a.en", target="a.de", decoder_only=True, budget="1m"))
     assert probe_config(one_stack, pairs=True).model.decoder_only
 
 
@@ -112,10 +116,10 @@ def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
         has_merges=False,
     )  # fmt: skip
     pairs = build_run_config("translation-tiny", {"parallel": {"bpe_dropout": 0.1}})
-    found = fit_to_corpus(pairs, corpus)
+    found = plan_corpus(Plan(pairs), corpus).config
     assert (found.model.vocab_size, found.model.source_vocab_size, found.parallel.bpe_dropout) == (100, 70, 0.0)
     corpus.source_tokenizer, corpus.has_merges = tokenizer, True
-    same = fit_to_corpus(pairs, corpus)
+    same = plan_corpus(Plan(pairs), corpus).config
     assert (same.model.source_vocab_size, same.parallel.bpe_dropout) == (None, 0.1)
     corpus.source_tokenizer = None
     for supervised, objective, labels, completions in (
@@ -123,7 +127,7 @@ def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
         (False, "causal", (), ()),
     ):  # fmt: skip
         config = build_run_config("tiny", {"data": {"supervised": supervised}, "model": {"objective": objective}})
-        fitted = fit_to_corpus(config, corpus)
+        fitted = plan_corpus(Plan(config), corpus).config
         assert (fitted.model.labels, fitted.label_completions) == (labels, completions)
 
 
@@ -131,10 +135,10 @@ def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
 def test_a_plan_has_the_steps_that_are_left_of_its_budget_up_to_a_limit(tmp_path, max_steps, steps):
     config = build_run_config("tiny", {"training": {"budget": "10m"}})
     hardware = Hardware("cpu", "bfloat16", 3, "float32")
-    plan = add_plan(
-        config, hardware, data_of(), folder=tmp_path / "x" / "..", data_key="key", micro_batch_tokens=64, processes=2,
-        step_seconds=1.5, spent=150.0, max_steps=max_steps,
-    ).plan  # fmt: skip
+    plan = add_run_plan(
+        Plan(config), SimpleNamespace(folder=tmp_path / "x" / ".."), data_of(), hardware, data_key="key",
+        micro_batch_tokens=64, processes=2, step_seconds=1.5, spent=150.0, max_steps=max_steps,
+    ).config.plan  # fmt: skip
     assert plan is not None
     assert (plan.steps, plan.max_steps, plan.budget_seconds) == (steps, max_steps, 600.0)
     assert (plan.device, plan.dtype, plan.threads, plan.optimizer_dtype) == ("cpu", "bfloat16", 3, "float32")
@@ -146,25 +150,26 @@ def test_a_plan_has_the_steps_that_are_left_of_its_budget_up_to_a_limit(tmp_path
 def test_the_number_of_epochs_is_limited_and_with_it_what_follows_from_them(make_run, ngram_bits, r_drop):
     """A repetitive text may be seen more often; each of the two passes of R-Drop counts."""
     run, fixed = make_run(batch_size=8), {"model": {}, "training": {} if r_drop is None else {"r_drop": r_drop}}
-    resolution, tokens_in_step, found = Resolution(run.config, fixed, is_regularised=True), 8 * 16, []
+    timed = dataclasses.replace(run.config.training, steps=None, budget="9m", schedule="wsd")
+    config, tokens_in_step, found = dataclasses.replace(run.config, training=timed), 8 * 16, []
     for left in (10, 10_000, 100_000):
         speed = TrainingSpeed(1.0, EvaluationCost(0.01, 0.0), Hardware("cpu", "float32", 1))
-        chosen, _, forecast = fit_to_speed(
-            resolution, speed, run.data, seconds_left=left, ngram_bits=ngram_bits, train_tokens=1000
-        )
-        found.append((forecast.max_steps, chosen.config.model.dropout, chosen.config.training.weight_decay))
-        if forecast.max_steps is not None:
+        chosen, _, max_steps = plan_length(
+            Plan(config, fixed=fixed, is_regularised=True), None, run.data,
+            Measured(speed, left, ngram_bits=ngram_bits, train_tokens=1000),
+        )  # fmt: skip
+        found.append((max_steps, chosen.config.model.dropout, chosen.config.training.weight_decay))
+        if max_steps is not None:
             passes = 2 if chosen.config.training.r_drop else 1
             assert passes == (2 if r_drop is None and ngram_bits[2] == 3.0 else 1)
-            seen = passes * forecast.max_steps * tokens_in_step / 1000
+            seen = passes * max_steps * tokens_in_step / 1000
             assert seen == pytest.approx(count_useful_epochs(ngram_bits[2] / 3.0), rel=0.05)
-            assert forecast.steps <= forecast.max_steps
     assert found[0][0] is None  # ten steps
     assert found[1] == found[2]  # ten times as long
 
 
-def given(*corpus: str, **options: object) -> Resolution:
-    return resolve_spec(run_spec(*corpus, **options))
+def given(*corpus: str, **options: object) -> Plan:
+    return plan_spec(run_spec(*corpus, **options))
 
 
 def test_each_value_has_what_chose_it(tmp_path):
@@ -180,7 +185,7 @@ def test_each_value_has_what_chose_it(tmp_path):
 
 def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
     base = ModelConfig(d_model=96, n_layers=3, n_heads=3, dropout=0.3)
-    chosen = resolve_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1), base=base)
+    chosen = plan_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1), parent=RunConfig(base))
     assert chosen.config.model == base.replace(dropout=0.1)
     assert (chosen.config.preset, chosen.reasons["model.d_model"]) == ("tiny", "from_run")
     assert chosen.reasons["model.dropout"] == "python"
@@ -195,8 +200,8 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert not should_choose_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
     assert not should_choose_size(run_spec(*corpus, steps=5, **files))
     small, large = (
-        choose_size(resolve_spec(spec), seconds=seconds, flops_per_second=1e11, text_bytes=10_000_000, pairs=pairs)
-        for seconds in (60.0, 60_000.0)
+        plan_model(plan_spec(spec), spec, Survey(10_000_000, pairs=pairs), flops_per_second=rate, elapsed=0.0)
+        for rate in (1e10, 1e13)
     )
     for chosen in (small, large):
         assert chosen.is_regularised
@@ -210,16 +215,14 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
 def test_the_held_out_fraction_depends_on_the_corpus_alone():
     spec = run_spec("text.txt", budget="10m")
     chosen = [
-        choose_size(
-            resolve_spec(spec), seconds=seconds, flops_per_second=flops_per_second, text_bytes=4_000_000, pairs=False
-        )
-        for seconds in (10.0, 60_000.0)
+        plan_model(plan_spec(spec), spec, Survey(4_000_000), flops_per_second=flops_per_second, elapsed=elapsed)
+        for elapsed in (0.0, 500.0)
         for flops_per_second in (1e9, 1e13)
     ]
     assert {found.config.data.validation for found in chosen} == {"0.05"}
     assert {found.reasons["data.validation"] for found in chosen} == {"size of the corpus"}
     given = run_spec("text.txt", budget="10m", validation="0.2")
-    fixed = choose_size(resolve_spec(given), seconds=60, flops_per_second=1e11, text_bytes=4_000_000, pairs=False)
+    fixed = plan_model(plan_spec(given), given, Survey(4_000_000), flops_per_second=1e11, elapsed=0.0)
     assert fixed.config.data.validation == "0.2"
 
 

@@ -1,4 +1,4 @@
-"""Asynchronous checkpointing: tensors are copied, then written on a thread while training continues."""
+"""Work on threads beside training: checkpoints are written from copies, and a GPU's next batch is made."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
+from lm.data.batch import Batch
+from lm.data.training_data import TrainingData
 from lm.training.events import Saved
 
 
 class CheckpointWriter:
     """Writes one checkpoint at a time from copies of the tensors, whose memory is reused.
-
-    As a context manager it waits for the last checkpoint, also after an error.
 
     Attributes:
         seconds: duration of the last write.
@@ -33,12 +33,6 @@ class CheckpointWriter:
         self._copies: dict[str, Tensor] = {}
         self._pending: Future[Saved] | None = None
 
-    def __enter__(self) -> CheckpointWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-
     def copy_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Copy tensors into CPU memory; call `wait` before."""
         copies = {}
@@ -51,8 +45,16 @@ class CheckpointWriter:
 
     def submit(self, write: Callable[[], Saved]) -> None:
         """Start to write a checkpoint on the thread; call `wait` before."""
+
+        def timed() -> Saved:
+            start = self._clock()
+            try:
+                return write()
+            finally:
+                self.seconds = self._clock() - start
+
         if self._writes:
-            self._pending = self._thread.submit(self._write_timed, write)
+            self._pending = self._thread.submit(timed)
 
     def poll(self) -> list[Saved]:
         """Return the checkpoint that has been completed since the last call, if any; raises what writing it raised."""
@@ -60,20 +62,43 @@ class CheckpointWriter:
 
     def wait(self) -> list[Saved]:
         """Wait for the checkpoint that is being written, and return it; raises what writing it raised."""
-        if (pending := self._pending) is None:
-            return []
         self.settle()
-        self._pending = None
-        return [pending.result()]
+        pending, self._pending = self._pending, None
+        return [] if pending is None else [pending.result()]
 
     def settle(self) -> None:
         """Wait for the checkpoint that is being written, which the next call of `wait` or `poll` returns."""
         if self._pending is not None:
             wait([self._pending])  # a signal may interrupt this
 
-    def _write_timed(self, write: Callable[[], Saved]) -> Saved:
-        start = self._clock()
-        try:
-            return write()
-        finally:
-            self.seconds = self._clock() - start
+
+class BatchPrefetcher:
+    """Yields the batches of some data; prefetches the batch that probably follows into pinned memory."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self._data, self._thread = data, ThreadPoolExecutor(1, "batches")
+        self._next: tuple[tuple[int, float], Future[Batch]] | None = None
+
+    def batch(self, consumed: int, *, fraction: float, next_fraction: float) -> Batch:
+        """Return the batch of `TrainingData.batch`, and prefetch the next one with `next_fraction` of its rows."""
+        if self._next is None or self._next[0] != (consumed, fraction):
+            self._submit(consumed, fraction)
+        assert self._next is not None
+        batch = self._next[1].result()
+        self._submit(consumed + batch.rows, next_fraction)
+        return batch
+
+    def discard(self) -> None:
+        """Discard the prefetched batch, because the data have changed."""
+        self._next = None  # a batch that the thread is still making is dropped
+
+    def _submit(self, consumed: int, fraction: float) -> None:
+        made = self._thread.submit(lambda: pin_batch(self._data.batch(consumed, fraction=fraction)))
+        self._next = (consumed, fraction), made
+
+
+def pin_batch(batch: Batch) -> Batch:
+    """Return the batch in pinned memory if there is a GPU."""
+    if not torch.cuda.is_available():
+        return batch
+    return batch.map_arrays(lambda ids: torch.from_numpy(ids).pin_memory().numpy())
