@@ -98,9 +98,9 @@ def info(
         print_paragraph(f"{name:<{_INDENT}}{format_label(text)}", indent=_INDENT)
     if config.plan is not None:
         log = RunLog(Path(facts["checkpoint"]).parent.parent)
-        rows = [*plan_rows(config, parameters["total"], log.reasons()), *changed_rows(entries(log.decisions))]
+        planned = [*plan_rows(config, parameters["total"], log.reasons()), *changed_rows(entries(log.decisions))]
         print()
-        print_plan(rows, lambda line: print(format_label(line)))
+        print_plan(planned, lambda line: print(format_label(line)))
 
 
 def _read_run(target: str) -> tuple[RunConfig, dict[str, Any]]:
