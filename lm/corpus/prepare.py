@@ -304,8 +304,7 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
                 if item.split == "validation":
                     texts.append(item.record.to_json() + "\n")  # type: ignore[union-attr]
             if how.kind in ("examples", "conversations"):
-                own |= {"learned": encoded.learned, "bytes": encoded.bytes, "file": item.file}
-                own["line"] = item.record.line  # type: ignore[union-attr]
+                own |= {"learned": encoded.learned, "bytes": encoded.bytes}
             if how.kind == "examples":
                 own["label"] = labels.setdefault(encoded.label, len(labels))
             for column, value in own.items():
