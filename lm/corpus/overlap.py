@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class TrainingOverlap:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Prepare to measure texts in the tokens of a tokenizer, which made the store too."""
         self._size, self._start, self._end = tokenizer.vocab_size, tokenizer.start_of_text, tokenizer.end_of_text
-        self._texts: dict[int, list[tuple[bool, NDArray[np.uint32]]]] = {}  # which of them start documents
+        self._texts = defaultdict[int, list[NDArray[np.uint32]]](list)  # documents, or parts of long ones
         self._room = _MOST_TOKENS
 
     @property
@@ -84,8 +85,7 @@ class TrainingOverlap:
             return
         before = [self._start] if starts_document and is_framed and self._start is not None else []
         after = int(not is_framed and len(tokens) > 0 and tokens[-1] == self._end)
-        text = np.append(before, tokens[: len(tokens) - after]).astype(np.uint32)
-        self._texts.setdefault(file, []).append((starts_document, text))
+        self._texts[file].append(np.append(before, tokens[: len(tokens) - after]).astype(np.uint32))
         self._room -= len(tokens)
 
     def add_split(self, file: int, split: Split) -> None:
@@ -123,22 +123,18 @@ class TrainingOverlap:
         for file, hashes in sampled.items():
             found = is_found[np.searchsorted(sought, hashes)]
             fraction = min(1.0, float(found.mean()) / read) if len(found) else 0.0
-            samples = max(1.0, sum(len(tokens) for _, tokens in self._texts[file]) / length)
+            samples = max(1.0, sum(map(len, self._texts[file])) / length)
             measured[file] = _compare(fraction, train.manifest, samples=samples)
         return measured
 
     @staticmethod
-    def _sample(text: list[tuple[bool, NDArray[np.uint32]]], values: Hashes, powers: Hashes) -> Hashes:
+    def _sample(documents: list[NDArray[np.uint32]], values: Hashes, powers: Hashes) -> Hashes:
         """Return the hashes of n-grams, or whole shorter documents, at equal distances."""
-        parts, length = [tokens for _, tokens in text], len(powers)
-        if not any(map(len, parts)):
-            return np.empty(0, dtype=np.uint64)
-        tokens, begins = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
-        edges = np.append(begins[:-1][[starts for starts, _ in text]], len(tokens))
+        tokens, edges = np.concatenate(documents), np.cumsum([0, *map(len, documents)])
         offsets = np.linspace(0, len(tokens), min(len(tokens), _SAMPLES), endpoint=False, dtype=np.int64)
-        documents = np.searchsorted(edges, offsets, side="right") - 1
-        first, end = edges[documents], edges[documents + 1]
-        places = np.maximum(np.minimum(offsets, end - length), first)[:, None] + np.arange(length)
+        numbers = np.searchsorted(edges, offsets, side="right") - 1
+        first, end = edges[numbers], edges[numbers + 1]
+        places = np.maximum(np.minimum(offsets, end - len(powers)), first)[:, None] + np.arange(len(powers))
         inside = values[tokens[np.minimum(places, len(tokens) - 1)]] * powers
         return np.where(places < end[:, None], inside, np.uint64(0)).sum(axis=1, dtype=np.uint64)
 

@@ -147,24 +147,15 @@ def join_parts(
     Raises:
         InputError: a part is missing, damaged or of another corpus.
     """
-    chunks, missing, first = list[tuple[ChunkRecord, Path]](), set[int](), None
-    for one in folders:
-        manifest = Manifest.read(one, may_be_part=True)
+    parts = {one: Manifest.read(one, may_be_part=True) for one in folders}
+    for one, manifest in parts.items():
         verify_checksums(one, manifest.sha256)
-        if manifest.part is None:
-            raise InputError(f"{one}: holds a whole corpus, not a part")
-        number, count = manifest.part
-        if first is None:
-            first, missing = (manifest.key, count), {*range(1, count + 1)}
-        if first != (manifest.key, count):
-            raise InputError(f"{one}: a part of another corpus, or by another tokenizer, than {folders[0]}")
-        if number in missing:
-            chunks += [(chunk, one) for chunk in manifest.chunks]
-        missing.discard(number)
-    if missing:
-        names = ", ".join(f"{number}/{count}" for number in sorted(missing))
-        raise InputError(f"parts are missing: {names}; make them, and name them too")
-    chunks.sort(key=lambda pair: pair[0].name)
+    whole = replace(manifest, part=None, chunks=())
+    if any((one.key, one.part and one.part[1]) != (whole.key, len(parts)) for one in parts.values()):
+        raise InputError(f"{', '.join(map(str, folders))}: not all parts of one corpus, made with one tokenizer")
+    if missing := {*range(1, len(parts) + 1)} - {one.part[0] for one in parts.values() if one.part}:
+        raise InputError(f"part {min(missing)}/{len(parts)} is missing; make it, and name it too")
+    chunks = sorted(((chunk, one) for one in parts for chunk in parts[one].chunks), key=lambda pair: pair[0].name)
 
     def write(destination: Path) -> tuple[list[ChunkRecord], int]:
         for chunk, one in chunks:
@@ -174,8 +165,8 @@ def join_parts(
                 files.link_or_copy(path, destination / chunk.name / path.name)
         return [chunk for chunk, _ in chunks], 0
 
-    whole, name = replace(manifest, part=None, chunks=()), str(folders[0])
-    return _find_or_make(whole, write, open_tokenizers(folders[0]), folder=folder, force=force, root=root, name=name)
+    tokenizers = open_tokenizers(folders[0])
+    return _find_or_make(whole, write, tokenizers, folder=folder, force=force, root=root, name=str(folders[0]))
 
 
 def _find_or_make(
@@ -313,8 +304,7 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
                 if item.split == "validation":
                     texts.append(item.record.to_json() + "\n")  # type: ignore[union-attr]
             if how.kind in ("examples", "conversations"):
-                own |= {"learned": encoded.learned, "bytes": encoded.bytes, "file": item.file}
-                own["line"] = item.record.line  # type: ignore[union-attr]
+                own |= {"learned": encoded.learned, "bytes": encoded.bytes}
             if how.kind == "examples":
                 own["label"] = labels.setdefault(encoded.label, len(labels))
             for column, value in own.items():

@@ -3,8 +3,8 @@
 A chunk has for each split
 
     tokens, hash                       of text, examples and conversations; hashes of documents
-    ends, learned, bytes, file, line   of examples and conversations: where each row ends, how many of its tokens are
-                                       learned and the UTF-8 bytes of these, and where the row is from
+    ends, learned, bytes               of examples and conversations: where each row ends, how many of its tokens are
+                                       learned and the UTF-8 bytes of these
     label                              of examples: numbers of labels, unless there are too many different ones
     replies                            of conversations: bytes that each token of the assistant spells, -1 for others
     ends, words, source, source_ends, source_words, places

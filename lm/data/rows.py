@@ -25,7 +25,8 @@ _EVALUATION_TOKENS = 16_384
 class Rows(TrainingData):
     """Rows truncated to the context: prompts from the left, texts with labels and conversations from the right.
 
-    What is learned of examples is the completion, of conversations the replies, and of texts their labels.
+    Completions of examples, replies of conversations and labels of texts are learned. A row of which nothing is learned
+    within the context is left out.
     """
 
     def __init__(
@@ -37,8 +38,7 @@ class Rows(TrainingData):
             labels: of a classifier, for which the label is the only target of a text.
 
         Raises:
-            InputError: a completion does not fit into the context, no conversation has a reply within it, or an example
-                has none of the labels.
+            InputError: nothing is learned within the context, or an example has none of the labels.
         """
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self.holds_conversations = train.manifest.kind == "conversations"
@@ -48,7 +48,7 @@ class Rows(TrainingData):
         self._used = {split.name: np.flatnonzero(count) for split, count in zip(splits, learned, strict=True)}
         self.samples = len(self._used["train"])
         if not self.samples:
-            raise InputError(f"no conversation has a reply within the context of {context} tokens")
+            raise InputError(f"no {self._what} fits into the context of {context} tokens")
         self.steps_per_epoch = self.samples / rows
         self.tokens, self.validation_bytes = int(learned[0].sum()), int(sizes[1].sum())
         lengths, room = train.lengths[self._used["train"]], context + 1
@@ -77,17 +77,21 @@ class Rows(TrainingData):
     def _noun(self) -> str:
         return "conversations" if self.holds_conversations else "texts" if self._labels else "examples"
 
+    @property
+    def _what(self) -> str:
+        return "reply" if self.holds_conversations else "completion"
+
     def warnings(self) -> list[str]:
-        """Warn about truncated rows, and conversations without a reply within the context."""
-        documents, found = self._train.documents + self._validation.documents, []
-        if left_out := documents - sum(map(len, self._used.values())):
-            problem = "conversations have no reply within the context: they are left out"
-            found.append(f"{left_out:,} of {documents:,} {problem}")
-        if self.n_truncated:
-            end = "beginnings of prompts" if self._noun == "examples" else "ends"
-            problem = f"{self._noun} are longer than the context: their {end} are left out"
-            found.append(f"{self.n_truncated:,} of {self.samples:,} {problem}")
-        return found
+        """Warn about truncated rows, and those of which nothing is learned within the context."""
+        documents = self._train.documents + self._validation.documents
+        left_out, end = documents - sum(map(len, self._used.values())), "ends"
+        if self._noun == "examples":
+            end = "beginnings of prompts"
+        counted = (
+            (left_out, documents, f"are left out: no {self._what} fits into the context"),
+            (self.n_truncated, self.samples, f"are longer than the context: their {end} are left out"),
+        )
+        return [f"{count:,} of {total:,} {self._noun} {problem}" for count, total, problem in counted if count]
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
         """Return validation examples with their label indices; none if there are too many labels."""
@@ -109,12 +113,9 @@ class Rows(TrainingData):
             for row in np.flatnonzero(split.lengths > self._context + 1).tolist():
                 inside = split.take(np.array([row]), "replies").values[: self._context + 1]
                 learned[row], sizes[row] = (inside >= 0).sum(), inside.clip(0).sum()
-        elif not self._labels and len(too_long := np.flatnonzero(learned > self._context)):
-            file, line = (int(split.column(name)[too_long[0]]) for name in ("file", "line"))
-            name = (*split.manifest.sources, *split.manifest.validation_sources)[file].path
-            problem = completion_length_error(int(learned[too_long[0]]), context=self._context)
-            raise InputError(f"{name}: line {line}: {problem}")
-        return learned, sizes
+        elif not self._labels:
+            learned[learned > self._context] = 0
+        return learned, sizes * (learned > 0)
 
     def _make_batch(self, split: Split, numbers: NDArray[np.int64]) -> Batch:
         taken, context = split.take(numbers), self._context
