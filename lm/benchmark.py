@@ -51,7 +51,6 @@ from lm.training.training_corpus import open_data
 
 CONCURRENCY = (1, 16)
 """Numbers of concurrent texts."""
-MEASUREMENTS_PER_MODEL = 2 + len(CONCURRENCY)
 _VALUES_ON_CPU, _VALUES_ON_GPU, _TRIES = 1 << 26, 1 << 28, 7
 _CALL_FRACTION, _EXPECTED_UTILISATION, _FEW_TOKENS = 1 / 4, 0.3, 8
 _MAX_POSITIONS = 1 << 15  # their activations fit into the memory of most machines

@@ -195,9 +195,6 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     model = prepare_for_inference(model, hardware)
     trim_malloc_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
-    if tokenizer.vocab_size > config.model.vocab_size:
-        problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
-        raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel, SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
+from transformers import SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
@@ -28,12 +28,6 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_are_the_published_ones(name):
     assert sum(parameters_by_part(build_run_config(name).model).values()) == PUBLISHED[name]
-
-
-def test_gpt2_counts_as_hugging_face_counts():
-    with torch.device("meta"):
-        ours, theirs = build_model(build_run_config("gpt2").model), GPT2LMHeadModel(GPT2LMHeadModel.config_class())
-        assert count_parameters(ours) == count_parameters(theirs)
 
 
 def test_flops_of_an_encoder_decoder_by_hand():

@@ -1,16 +1,12 @@
 """The loss of an output layer: torch's own, without the logits."""
 
-import weakref
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORE_INDEX
 from lm.model import loss
-from lm.model.loss import chunked_loss, estimate_loss_bytes, linear_cross_entropy
+from lm.model.loss import chunked_loss, linear_cross_entropy
 from tests.tolerances import assert_close
 
 
@@ -64,53 +60,6 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
     assert_close(total, expected, terms=33, depth=3)
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one.grad, other.grad, terms=33, depth=3)
-
-
-class PeakBytes(TorchDispatchMode):
-    """The peak of the bytes of tensors that are made while it is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        given = {tensor.untyped_storage()._cdata for tensor in self._tensors((args, kwargs))}
-        for storage in (tensor.untyped_storage() for tensor in self._tensors(made)):
-            if storage._cdata not in given | self.live.keys():
-                self.live[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.live.pop, storage._cdata)
-        self.peak = max(self.peak, sum(self.live.values()))
-        return made
-
-    @staticmethod
-    def _tensors(values) -> list[torch.Tensor]:
-        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("positions", "vocabulary", "d_model", "logits_at_a_time", "probabilities_at_a_time"),
-    [
-        (600, 2000, 8, 1 << 25, 1 << 17),  # most are logits of all positions,
-        (600, 2000, 8, 1 << 25, 1 << 22),  # with their probabilities,
-        (600, 2000, 8, 1 << 18, 1 << 16),  # logits of a part,
-        (800, 100, 64, 1 << 14, 1 << 12),  # final states,
-        (100, 1000, 200, 1, 1 << 14),  # or output weights
-    ],
-)
-def test_the_estimated_memory_is_that_of_the_tensors(
-    monkeypatch, positions, vocabulary, d_model, logits_at_a_time, probabilities_at_a_time, dtype
-):
-    monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
-    monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
-    hidden, weight = (torch.randn(rows, d_model, requires_grad=True) for rows in (positions, vocabulary))
-    targets = torch.randint(0, vocabulary, (positions,))
-    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32), PeakBytes() as made:
-        linear_cross_entropy(hidden, weight, targets)[0].backward()
-    estimate = estimate_loss_bytes(positions, vocabulary, d_model, bytes_per_value=dtype.itemsize)
-    assert estimate == pytest.approx(made.peak, rel=0.08)
 
 
 def disagreeing(hidden, output, targets):

@@ -57,26 +57,6 @@ def test_rows_may_differ_in_positions(positions):
             assert_close(together[row], alone, model=model)
 
 
-@pytest.mark.parametrize("positions", get_args(Positions))
-def test_packed_branches_equal_single_sequences(positions):
-    """Three continuations of one past in a row, that don't see each other."""
-    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
-    past, branches = torch.randint(40, (2, 5)), torch.randint(40, (2, 3, 4))
-    apart = torch.block_diag(*torch.ones(3, 4, 4).tril()) > 0
-    allowed = torch.cat((torch.ones(12, 5, dtype=torch.bool), apart), dim=1)
-    cache = model.eval().new_cache()
-    model.hidden(past, cache=cache)
-    mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
-    places = torch.cat((torch.arange(5), torch.arange(5, 9).repeat(3)))[None]
-    inputs = AttentionInputs(
-        mask, caches=cache.self_attention, start=5, end=9, key_positions=places, query_positions=places[:, 5:]
-    )
-    together = model.decode(branches.flatten(1), inputs)
-    for branch in range(3):
-        alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
-        assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)
-
-
 def test_rotation_equals_complex_multiplication():
     rotation = Rotation(*rotary_table(7, _plain(8, 100.0))[3:].unbind(1))
     x = torch.randn(2, 2, 4, 8)

@@ -28,29 +28,7 @@ def ids(*shape):
     return torch.randint(40, shape, generator=torch.Generator().manual_seed(0))
 
 
-def in_windows(model, tokens, width):
-    """Logits after each token, whose window is read alone and without a mask, by a model without positions."""
-    parts = [tokens[:, max(0, end - width) : end] for end in range(1, tokens.shape[1] + 1)]
-    of_narrow = [model(part)[:, -1] for part in parts[: width - 1]]
-    of_wide = [model(torch.cat(parts[width - 1 :]))[:, -1]] if parts[width - 1 :] else []
-    return torch.cat([*of_narrow, *of_wide])[None]
-
-
 NEAR_A_BLOCK = (1, 2, 15, 16, 17, 33)
-
-
-@pytest.mark.parametrize("widths", [NEAR_A_BLOCK, pytest.param(range(1, 41), marks=pytest.mark.slow)], ids=len)
-def test_a_token_attends_within_its_window(widths):
-    """Its own among them, in one pass and with a cache."""
-    fields = {"n_layers": 1, "positions": "none", "attention_window": None}
-    full, tokens = model_of("window", **fields, attention="full").double(), ids(1, 50)
-    for width in widths:
-        model = model_of("window", **{**fields, "attention_window": width}).double()
-        model.load_state_dict(full.state_dict())
-        expected, cache = in_windows(full, tokens, width), model.new_cache()
-        by_parts = [model(part, cache=cache) for part in tokens.split([3, *[1] * 7, 40], dim=1)]
-        for found in (model(tokens), torch.cat(by_parts, dim=1)):
-            torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", CACHED)
