@@ -23,8 +23,6 @@ from lm.hardware import divide_threads
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap, open_process_map
 
-_ON_PAIRS = "measure it on pairs (--source, --target)"
-
 
 @dataclasses.dataclass(frozen=True)
 class LoadedScorer:
@@ -43,7 +41,7 @@ class LoadedScorer:
     def load(cls, run: Path, options: Options, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, else as in training."""
         config = options.build(PerplexityConfig)
-        model, loaded = load_scoring_model(run, options.build(HardwareConfig), instead=_ON_PAIRS)
+        model, loaded = load_scoring_model(run, options.build(HardwareConfig))
         data = data or loaded.config.data.for_other_files(**options.values["data"])
         text = TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
         return cls(run, options, loaded, data, text)
