@@ -67,15 +67,7 @@ def _print_version(is_requested: bool) -> None:
     if is_requested:
         from importlib.metadata import version
 
-        import torch
-
-        from cli.console.text import format_threads
-        from lm.config.hardware import HardwareConfig
-        from lm.hardware import select_inference_hardware
-
-        hardware = select_inference_hardware(HardwareConfig())
-        device = f"cuda: {torch.cuda.get_device_name()}" if hardware.device == "cuda" else hardware.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(hardware.threads)})")
+        print(f"lm {version('lm-toolkit')} (torch {version('torch')})")
         raise typer.Exit
 
 
@@ -84,7 +76,7 @@ def global_options(
         bool,
         typer.Option(
             "--version",
-            help="Print the version, torch's and the device, and exit.",
+            help="Print the versions of lm and torch, and exit.",
             callback=_print_version,
             is_eager=True,
         ),
