@@ -76,8 +76,9 @@ def info(
         )
         return
     changed = {section: options.typed(section) for section in SECTIONS}
+    facts: dict[str, Any] = {}
     if is_preset(target) and not Path(target).exists():
-        config, facts = build_run_config(target, changed), {}
+        config = build_run_config(target, changed)
     else:
         config, facts = _read_run(target)
         sections = {name: kind(**overlay(config.to_dict()[name], changed[name])) for name, kind in SECTIONS.items()}
@@ -88,8 +89,8 @@ def info(
         print(format_json_line(values))
         return
     parameters = costs["parameters"]
-    rows = [(part, f"{count:,}", f"{count / parameters['total']:.1%}") for part, count in parameters.items()]
-    print_table(("part", "parameters", "fraction"), rows)
+    table = [(part, f"{count:,}", f"{count / parameters['total']:.1%}") for part, count in parameters.items()]
+    print_table(("part", "parameters", "fraction"), table)
     print()
     for name, text in [*_describe_settings(config), *_describe_costs(costs), *_describe_facts(facts, config)]:
         print_paragraph(f"{name:<{_INDENT}}{format_label(text)}", indent=_INDENT)

@@ -29,7 +29,7 @@ def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height:
     margin = max(len(low), len(high))
     columns = width - margin - 2
     drawn = [[" "] * columns for _ in range(height)]
-    legend = []
+    legend: list[str] = []
     for index, (name, points) in reversed([*enumerate(curves.items())]):
         mark = _MARKS[index % len(_MARKS)] if len(curves) > 1 and not colour else None
         paint = f"\x1b[38;5;{LINES[index % len(LINES)]}m{{}}{RESET}" if colour else "{}"

@@ -11,7 +11,7 @@ from cli.console.text import (
     print_note,
     print_notes,
 )
-from cli.prepare import warn_of_repetition
+from cli.new_runs import warn_of_repetition
 from cli.training.plan import show_plan
 from lm.config.settings import LENGTHS
 from lm.corpus.store import Manifest
