@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import completion
 from lm.text.compression import decode_lines, read_file_lines
 from lm.text.encodings import decode
 
@@ -24,22 +23,6 @@ SentencePairs = Annotated[
         metavar="FILE",
         help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
     ),
-]
-TokenizerPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TOKENIZER",
-        help="A tokenizer.json, or a run, checkpoint or folder with one.",
-        autocompletion=completion.complete_runs,
-    ),
-]
-SpecialTokens = Annotated[
-    list[str] | None,
-    typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable."),
-]
-UnknownToken = Annotated[
-    str | None,
-    typer.Option(metavar="CHARACTER", help="With --tokenizer char: token of unknown characters."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -10,7 +10,6 @@ import typer
 from cli import completion
 from cli.arguments import AsJson
 from cli.console.text import escape_for_stream, format_json_line, print_note, quote
-from lm.files import atomic_write_bytes
 
 app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
 
@@ -25,7 +24,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
     if as_json:
         print(format_json_line([corpus._asdict() for corpus in CORPORA]))
         return
-    rows = [(one.name, format_bytes(one.size) if one.size else "–", one.licence, one.description) for one in CORPORA]
+    rows = [(one.name, format_bytes(one.size), one.licence, one.description) for one in CORPORA]
     print_table(("name", "download", "licence", "description"), rows)
 
 
@@ -49,28 +48,18 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    import corpora
     from cli.console.progress import show_bytes
     from lm.text import public
 
     corpus = public.find_corpus(name)
-    folder = out or Path("data") / corpus.name
-    paths = []
+    folder, paths = out or Path("data") / corpus.name, []
     for file in corpus.files:
         with show_bytes(file.url.rpartition("/")[2]) as progress:
-            paths.append(public.fetch(file, folder, progress=progress))
-    for source in map(corpora.path, corpus.shipped):
-        if out is None:
-            folder = source.parent
-            paths.append(source)
-            continue
-        with atomic_write_bytes(out / source.name) as copy:
-            copy.write(source.read_bytes())
-        paths.append(out / source.name)
+            paths.append(str(public.fetch(file, folder, progress=progress)))
     command = f"lm train {corpus.train}".format(folder=quote(folder))
     print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:
-        report = {"name": corpus.name, "folder": str(folder), "files": [str(path) for path in paths], "train": command}
+        report = {"name": corpus.name, "folder": str(folder), "files": paths, "train": command}
         print(format_json_line(report))
     else:
-        print("\n".join(escape_for_stream(str(path)) for path in paths))
+        print("\n".join(escape_for_stream(path) for path in paths))

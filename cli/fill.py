@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import read_input_lines
-from cli.loading import RunPath, load_masked, refuse_text_as_run
+from cli.loading import RunPath, load_masked
 from cli.options import Options, with_settings
 from lm.config.decoding import FillConfig
 from lm.config.hardware import HardwareConfig
@@ -47,7 +47,6 @@ def fill(run: RunPath, text: _Text = None, *, file: _Files = None, as_json: _AsJ
       lm fill runs/masked "The [MASK] said that the [MASK] was late." --top-k 3
       lm fill runs/masked --file blanks.txt --json | jq .filled
     """
-    refuse_text_as_run(run, text, command="lm fill")
     config = options.build(FillConfig)
     texts = _read_texts(text, file)
     from lm.decoding.mask_filling import MaskFiller

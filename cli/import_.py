@@ -74,7 +74,6 @@ def import_(
         else:
             import_adapters(source, base, out)
     checkpoint = find_checkpoint(out)
-    config, size = load_config(checkpoint), format_count(count_parameters(checkpoint))
-    lora = f", adapters of rank {config.lora.rank} on {' and '.join(config.lora.kinds)}" if config.lora else ""
-    print_labelled("model", f"{size} parameters, context {config.model.context_length:,}{lora}")
+    size = format_count(count_parameters(checkpoint))
+    print_labelled("model", f"{size} parameters, context {load_config(checkpoint).model.context_length:,}")
     print_labelled("wrote", str(checkpoint))

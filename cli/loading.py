@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import completion
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.run_folder import RUNS, find_tokenizer, is_run, list_run_folders
+from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -22,7 +20,8 @@ if TYPE_CHECKING:
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
-_SHOWN_CHARACTERS = 60  # of a text
+_COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "classifies texts": "lm classify",
+             "translates": "lm translate, lm evaluate or lm perplexity --source"}  # fmt: skip
 
 Labels = Annotated[
     str | None,
@@ -38,21 +37,6 @@ RunPath = Annotated[
 ]
 
 
-def refuse_text_as_run(run: Path, text: str | None, *, command: str) -> None:
-    """Raise UsageError if a text is given in place of the run, with the command that was meant."""
-    if os.path.exists(run):  # noqa: PTH110 (Path.exists raises OSError for a text longer than a file name)
-        return
-    if text is not None and os.path.isdir(text) and is_run(Path(text)):  # noqa: PTH112 (the same)
-        name = shlex.quote(text)
-    elif text is None and " " in str(run):
-        runs = list_run_folders(RUNS) if RUNS.is_dir() else []
-        name = shlex.quote(str(runs[0])) if len(runs) == 1 else "RUN"
-    else:
-        return
-    shown = str(run) if len(str(run)) <= _SHOWN_CHARACTERS else "..."
-    raise UsageError(f"no run is named {shown!r}; a run comes before the text: {command} {name} {shlex.quote(shown)}")
-
-
 def import_torch() -> None:
     """Import torch and exclude its objects from garbage collection."""
     if "torch" in sys.modules:
@@ -64,40 +48,33 @@ def import_torch() -> None:
     gc.enable()
 
 
-def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:
-    """Load a decoder-only model with its tokenizer, in the dtype that it generates fastest in.
-
-    UsageError for a model of another kind, with the command for its kind: `instead`, if it translates.
-    """
+def load_decoder(run: Path, hardware: HardwareConfig) -> tuple[DecoderOnly, LoadedModel]:
+    """Load a model that continues texts, in the dtype that it generates fastest in; UsageError for another."""
     from lm.engine.fastest_dtype import load_for_decoding
-    from lm.model.transformer import DecoderOnly
 
     loaded = load_for_decoding(run, hardware)
-    if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
-        raise _wrong_kind_error(run, loaded, instead=instead)
-    return loaded.model, loaded
+    return _model_for(loaded, "continues texts"), loaded
 
 
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
     """Load a draft model for speculative decoding; UsageError if it is not a decoder, or has another tokenizer."""
-    draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft-model)")
+    draft, other = load_decoder(run, hardware)
     same = other.tokenizer.sha256 == loaded.tokenizer.sha256
     if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
-        advice = "train one with the other's (--tokenizer)"
-        raise UsageError(
-            f"{run}: has another tokenizer than {loaded.folder}, so it cannot be the --draft-model; {advice}"
-        )
+        raise UsageError(f"{run}: a draft model needs the tokenizer of {loaded.folder}")
     return draft
 
 
 def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, LoadedModel]:
-    """Load a masked model; errors as of `load_decoder`."""
-    from lm.model.transformer import EncoderOnly
-
+    """Load a masked model; UsageError for another."""
     loaded = _load(run, hardware)
-    if not isinstance(loaded.model, EncoderOnly) or loaded.model.config.labels:
-        raise _wrong_kind_error(run, loaded)
-    return loaded.model, loaded
+    return _model_for(loaded, "fills blanks"), loaded
+
+
+def load_scoring_model(run: Path, hardware: HardwareConfig) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
+    """Load a decoder or masked model; UsageError for another."""
+    loaded = _load(run, hardware)
+    return _model_for(loaded, "continues texts", "fills blanks"), loaded
 
 
 def load_classifier(
@@ -109,26 +86,7 @@ def load_classifier(
 
     completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
-    if not (loaded.config.is_classifier or completions or loaded.config.learns_completions):
-        raise _wrong_kind_error(run, loaded)
     return build_classifier(loaded, completions, batch_size=batch_size), loaded
-
-
-def load_scoring_model(
-    run: Path, hardware: HardwareConfig, *, instead: str
-) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
-    """Load a decoder or masked model for scoring text; see `load_decoder`."""
-    from lm.model.transformer import EncoderDecoder
-
-    loaded = _load(run, hardware)
-    config = loaded.model.config
-    if config.translates or config.labels or isinstance(loaded.model, EncoderDecoder):
-        raise _wrong_kind_error(run, loaded, instead=instead)
-    return loaded.model, loaded
-
-
-_COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "classifies texts": "lm classify",
-             "translates": "lm translate"}  # fmt: skip
 
 
 def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
@@ -138,15 +96,11 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     return load_model(run, select_inference_hardware(hardware))
 
 
-def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
-    """Return the error for a model of the wrong kind, with the command for its kind."""
-    config = loaded.model.config
-    if config.translates and instead is not None:
-        is_two = config.is_encoder_decoder
-        description = "is an encoder-decoder, which translates" if is_two else "reads a source and translates it"
-        return UsageError(f"{run}: this run {description}: {instead}")
-    purpose = loaded.config.purpose
-    return UsageError(f"{run}: this run {purpose}: use {_COMMANDS[purpose]}")
+def _model_for(loaded: LoadedModel, *purposes: str) -> Any:
+    """Return the model; UsageError if it is for another purpose."""
+    if (purpose := loaded.config.model.purpose) not in purposes:
+        raise UsageError(f"{loaded.folder}: this run {purpose}: use {_COMMANDS[purpose]}")
+    return loaded.model
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

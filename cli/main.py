@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
 
@@ -67,15 +67,7 @@ def _print_version(is_requested: bool) -> None:
     if is_requested:
         from importlib.metadata import version
 
-        import torch
-
-        from cli.console.text import format_threads
-        from lm.config.hardware import HardwareConfig
-        from lm.hardware import select_inference_hardware
-
-        hardware = select_inference_hardware(HardwareConfig())
-        device = f"cuda: {torch.cuda.get_device_name()}" if hardware.device == "cuda" else hardware.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(hardware.threads)})")
+        print(f"lm {version('lm-toolkit')} (torch {version('torch')})")
         raise typer.Exit
 
 
@@ -84,7 +76,7 @@ def global_options(
         bool,
         typer.Option(
             "--version",
-            help="Print the version, torch's and the device, and exit.",
+            help="Print the versions of lm and torch, and exit.",
             callback=_print_version,
             is_eager=True,
         ),
@@ -93,25 +85,53 @@ def global_options(
     """Train, sample from and evaluate language models on your own text."""
 
 
+class _Commands(Mapping[str, Any]):
+    """The commands by name; each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _import_command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@cache
+def _import_command(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    if isinstance(command, typer.Typer):
+        set_help(command)
+        return typer.main.get_group(command)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(command)
+    set_help(app)
+    return typer.main.get_command(app)
+
+
 class CommandGroup(TyperGroup):
     """The commands, in groups, each with one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands()
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, and the options in one line."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
-                commands = [(name, self.get_command(ctx, name)) for name in names]
-                formatter.write_dl(
-                    [(f"{name:<10}", each.short_help or each.help or "") for name, each in commands if each]
-                )
+                commands = [(name, self.commands[name]) for name in names]
+                formatter.write_dl([(f"{name:<10}", each.short_help or each.help) for name, each in commands])
         flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
         formatter.write_paragraph()
         formatter.write_text(f"Options: {', '.join(flags)}")
 
 
 @cache
-def build_app(*names: str) -> typer.Typer:
-    """Build the app with some or all of `COMMANDS`; others are not imported, to save time."""
+def build_parser() -> Any:
+    """Build the parser of the command line; commands are imported when they are used."""
     app = typer.Typer(
         name="lm",
         callback=global_options,
@@ -119,76 +139,42 @@ def build_app(*names: str) -> typer.Typer:
         epilog="Environment: LM_SEED=1 is --seed 1. Documentation: docs/README.md.",
         cls=CommandGroup,
         rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings=CONTEXT_SETTINGS,
     )
-    for name in names or COMMANDS:
-        module, _, attribute = COMMANDS[name].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-            set_help(command)
-        else:
-            app.command(name)(command)
-    set_help(app)
-    return app
-
-
-@cache
-def _build_parser(*names: str) -> Any:
-    """Build the parser once; Typer would build it for each call."""
-    return typer.main.get_command(build_app(*names))
+    return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
     start_time = _PROCESS_BEGAN if is_process else time.monotonic()
-    words = list(arguments)
+    words = list(arguments) or ["--help"]
+    if words[0] == "train":
+        from cli.training.train import newest_by_default
+
+        words = newest_by_default(words)
     try:
-        words = _insert_default_command(arguments)
-        command = _build_parser(*[name for name in words[:1] if name in COMMANDS])
-        return command(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, start_time)) or 0
+        line = CommandLine(words, run, start_time)
+        return build_parser()(words, prog_name="lm", standalone_mode=False, obj=line) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
         return _fail(format_usage_error(error), 2)
     except typer.Abort:
         return 130
-    except (OSError, UnicodeEncodeError) as error:
-        return _fail(_describe_os_error(error), 1)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        return _fail(
-            "the memory is not enough for this: ask for less at a time, or for a smaller model "
-            "(docs/troubleshooting.md)",
-            1,
-        )
+    except (OSError, UnicodeEncodeError, MemoryError, RuntimeError) as error:
+        if problem := _describe(error):
+            return _fail(problem, 1)
+        raise
 
 
-def _describe_os_error(error: OSError | UnicodeEncodeError) -> str:
+def _describe(error: Exception) -> str:
+    """Describe an error of the system in one line; empty for others. Torch's are told by name: it isn't imported."""
     if isinstance(error, UnicodeEncodeError):
         return f"not valid UTF-8: {error.object!r}"
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-
-
-def _insert_default_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with omitted parts inserted."""
-    if list(arguments[:1]) == ["train"]:
-        from cli.training.train import newest_by_default
-
-        return newest_by_default(arguments)
-    return list(arguments) or ["--help"]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out; compares names and messages, so that torch need not be imported."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-        or "Storage size calculation overflowed" in str(error)
-    )
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return "out of memory: see docs/troubleshooting.md" * (is_memory or "can't allocate memory" in str(error))
 
 
 def _fail(message: str, code: int) -> int:

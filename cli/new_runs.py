@@ -1,16 +1,22 @@
-"""What commands do beside their own work: import models of the Hugging Face Hub, compile, and measure dtypes."""
+"""What commands do beside their own work: import models of the Hub, compile, measure dtypes, warn of copies."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.console.text import format_duration, print_labelled, print_note
 from cli.loading import import_torch
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.errors import InputError
+
+if TYPE_CHECKING:
+    from lm.corpus.store import Manifest
+
+_MUCH_REPEATED = 0.05  # as a fraction of the held-out text; even stories made from templates stay below 0.02
 
 
 def resolve_hub_name(run: Path) -> Path:
@@ -68,3 +74,19 @@ def suggest_compiling(config: ModelConfig, device: str) -> None:
         with suppress(InputError, OSError):  # it was printed before, or the cache is not writable
             code_folder().mkdir(parents=True)
             print_labelled("note", "this is faster after `lm compile`, which takes a minute or more, once")
+
+
+def warn_of_repetition(manifest: Manifest) -> None:
+    """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
+    repetition = manifest.repetition
+    if repetition is None:
+        return
+    if repetition.documents:
+        rows = "documents" if manifest.kind == "text" else manifest.kind
+        print_labelled("copies", f"{repetition.documents:,} {rows} repeat another")
+    if (repetition.held_out or 0) >= _MUCH_REPEATED:
+        print_labelled(
+            "warning",
+            f"{repetition.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            "will look better than it is",
+        )

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from cli import completion
 from cli.arguments import AsJson, CorpusFiles
-from cli.console.text import format_json_line, print_labelled, print_note, print_notes
+from cli.console.text import format_json_line, print_note, print_notes
 from cli.loading import load_tokenizer
+from cli.new_runs import warn_of_repetition
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.tokenizer import TokenizerConfig, TokenizerKind
 from lm.errors import UsageError
-
-if TYPE_CHECKING:
-    from lm.corpus.store import Manifest
-
-_MUCH_REPEATED = 0.05  # as a fraction of the held-out text; even stories made from templates stay below 0.02
 
 
 @with_settings(
@@ -127,19 +123,3 @@ def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     if not 1 <= number <= count or out is None:
         raise UsageError(f"a partition is I/N with I from 1 to N, in a folder of its own (-o), not {part!r} (--part)")
     return number, count
-
-
-def warn_of_repetition(manifest: Manifest) -> None:
-    """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
-    repetition = manifest.repetition
-    if repetition is None:
-        return
-    if repetition.documents:
-        rows = "documents" if manifest.kind == "text" else manifest.kind
-        print_labelled("copies", f"{repetition.documents:,} {rows} repeat another")
-    if (repetition.held_out or 0) >= _MUCH_REPEATED:
-        print_labelled(
-            "warning",
-            f"{repetition.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
-            "will look better than it is",
-        )

@@ -77,16 +77,14 @@ def train(
 
     config, data = options.build(TokenizerConfig), options.build(DataConfig, validation="0")
     added: dict[str, Any] = {"special_tokens": special or (), "unknown": unknown if config.kind == "char" else None}
-    training.check_settings(config, **added)
     files = find_text_files(corpus, data, options.build(FilesConfig))
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
     size = surveyed.files_bytes
     tokenizer, sampled, _ = training.train(read_training_texts(surveyed), config, corpus_bytes=size, **added)
     tokenizer.save(out)
-    part = "" if sampled >= size else f"a sample: {format_bytes(sampled)} of "
-    trained = "" if config.kind == "byte" else f"; trained on {part}{format_bytes(size)}"
-    print_note(f"{out}: {tokenizer.kind}, vocabulary {tokenizer.vocab_size:,}{trained}")
+    trained = f"{format_bytes(sampled)} of {format_bytes(size)}"
+    print_note(f"{out}: {tokenizer.kind}, vocabulary {tokenizer.vocab_size:,}, trained on {trained}")
     if as_json:
         report = {"path": str(out), **_describe(tokenizer), "sample_bytes": sampled, "corpus_bytes": size}
         print(format_json_line(report))

@@ -11,9 +11,8 @@ from io import StringIO
 from typing import Any
 
 import pytest
-import typer
 
-from cli.main import build_app, run
+from cli.main import build_parser, run
 from cli.options import settings_page as format_settings
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings
@@ -210,7 +209,7 @@ def _strip(text: str) -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command as it is typed, and typer's object for it."""
-    for path, context in _contexts("lm", typer.main.get_command(build_app()), None):
+    for path, context in _contexts("lm", build_parser(), None):
         yield path, context.command
 
 

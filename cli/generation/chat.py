@@ -45,7 +45,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     from lm.decoding.generator import Generator
     from lm.text.conversations import Message
 
-    model, loaded = load_decoder(run, options.build(HardwareConfig), instead="use lm translate")
+    model, loaded = load_decoder(run, options.build(HardwareConfig))
     generator = Generator(model, loaded.tokenizer, config)
     messages = [] if system is None else [Message("system", system)]
     suggest_compiling(model.config, next(model.parameters()).device.type)

@@ -12,7 +12,7 @@ import typer
 from cli import completion
 from cli.arguments import read_text_argument
 from cli.console.text import print_labelled, quote
-from cli.loading import RunPath, import_torch, load_decoder, load_draft, refuse_text_as_run
+from cli.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
@@ -129,7 +129,6 @@ def generate(
       lm generate runs/novel "Once" --draft-model runs/novel-tiny --temperature 0 --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
-    refuse_text_as_run(run, prompt, command="lm generate")
     run = resolve_hub_name(run)
     config, beam = options.build(SamplingConfig), options.build(BeamConfig)
     draft = draft_model or prompt_lookup
@@ -152,7 +151,7 @@ def generate(
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
-    model, loaded = load_decoder(run, hardware, instead="use lm translate")
+    model, loaded = load_decoder(run, hardware)
     text = normalize_like_training(text, loaded.config.data)
     if not text and not interactive:
         _advise_prompt(loaded)

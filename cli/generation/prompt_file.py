@@ -55,7 +55,7 @@ class GenerationRequest:
 
     def load(self, common_prefix: str) -> Work[Prompt, tuple[int, Continued]]:
         """Load the run; return a function that continues prompts with a common prefix."""
-        model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
+        model, loaded = load_decoder(self.run, self.hardware)
         generator = Generator(
             model, loaded.tokenizer, self.sampling, batch_size=self.batch_size,
             follows_examples=loaded.config.data.supervised,

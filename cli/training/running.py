@@ -23,9 +23,8 @@ from cli.console.text import (
     print_notes,
     quote,
 )
-from cli.new_runs import record_decoding_dtype
+from cli.new_runs import record_decoding_dtype, warn_of_repetition
 from cli.plan_report import plan_rows, print_plan
-from cli.prepare import warn_of_repetition
 from cli.training.display import TrainingDisplay
 from cli.training.tensorboard import open_recorder
 from lm.config.run_spec import RunSpec

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import corpora
 from lm.config.settings import did_you_mean
 from lm.errors import InputError, UsageError, missing_packages
 from lm.files import atomic_write_bytes, make_folder, sha256
@@ -35,6 +36,7 @@ class PublicFile(NamedTuple):
     """A file to download.
 
     Attributes:
+        url: a file: URL if it ships with lm.
         sha256: the checksum of the download, if one is published.
         text: name of the text that is extracted, if the download is an archive or a table.
     """
@@ -50,16 +52,18 @@ class PublicCorpus(NamedTuple):
     Attributes:
         size: download size in bytes, approximately.
         train: arguments of `lm train`, with `{folder}` for the folder of the files.
-        shipped: the files in the `corpora` package, if it ships with lm.
     """
 
     name: str
     description: str
     licence: str
     train: str
-    size: int = 0
-    files: tuple[PublicFile, ...] = ()
-    shipped: tuple[str, ...] = ()
+    size: int
+    files: tuple[PublicFile, ...]
+
+
+def _shipped(*names: str) -> tuple[PublicFile, ...]:
+    return tuple(PublicFile(corpora.path(name).as_uri()) for name in names)
 
 
 def _wikitext(size: str, *train: str) -> tuple[PublicFile, ...]:
@@ -71,13 +75,13 @@ def _wikitext(size: str, *train: str) -> tuple[PublicFile, ...]:
 
 CORPORA = (
     PublicCorpus(
-        "stories", "1,069 short English stories; ships with lm", "MIT", "{folder}/train.txt",
-        shipped=("stories/train.txt", "stories/heldout.txt"),
+        "stories", "1,069 short English stories; ships with lm", "MIT", "{folder}/train.txt", 1_080_588,
+        _shipped("stories/train.txt", "stories/heldout.txt"),
     ),
     PublicCorpus(
         "parallel", "20,000 English sentences and their German; ships with lm", "MIT",
-        "--source {folder}/train.en --target {folder}/train.de",
-        shipped=("parallel/train.en", "parallel/train.de", "parallel/heldout.en", "parallel/heldout.de"),
+        "--source {folder}/train.en --target {folder}/train.de", 2_365_418,
+        _shipped("parallel/train.en", "parallel/train.de", "parallel/heldout.en", "parallel/heldout.de"),
     ),
     PublicCorpus(
         "tinyshakespeare", "40,000 lines of Shakespeare's plays", "public domain", "{folder}/input.txt", 1_115_394,
@@ -174,7 +178,8 @@ def _download(url: str, part: Path, progress: Callable[[int, int | None], None] 
                     if response.status != http.HTTPStatus.PARTIAL_CONTENT:  # the whole file
                         stream.seek(0)
                         stream.truncate()
-                    total = response.length and stream.tell() + response.length
+                    length = response.headers["Content-Length"]
+                    total = length and stream.tell() + int(length)
                     while block := response.read(_BLOCK_BYTES):
                         stream.write(block)
                         if progress:

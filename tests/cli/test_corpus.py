@@ -1,15 +1,10 @@
 """`lm corpus`: bundled corpora are there, public ones are downloaded (see tests/lm/text/test_public.py)."""
 
 import json
-import shlex
-from pathlib import Path
-
-import pytest
 
 from cli.main import run
 from lm.text import public
 from lm.text.public import CORPORA, PublicCorpus, PublicFile
-from tests.lm.full_disk import full_disk
 
 
 def test_corpora_are_listed(succeed):
@@ -29,21 +24,3 @@ def test_get_prints_the_files_and_the_command(tmp_path, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert captured.out == "my folder/a.txt\n"
     assert captured.err == "licence: CC0\ntrain on it: lm train 'my folder'/a.txt --validation 0.2\n"
-
-
-@pytest.mark.parametrize("name", ["stories", "parallel"])
-def test_what_ships_is_there_or_is_copied(name, tmp_path, succeed):
-    shipped = json.loads(succeed("corpus", "get", name, "--json"))
-    copied = json.loads(succeed("corpus", "get", name, "-o", tmp_path, "--json"))
-    assert [Path(path).read_bytes() for path in shipped["files"]] == [
-        Path(path).read_bytes() for path in copied["files"]
-    ]
-    assert copied["folder"] == str(tmp_path)
-    named = [word for word in shlex.split(copied["train"]) if word.startswith(str(tmp_path))]
-    assert set() < set(named) <= set(copied["files"])
-
-
-def test_a_copy_that_does_not_fit_is_not_there(tmp_path):
-    with full_disk(after=4096):
-        assert run(["corpus", "get", "stories", "-o", str(tmp_path)]) == 1
-    assert list(tmp_path.iterdir()) == []

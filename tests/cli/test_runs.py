@@ -42,16 +42,6 @@ def test_runs_are_listed_and_drawn_without_torch(folder):
     assert "nll" in done.stdout
 
 
-def test_runs_are_listed(folder, succeed):
-    (described,) = json.loads(succeed("runs", folder, "--json"))
-    assert described["parameters"] == count_parameters(
-        build_model(load_config(folder / "novel/checkpoints/step-0").model)
-    )
-    (row,) = succeed("runs", folder).splitlines()[1:]
-    assert row.split()[1] == "–"  # of no preset
-    assert row.endswith("0 of 0")
-
-
 SMALL = [
     "--d-model",
     "16",
@@ -81,28 +71,21 @@ def made(tmp_path_factory) -> Path:
     return runs
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.fixture
-def trained(made, tmp_path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "runs"))
-
-
-def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_come(trained, succeed):
-    rows = succeed("runs", trained).splitlines()
+def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_come(made, succeed):
+    rows = succeed("runs", made).splitlines()
     assert all(len(row) <= 60 for row in rows)
     cells = {row.split("  ")[0]: [cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows[1:]}
-    evaluated = [json.loads(line) for line in (trained / "letters" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [json.loads(line) for line in (made / "letters" / "metrics.jsonl").read_text().splitlines()]
     bits = min(entry["validation_bits_per_byte"] for entry in evaluated if "validation_bits_per_byte" in entry)
     assert cells["letters"][1:2] + cells["letters"][3:] == ["from novel", f"{bits:.4f}", "3"]
     assert cells["novel"][1] == "tiny"
     assert cells["novel"][-1] == "5 of 1,500"
+    novel = next(each for each in json.loads(succeed("runs", made, "--json")) if each["run"].endswith("novel"))
+    assert novel["parameters"] == count_parameters(build_model(load_config(made / "novel/checkpoints/step-5").model))
 
 
-def test_a_run_that_is_being_trained_says_so(trained, succeed):
+def test_a_run_that_is_being_trained_says_so(made, tmp_path, succeed):
+    trained = Path(shutil.copytree(made, tmp_path / "runs"))
     (trained / "fresh" / "checkpoints").mkdir(parents=True)
     (trained / "fresh" / "config.json").write_bytes((trained / "novel" / "config.json").read_bytes())
     locks = [LockFile(trained / name / ".lock") for name in ("novel", "fresh")]
@@ -111,9 +94,6 @@ def test_a_run_that_is_being_trained_says_so(trained, succeed):
     assert "  running, step 5\n" in succeed("runs", trained)
     described = {Path(each["run"]).name: each for each in json.loads(succeed("runs", trained, "--json"))}
     assert [described[name]["running_step"] for name in ("fresh", "letters", "novel")] == [0, None, 5]
-    for lock in locks:
-        lock.release()
-    assert "running" not in succeed("runs", trained)
 
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (200, 120)])

@@ -40,7 +40,7 @@ def test_training_writes_a_file_and_says_what_it_made(corpus, tmp_path, capsys):
     loaded = tokenizers.Tokenizer.from_file(str(out))
     assert report["vocab_size"] == loaded.get_vocab_size() == 280
     assert report["special_tokens"] == {"<|endoftext|>": 0, "<|user|>": 1}
-    assert captured.err == f"{out}: bpe, vocabulary 280; trained on 2.65 kB\n"
+    assert captured.err == f"{out}: bpe, vocabulary 280, trained on 2.65 kB of 2.65 kB\n"
 
 
 def test_characters_are_exactly_the_corpus_s(corpus, tmp_path, capsys):
