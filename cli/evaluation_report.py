@@ -178,8 +178,8 @@ def translate_texts(run: Path, texts: Texts, language: str | None, options: Opti
     heads = None if loaded.config.model.syntax == "none" else texts.heads
     check_heads_given(loaded.config.model, are_given=heads is not None)
     check = ContaminationCheck(loaded)
-    for line, pair in enumerate(zip(texts.sources, texts.references[0], strict=True), 1):
-        check.add_pair(0, SentencePair(*pair, line))
+    for number, pair in enumerate(zip(texts.sources, texts.references[0], strict=True), 1):
+        check.add_pair(0, SentencePair(*pair, number))
     print_warnings(check.warnings([texts.name]))
     tag = model.tag_to(language, file_language=texts.language)
     translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)

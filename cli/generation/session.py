@@ -97,7 +97,10 @@ class Session:
             "clear": self._clear, "help": self._help,
             **({} if chat is None else {"system": self._system, "save": self._save}),
         }  # fmt: skip
-        self._clear("")
+        self._context: list[int] = []
+        self._past: list[tuple[str, list[int], bool]] = []
+        self._at_line_start = True
+        self._unanswered: str | None = None
 
     def run(self, opening: str = "") -> None:
         """Continue an opening, if there is one; then take turns until the end of the input."""
@@ -137,7 +140,7 @@ class Session:
             is_inside = bool(self._context) and self._context[-1] not in build_text_frame(generator.tokenizer).after
             added = "\n" + text if is_inside and text and not self._at_line_start else text
             prompt = encode_continuation(generator.tokenizer, self._context, added)
-            events = generator.generate(added, context=self._context, first=self.turns)
+            events: Any = generator.generate(added, context=self._context, first=self.turns)
         else:
             generator, prompt, added = self.generator, [], text
             events, self._unanswered = self.chat.reply(text), text
@@ -194,9 +197,7 @@ class Session:
         print_note("the last turn is undone")
 
     def _clear(self, _: str) -> None:
-        self._context: list[int] = []
-        self._past: list[tuple[str, list[int], bool]] = []
-        self._at_line_start, self._unanswered = True, None
+        self._context, self._past, self._at_line_start, self._unanswered = [], [], True, None
         if self.chat:
             system = self.chat.system
             self.chat.messages, self.chat.system = [], system
