@@ -1,4 +1,4 @@
-"""Interactive sessions: `lm chat`, a conversation, and `lm generate -i`, a text written in turns."""
+"""Interactive sessions: `lm chat`, a conversation, and `lm generate -i`, a text that the model and you write."""
 
 from __future__ import annotations
 

@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from lm.checkpoint import load_model
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.attention import AttentionMap, Axis, compute_attention, compute_translation_attention
-from lm.hardware import select_inference_hardware
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.cli.toy_translation import make_translation_run
 from tests.lm.evaluation.small_models import loaded
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 TEXT = "The owl saw  Über den 狐\tfoxes "
 
@@ -126,21 +122,3 @@ def test_alignments_are_the_words_attended_to_most():
     found = AttentionMap("cross", target, source, np.array([[rows]], dtype=np.float32))
     assert found.alignments() == [(0, 1), (1, 0), (1, 2)]
     assert found.pharaoh() == "0-1 1-0 1-2"
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    folder = make_translation_run(tmp_path_factory.mktemp("run") / "translator", steps=20)
-    return load_model(folder, select_inference_hardware(HardwareConfig()))
-
-
-def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
-    model = TranslationModel.from_loaded(translator)
-    tokens = model.tokenizer.encode("Fuchs eins")
-    found = compute_attention(translator, "one fox", "Fuchs eins")
-    ended = compute_translation_attention(
-        model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None
-    )
-    assert found.texts == ended.texts == ("one fox", "Fuchs eins")
-    assert found.queries.labels == ("Fuchs", "eins", "</s>")
-    assert found.weights == approx(ended.weights, model=model.model)
