@@ -71,7 +71,7 @@ def classify(
     classifier, loaded = load_classifier(
         run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
     )
-    from cli.classification_report import warn_of_unknown_labels
+    from cli.evaluation_report import warn_of_unknown_labels
     from lm.evaluation.contamination import ContaminationCheck
 
     data = loaded.config.data.for_other_files(**options.values["data"])

@@ -36,13 +36,12 @@ from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
-from lm.evaluation.attention_maps import AttentionMap
+from lm.evaluation.attention import AttentionMap, compute_attention
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.held_out import open_texts
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Scorer
-from lm.evaluation.text_attention import compute_attention
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
@@ -296,7 +295,7 @@ class Model:
         heads: Sequence[int] | None = None,
     ) -> AttentionMap:
         """Return the attention map of a text, or of a translation; see `compute_attention`."""
-        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads).map
+        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads)
 
     @property
     def _decoder(self) -> DecoderOnly:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -144,28 +143,21 @@ def perplexity(
     if not (has_pairs or files) and has_piped_text():
         files = [STDIN]
     import_torch()
-    from cli.console.text import print_notes
     from cli.perplexity import report
-    from lm.evaluation.held_out import open_texts
     from lm.evaluation.scoring import ScoredTexts
     from lm.text.parallel_text import find_parallel_texts
 
-    reading = options.build(FilesConfig)
-
-    def find_texts(loaded: LoadedModel) -> ScoredTexts:
-        if not has_pairs:
-            texts = open_texts(loaded, files or (), reading, options.values["data"])
-            print_notes(texts.notes)
-            return dataclasses.replace(texts, language=language)
-        columns = loaded.config.parallel.for_other_files(**options.values["parallel"])
+    def find_pairs(loaded: LoadedModel) -> ScoredTexts:
+        columns, reading = options.values["parallel"], options.build(FilesConfig)
         found = find_parallel_texts(
-            columns, reading, source=source or (), target=target or (), pairs=pairs or (), heads=heads or ()
-        )
+            loaded.config.parallel.for_other_files(**columns), reading, source=source or (), target=target or (),
+            pairs=pairs or (), heads=heads or (),
+        )  # fmt: skip
         return ScoredTexts(found, "pairs", language=language)
 
-    first = report.Measurement(resolve_hub_name(run), options, find_texts)
+    first = report.Measurement(resolve_hub_name(run), options, files or (), find_pairs if has_pairs else None)
     if versus is not None:
-        second = report.Measurement(resolve_hub_name(versus), options, lambda _: first.texts)
+        second = report.Measurement(resolve_hub_name(versus), options, (), lambda _: first.texts)
         report.measure_versus(first, second, as_json=as_json)
     else:
         report.measure(

@@ -25,11 +25,13 @@ from cli.console.text import (
 from cli.options import Options
 from cli.perplexity import surprisal
 from lm.checkpoint import LoadedModel, load_model
+from lm.config.data import FilesConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation.comparison import PairedDifference, compare_models
 from lm.evaluation.contamination import ContaminationCheck
+from lm.evaluation.held_out import open_texts
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, load_window_scorer
 from lm.evaluation.surprisal import iterate_tokens, iterate_words
@@ -64,12 +66,21 @@ _CLEAR = 2  # standard errors: a difference that chance makes in one case of twe
 class Measurement:
     """A run, the texts that it scores, and the totals of each file."""
 
-    def __init__(self, run: Path, options: Options, find_texts: Callable[[LoadedModel], ScoredTexts]) -> None:
-        """Load a run, and find what it scores."""
+    def __init__(
+        self,
+        run: Path,
+        options: Options,
+        files: Sequence[str],
+        find_texts: Callable[[LoadedModel], ScoredTexts] | None = None,
+    ) -> None:
+        """Load a run, and find what it scores: files or what it held out, if no function finds other texts."""
         self.run, self.options = run, options
         self.hardware = select_inference_hardware(options.build(HardwareConfig))
         self.loaded = load_model(run, self.hardware)
-        self.scorer, self.texts = Scorer(self.loaded, options.build(PerplexityConfig)), find_texts(self.loaded)
+        reading, data = options.build(FilesConfig), options.values["data"]
+        self.texts = find_texts(self.loaded) if find_texts else open_texts(self.loaded, files, reading, data)
+        print_notes(self.texts.notes)
+        self.scorer = Scorer(self.loaded, options.build(PerplexityConfig))
         self.kind = "masked" if self.scorer.is_masked else self.texts.kind
         self.results = [PerplexityResult() for _ in self.texts.files]
 
@@ -169,12 +180,12 @@ class Measurement:
 def measure(
     measured: Measurement,
     *,
-    as_json: bool,
-    as_csv: bool,
-    per_token: bool,
-    per_word: bool,
-    show: bool,
-    html: Path | None,
+    as_json: bool = False,
+    as_csv: bool = False,
+    per_token: bool = False,
+    per_word: bool = False,
+    show: bool = False,
+    html: Path | None = None,
 ) -> None:
     """Score texts, and print or write the report."""
     names, scorer = measured.texts.names, measured.scorer

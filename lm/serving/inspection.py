@@ -23,8 +23,8 @@ from lm.decoding.session import window_start
 from lm.decoding.translation import Translation, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import nan_logits_error
+from lm.evaluation.attention import compute_attention, compute_translation_attention
 from lm.evaluation.scoring import WindowSplitter, resolve_window_sizes
-from lm.evaluation.text_attention import compute_attention, compute_translation_attention
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.serving.api_errors import invalid
 from lm.serving.models import ServedModel
@@ -215,7 +215,7 @@ def attention(
             "for one layer or head",
             param="text",
         )
-    attention_map = compute_attention(model.loaded, text, target, unit="tokens", to=to).map
+    attention_map = compute_attention(model.loaded, text, target, unit="tokens", to=to)
     weights = attention_map.weights
     for name, value, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
         if value is not None and value > count:
@@ -268,7 +268,7 @@ def _alignment(
     is_blank = translation.finish_reason == "blank"
     if is_blank or not (model.model.decoder.attention_layers(cross=model.model.config.is_encoder_decoder)):
         return None
-    attention_map = compute_translation_attention(model, source, translation.tokens, unit="words", to=to).map
+    attention_map = compute_translation_attention(model, source, translation.tokens, unit="words", to=to)
     return {
         "source": list(attention_map.keys.labels),
         "target": list(attention_map.queries.labels),

@@ -13,9 +13,8 @@ import lm
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
-from lm.corpus.store import open_split
 from lm.errors import InputError
-from lm.evaluation.held_out import find_prepared_folder, open_held_out
+from lm.evaluation.held_out import open_held_out
 from lm.hardware import select_inference_hardware
 from lm.run_folder import load_config
 from lm.training.events import TrainingWarning
@@ -92,17 +91,7 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
         assert lm.load(trained / name, threads=1).perplexity().nats == pytest.approx(split["total"]["nats"])
 
 
-def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
-    text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
-    (held_out,) = held_out_file(RUNS / "gpt").documents()
-    assert text.endswith(held_out)
-    gpt = loaded(RUNS / "gpt")
-    split = open_split(find_prepared_folder(gpt.folder, gpt.config), "validation")
-    assert held_out == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
-    assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
-
-
-@pytest.mark.parametrize("name", ["transformer", "syntax", "one-stack"])
+@pytest.mark.parametrize("name", ["syntax", "one-stack"])
 def test_held_out_pairs(among_runs, tmp_path, capsys, name):
     pairs = list(held_out_file(RUNS / name).pairs())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
@@ -180,13 +169,6 @@ def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, docu
     assert [text for text in said["child"] if "held-out" in text] == []
 
 
-def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, capsys, among_runs):
-    (said,) = warned(capsys, trained / "examples", trained / "examples.jsonl")
-    assert "was training text" in said
-    said = warned(capsys, "gpt", "counting.txt", "--versus", "llama")
-    assert ["gpt/" in said[0], "llama/" in said[1], len(said)] == [True, True, 2]
-
-
 @pytest.mark.parametrize(
     "command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --set translation.max_length_extra=1"]
 )
@@ -219,21 +201,5 @@ def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_ex
     assert lm.load(folder, threads=1).evaluate().confusion.tolist() == reports[0]["confusion"]["matrix"]
     assert run(["evaluate", str(folder)]) == 0
     assert f"{reports[0]['examples']} held-out examples" in capsys.readouterr().out
-    assert run(["runs", str(trained)]) == 0
-    assert f"{reports[0]['accuracy']:.1%} accuracy" in capsys.readouterr().out
     assert run(["classify", str(folder), str(trained / "labels.jsonl")]) == 0
     assert "of it was training text of" in capsys.readouterr().err
-
-
-def test_a_translation_run_is_scored_on_the_pairs_that_it_held_out(among_runs, tmp_path, capsys):
-    pairs = list(held_out_file(RUNS / "transformer").pairs())
-    files = [tmp_path / f"test.{side}" for side in ("source", "target")]
-    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=True):
-        file.write_text("".join(f"{line}\n" for line in lines))
-    named = ["--source", str(files[0]), "--target", str(files[1])]
-    found = []
-    for flags in ([], named):
-        assert run(["evaluate", "transformer", *flags, "--json", "--resamples", "0"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]
-    assert found[0]["lines"] == len(pairs)

@@ -10,7 +10,7 @@ import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.text_attention import compute_translation_attention
+from lm.evaluation.attention import compute_translation_attention
 from tests.cli.small_runs import make_run
 from tests.lm.evaluation.small_models import score_document
 from tests.lm.serving.conftest import RUNS, served
@@ -126,7 +126,7 @@ def test_translations_are_those_of_lm_translate(ask):
                     translation["tokens"],
                     unit="words",
                     to=None,
-                ).map
+                )
                 assert alignment["target"] == list(attention.queries.labels)
                 assert alignment["source_words"] == list(attention.keys.words)
                 assert np.array(alignment["weights"]) == pytest.approx(attention.mean(), abs=1e-4)

@@ -4,19 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from lm.checkpoint import load_model
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation import attention_maps
-from lm.evaluation.attention_maps import AttentionMap, Axis, SpecialToken, build_text_axis, build_token_axis
-from lm.evaluation.text_attention import compute_attention, compute_translation_attention
-from lm.hardware import select_inference_hardware
+from lm.evaluation.attention import AttentionMap, Axis, compute_attention, compute_translation_attention
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.cli.toy_translation import make_translation_run
-from tests.tolerances import approx, assert_close
+from tests.lm.evaluation.small_models import loaded
+from tests.tolerances import assert_close
 
 TEXT = "The owl saw  Über den 狐\tfoxes "
 
@@ -42,17 +37,12 @@ def word_of(text, position):
 def test_tokens_belong_to_the_words_they_begin_or_precede(kind):
     tokenizer = make_tokenizer(kind)
     text = TEXT if kind != "char" else TEXT.replace("\t", " ")
-    axis = build_text_axis(
-        tokenizer, text, before=[SpecialToken(0, "<s>")], after=[SpecialToken(0, "</s>")], unit="words"
-    )
-    assert axis.labels == ("<s>", *WORDS, "</s>")
-    assert axis.words == (None, *range(len(WORDS)), None)
-    assert axis.tokens == (0, *tokenizer.encode(text), 0)
-    starts = np.cumsum([0] + [len(tokenizer.token_bytes(index)) for index in axis.tokens[1:-1]])
-    assert axis.units == (0, *(1 + word_of(text, int(start)) for start in starts[:-1]), 1 + len(WORDS))
-    assert build_token_axis(tokenizer, axis.tokens[1:-1], unit="words").units == tuple(
-        unit - 1 for unit in axis.units[1:-1]
-    )
+    axis = Axis.of_text(tokenizer, text, "words")
+    assert (axis.labels, axis.words) == (WORDS, (*range(len(WORDS)),))
+    assert axis.tokens == (*tokenizer.encode(text),)
+    starts = np.cumsum([0] + [len(tokenizer.token_bytes(index)) for index in axis.tokens])
+    assert axis.units == tuple(word_of(text, int(start)) for start in starts[:-1])
+    assert Axis.of_tokens(tokenizer, axis.tokens, "words").units == axis.units
 
 
 def by_loop(tokens, queries, keys):
@@ -72,8 +62,8 @@ def by_loop(tokens, queries, keys):
 def test_self_attention_of_words_is_summed_and_averaged():
     tokenizer = make_tokenizer("bpe")
     model = small_model(tokenizer, n_kv_heads=1, qk_norm=True)
-    axis = build_text_axis(tokenizer, TEXT, before=[SpecialToken(tokenizer.start_of_text, "<s>")], unit="words")
-    found = attention_maps.compute_self_attention(model, axis)
+    found = compute_attention(loaded(model, tokenizer), TEXT)
+    axis = found.queries
     assert found.weights.shape == (2, 2, 8, 8)
     assert_close(found.weights.sum(-1), 1, model=model, dtype=torch.float32)
     assert (np.triu(found.weights, 1) == 0).all()
@@ -92,8 +82,8 @@ def test_cross_attention_is_of_the_step_that_predicts():
     end = tokenizer.end_of_text
     target = tokenizer.encode("the fox ran")
     for tokens in (target, [*target, end]):
-        found = attention_maps.compute_translation_map(
-            model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit="tokens"
+        found = compute_translation_attention(
+            TranslationModel(model, tokenizer, tokenizer), "The owl 狐", tokens, unit="tokens", to=None
         )
         source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
         with capture_attention_weights(model.decoder.attention_layers(cross=True)) as layers:
@@ -109,8 +99,8 @@ def test_without_an_encoder_a_translation_looks_at_its_source_and_what_comes_bef
     end, source, target = tokenizer.end_of_text, tokenizer.encode("The owl 狐"), tokenizer.encode("the fox ran")
     for tokens in (target, [*target, end]):
         found, words = (
-            attention_maps.compute_translation_map(
-                model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit=unit
+            compute_translation_attention(
+                TranslationModel(model, tokenizer, tokenizer), "The owl 狐", tokens, unit=unit, to=None
             )
             for unit in ("tokens", "words")
         )
@@ -132,21 +122,3 @@ def test_alignments_are_the_words_attended_to_most():
     found = AttentionMap("cross", target, source, np.array([[rows]], dtype=np.float32))
     assert found.alignments() == [(0, 1), (1, 0), (1, 2)]
     assert found.pharaoh() == "0-1 1-0 1-2"
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    folder = make_translation_run(tmp_path_factory.mktemp("run") / "translator", steps=20)
-    return load_model(folder, select_inference_hardware(HardwareConfig()))
-
-
-def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
-    model = TranslationModel.from_loaded(translator)
-    tokens = model.tokenizer.encode("Fuchs eins")
-    found = compute_attention(translator, "one fox", "Fuchs eins")
-    ended = compute_translation_attention(
-        model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None
-    )
-    assert found.texts == ended.texts == ("one fox", "Fuchs eins")
-    assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
-    assert found.map.weights == approx(ended.map.weights, model=model.model)
