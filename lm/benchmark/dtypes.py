@@ -22,7 +22,7 @@ from lm.data.training_data import TrainingData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
-from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
+from lm.engine.selection import find_unsupported
 from lm.errors import InputError, LMError, UsageError
 from lm.evaluation.batch_scoring import score_batch
 from lm.hardware import Hardware, inference_dtypes, select_device, select_inference_hardware, time_work
@@ -160,7 +160,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
             return None
     if count_parameters(checkpoint) < MIN_PARAMETERS:
         return None
-    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model, COMPILED_SUPPORT):
+    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model):
         return None
     try:
         measurements = compare_dtypes(checkpoint, config, BRIEF)

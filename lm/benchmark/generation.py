@@ -8,7 +8,7 @@ import torch
 
 from lm.checkpoint import prepare_for_inference
 from lm.config.model import ModelConfig
-from lm.decoding.batching import SampleSpec, generate
+from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
@@ -43,8 +43,8 @@ def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *
     """Time the generation of `tokens` tokens in each of `rows` concurrent rows, after prefill and the first token."""
 
     def work() -> float:
-        samples = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
-        events = generate(DecodeSession(plan_engines(model)), prompt, samples, _GREEDY)
+        samples = [Sample(prompt[0].tolist(), _GREEDY, _GREEDY.rng(number), 1 + tokens) for number in range(rows)]
+        events = decode(DecodeSession(plan_engines(model)), samples, batch_size=rows)
         for _ in range(rows):
             next(events)
         start = synchronized_time(hardware)

@@ -8,7 +8,7 @@ import pytest
 from cli.main import run
 from lm.config.model import ModelConfig
 from lm.engine.compiled.build import compile_decode_step
-from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
+from lm.engine.selection import find_unsupported
 from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
 from tests.lm.interop.hugging_face.test_marian import SENTENCES, theirs_saved
@@ -49,7 +49,7 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "run", activation=activation)
-    assert find_unsupported(ModelConfig(activation=activation), COMPILED_SUPPORT) is None
+    assert find_unsupported(ModelConfig(activation=activation)) is None
     arguments = ["generate", str(folder), "The owl", "--temperature", "0", "--max-tokens", "12", "--stats"]
     (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
     assert found["tokens"] == expected["tokens"]

@@ -215,7 +215,7 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
     monkeypatch.setattr(code_cache, "is_complete", lambda: False)
-    assert generator.plan().accelerated is None
+    assert generator.plan().compiled is None
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -271,10 +271,10 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(dict.fromkeys(configs_with(name, value)))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if selection.find_unsupported(config, selection.COMPILED_SUPPORT) is None:
+            if selection.find_unsupported(config) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert plan_engines(built(config)).accelerated is None
+                assert plan_engines(built(config)).compiled is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -295,14 +295,14 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
 def test_a_model_in_training_runs_in_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model(config).eval()).accelerated is None
-    assert plan_engines(built(config)).accelerated is not None
+    assert plan_engines(build_model(config).eval()).compiled is None
+    assert plan_engines(built(config)).compiled is not None
 
 
 def test_a_model_with_trained_adapters_runs_in_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).accelerated is None
+    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).compiled is None
 
 
 IN_TWO_THREADS = """
