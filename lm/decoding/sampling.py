@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -233,16 +234,13 @@ def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator
 
 def truncations(config: SamplingConfig) -> Iterator[Filter]:
     """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
-    if config.temperature != 1:
-        yield lambda logits, _: apply_temperature(logits, config.temperature)
-    if (k := config.top_k) is not None:
-        yield lambda logits, _: keep_top_k(logits, k)
-    if (top := config.top_p) is not None:
-        yield lambda logits, _: keep_top_p(logits, top)
-    if (min_p := config.min_p) is not None:
-        yield lambda logits, _: keep_min_p(logits, min_p)
-    if (mass := config.typical_p) is not None:
-        yield lambda logits, _: keep_typical(logits, mass)
+    chosen: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None, float | None], ...] = (
+        (apply_temperature, config.temperature, 1), (keep_top_k, config.top_k, None), (keep_top_p, config.top_p, None),
+        (keep_min_p, config.min_p, None), (keep_typical, config.typical_p, None),
+    )  # fmt: skip
+    for function, value, off in chosen:
+        if value != off:
+            yield lambda logits, _, function=function, value=value: function(logits, value)
 
 
 def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:

@@ -81,20 +81,6 @@ def test_a_beam_of_one_is_greedy(context):
             assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_scores_equal_those_of_one_forward_pass(cached):
-    model = make_model(40)
-    for alpha in (0.0, 1.0, 1.7):
-        (found,) = search(
-            model, cached=cached, beam_size=6, max_tokens=12, stop_ids=[1, 2, 3, 4], length_penalty=alpha, n=6
-        )
-        assert len({one.tokens for one in found}) == 6
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        for one in found:
-            assert one.logprobs == approx(forced(model, one.tokens), model=model)
-            assert one.score == pytest.approx(sum(one.logprobs) / len(one.tokens) ** alpha, abs=1e-9)
-
-
 def test_hypotheses_equal_those_of_hugging_face():
     for seed in range(4):
         model = make_model(40, 32, seed)
@@ -105,18 +91,6 @@ def test_hypotheses_equal_those_of_hugging_face():
         (found,) = search(model, beam_size=5, max_tokens=10, n=5)
         assert [list(one.tokens) for one in found] == theirs.sequences[:, len(PROMPT) :].tolist()
         assert [one.score for one in found] == approx(theirs.sequences_scores.tolist(), model=model)
-
-
-def test_batched_sources_equal_single_sources():
-    model = make_model(40, seed=3)
-    prompts = [[1, 2, 3], [30, 20, 10], [5, 5, 5], [9, 8, 7]]
-    options = {"beam_size": 4, "max_tokens": 15, "stop_ids": [1, 2, 3, 4, 5], "n": 3}
-    together = search(model, prompts=prompts, **options)
-    for prompt, found in zip(prompts, together, strict=True):
-        (alone,) = search(model, prompts=[prompt], **options)
-        assert [one.tokens for one in found] == [one.tokens for one in alone]
-        assert [one.score for one in found] == approx([one.score for one in alone], model=model)
-    assert len({len(found[0].tokens) for found in together}) > 1
 
 
 class Table:

@@ -90,20 +90,6 @@ def test_many_prompts_have_the_texts_that_each_has_alone(settings):
     assert (found[len(TEXTS) - 1][0].tokens == found[0][0].tokens) == (ours.config.temperature == 0)
 
 
-def test_a_common_prefix_changes_no_text():
-    ours = generator(temperature=0, max_tokens=8)
-    beginning = "The owl saw the"
-    texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
-    plain, shared = (
-        {
-            prompt.number: samples[0].tokens
-            for prompt, samples in ours.continue_prompts(asked(texts), common_prefix=each)
-        }
-        for each in ("", beginning)
-    )
-    assert shared == plain
-
-
 def likely_to_end(**settings) -> Generator:
     """A generator whose samples end early, unless that is forbidden."""
     ours = generator(**{"max_tokens": 12, **settings})
@@ -123,11 +109,9 @@ def outputs(ours: Generator, way: str, texts=("The owl", "saw", "fox ran")) -> l
 WAYS = ("one", "prompts", "speculative", "beam")
 
 
-@pytest.mark.parametrize("heals", [False, True], ids=["plain", "healing"])
 @pytest.mark.parametrize("way", WAYS)
-def test_no_sample_ends_with_fewer_than_min_tokens(way, heals):
-    settings = {"token_healing": heals, "batch_size": 3, "draft": "prompt" if way == "speculative" else None}
-    draft = settings.pop("draft")
+def test_no_sample_ends_with_fewer_than_min_tokens(way):
+    settings, draft = {"token_healing": True, "batch_size": 3}, "prompt" if way == "speculative" else None
     early = outputs(dataclasses.replace(likely_to_end(**settings), draft=draft), way)
     late = outputs(dataclasses.replace(likely_to_end(**settings, min_tokens=6), draft=draft), way)
     end = generator().tokenizer.end_of_text
@@ -139,16 +123,6 @@ def test_no_sample_ends_with_fewer_than_min_tokens(way, heals):
             assert len(sample.tokens) >= 6
             assert end not in sample.tokens[:5]
             assert (sample.tokens[-1] == end) == (sample.finish_reason == "end_of_text")
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_with_ignore_eos_only_max_tokens_ends_a_sample(way):
-    draft = "prompt" if way == "speculative" else None
-    ours = dataclasses.replace(likely_to_end(ignore_eos=True, batch_size=3), draft=draft)
-    samples = [sample for each in outputs(ours, way) for sample in each]
-    assert {(len(sample.tokens), sample.finish_reason) for sample in samples} == {(12, "length")}
-    if way != "beam":
-        assert any(ours.tokenizer.end_of_text in sample.tokens for sample in samples)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -178,19 +152,17 @@ def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
         assert sample.text == elsewhere.decode(sample.tokens)
 
 
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
+def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn_unless_it_is_ignored():
     tokenizer = make_tokenizer("bpe").with_chat_template()
     end = tokenizer.added_tokens[END_OF_TURN]
     ours = generator(tokenizer=tokenizer, max_tokens=12, logit_bias=(f"{end}=7",))
-    ours = dataclasses.replace(ours, draft="prompt" if way == "speculative" else None)
-    samples = [sample for each in outputs(ours, way) for sample in each]
+    samples = ours.samples(PROMPT, n=4)
     assert any(sample.tokens[-1] == end for sample in samples)
     for sample in samples:
         assert end not in sample.tokens[:-1]
         assert (sample.finish_reason == "end_of_text") == (sample.tokens[-1] in (end, tokenizer.end_of_text))
     ignoring = dataclasses.replace(ours, config=ours.config.replace(ignore_eos=True))
-    assert all(len(sample.tokens) == 12 for each in outputs(ignoring, way) for sample in each)
+    assert all(len(sample.tokens) == 12 for sample in ignoring.samples(PROMPT, n=4))
 
 
 @pytest.mark.parametrize("tokenizer", [make_tokenizer("bpe"), make_tokenizer("char")])

@@ -13,21 +13,17 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generator import Generator
 from lm.engine import selection
 from lm.engine.compiled.build import compile_decode_step
-from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
 from lm.kernels import code_cache
 from lm.model.layers import quantise
 from lm.model.lora import build_model_with_lora
 from lm.model.transformer import DecoderOnly, build_model
-from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.decoding.session_driver import SessionDriver, session
@@ -195,28 +191,6 @@ def test_compiled_beam_search_equals_torch(monkeypatch, refill):
     for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
         assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
         assert a.score == approx(b.score, model=model)
-
-
-def test_the_top_k_equal_those_of_torch():
-    model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    fed, output_spec = SessionDriver(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
-    fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
-    best = fed.session.extend(torch.full((4, 1), 2), output_spec).top_k
-    fed.truncate(1)
-    logits = fed.feed(torch.full((4, 1), 2))[:, -1]
-    expected = logits.log_softmax(-1).topk(3)
-    assert best.indices.tolist() == expected.indices.tolist()
-    assert_close(best.logprobs, expected.values, model=model)
-
-
-def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
-    tokenizer = make_tokenizer("bpe")
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
-    generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
-    samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(code_cache, "is_complete", lambda: False)
-    assert generator.plan().compiled is None
-    assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
 VALUES = {
