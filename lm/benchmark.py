@@ -23,13 +23,13 @@ from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.training_data import TrainingData
-from lm.decoding.batching import SampleSpec, generate
+from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
-from lm.engine.selection import COMPILED_SUPPORT, find_unsupported, plan_engines
+from lm.engine.selection import find_unsupported, plan_engines
 from lm.errors import InputError, LMError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import (
@@ -176,8 +176,9 @@ def decode_timer(model: DecoderOnly, prompt: Tensor, hardware: Hardware, *, rows
     """Time the generation of `tokens` tokens in each of `rows` concurrent rows, after prefill and the first token."""
 
     def work() -> float:
-        samples = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
-        events = generate(DecodeSession(plan_engines(model)), prompt, samples, Sampler(greedy=True))
+        greedy = Sampler(greedy=True)
+        samples = [Sample(prompt[0].tolist(), greedy, greedy.rng(number), 1 + tokens) for number in range(rows)]
+        events = decode(DecodeSession(plan_engines(model)), samples, batch_size=rows)
         for _ in range(rows):
             next(events)
         return time_work(lambda: list(events), hardware)
@@ -296,7 +297,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
     )
     if is_short or count_parameters(checkpoint) < MIN_PARAMETERS:
         return None
-    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model, COMPILED_SUPPORT):
+    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model):
         return None
     try:
         measurements = compare_dtypes(checkpoint, config, seconds=_BRIEF)

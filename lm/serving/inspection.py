@@ -170,7 +170,7 @@ def next_tokens(model: ServedModel, generator: Generator, ids: Sequence[int], *,
     logits = decoder.logits(decoder.hidden(tokens)[:, -1]).float().cpu()
     if not bool(logits.logsumexp(-1).isfinite()):
         raise nan_logits_error()
-    history = History(torch.tensor([list(ids)]), len(ids))
+    history = History([list(ids)], [len(ids)])
     before = logits.softmax(-1)[0]
     filtered = apply_filters(logits, sampler.filters, history)
     if sampler.greedy:

@@ -18,23 +18,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from lm.decoding.batching import ContinuousBatch, Finish, Request, SampleSettings, SampleState, Token
+from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Alternatives, Sampler
+from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession, window_start
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, heal_prompts
-from lm.engine.pytorch import SharedPrefix
 from lm.engine.selection import EnginePlan, plan_engines
+from lm.engine.sequence_cache import PrefixCache
 from lm.errors import LMError
-from lm.model.transformer import DecoderOnly
 from lm.serving.api_errors import ApiError, from_lm_error, unavailable
 
 T = TypeVar("T")
-
-_MIN_SHARED_PREFIX = 32
-"""Tokens that two prompts have to share for the KV cache of one to be copied."""
-_PREFIX_CONTEXTS = 4
-"""Contexts' worth of tokens of prefixes that are kept."""
 
 Event = Token | Finish | ApiError
 Deliver = Callable[[Sequence[tuple["Completion", Event]]], None]
@@ -85,7 +79,7 @@ class Completion:
         self._ending: PromptEnding | None = generator.find_ending(prompt, self.ids)
         self._pending, self.n_unfinished = deque(range(samples)), samples
         self.healed: list[HealedPrompt] = []
-        self.prefix: SharedPrefix | None = None
+        self.has_prefix = False
 
     @property
     def ending(self) -> PromptEnding | None:
@@ -102,20 +96,24 @@ class Completion:
         """Samples that have not joined the batch."""
         return len(self._pending)
 
-    def start_samples(self, count: int, number: Callable[[int], int]) -> list[Request]:
-        """Return the requests of the next samples, numbered for the batch.
+    def start_samples(self, count: int, number: Callable[[int], int]) -> list[Sample]:
+        """Return the next samples, numbered for the batch.
 
         Raises:
             UsageError: the settings ban every retokenisation of the prompt.
         """
-        settings = SampleSettings(self.sampler, self.generator.stop_ids, self._alternatives)
         started = []
         for _ in range(min(count, len(self._pending))):
             sample = self._pending.popleft()
             rng = self.sampler.rng(sample, prompt=self.ids, repeat=self._repeat, seed=self.seed)
             started.append(
-                self.generator.build_request(
-                    self.ids, number(sample), self.generator.config.max_tokens, rng, self.healed, settings=settings
+                self.generator.build_sample(
+                    self.ids,
+                    rng,
+                    self.healed,
+                    number=number(sample),
+                    sampler=self.sampler,
+                    alternatives=self._alternatives,
                 )
             )
         return started
@@ -142,38 +140,6 @@ class Gauges:
     prompt_tokens: int = 0
     shared_tokens: int = 0
     generated_tokens: int = 0
-
-
-class PrefixCache:
-    """The prefixes of recent prompts, up to a number of tokens."""
-
-    def __init__(self, model: DecoderOnly, capacity: int) -> None:
-        self._model, self._capacity, self._prefixes = model, capacity, deque[SharedPrefix]()
-
-    def start(self, ids: Sequence[int]) -> SharedPrefix:
-        """Return a prefix that starts with as many of these tokens as an earlier one has, and no others."""
-        best, length = None, 0
-        for prefix in self._prefixes:
-            common = _common_length(prefix.ids, ids)
-            if common > length:
-                best, length = prefix, common
-        if best is None or length < _MIN_SHARED_PREFIX:
-            return SharedPrefix(self._model)
-        return best if length == len(best.ids) == len(ids) else best.branch(length)
-
-    def keep(self, prefix: SharedPrefix) -> None:
-        """Keep a complete prefix, and drop the oldest ones for it."""
-        if any(prefix is cached for cached in self._prefixes):
-            self._prefixes.remove(prefix)
-        self._prefixes.append(prefix)
-        while sum(len(cached.ids) for cached in self._prefixes) > self._capacity and len(self._prefixes) > 1:
-            self._prefixes.popleft()
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    return next(
-        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
 
 
 class Scheduler:
@@ -213,7 +179,7 @@ class Scheduler:
         self._admitting: list[Completion] = []
         self._events: list[tuple[Completion, Event]] = []
         self._plan: EnginePlan | None = None
-        self._batch: _FaultTolerantBatch | None = None
+        self._batch: Batch | None = None
         self._session: DecodeSession | None = None
         self._prefixes: PrefixCache | None = None
 
@@ -377,13 +343,12 @@ class Scheduler:
             healed_prompts = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, same[0].sampler)
             for completion, healed in zip(same, healed_prompts, strict=True):
                 completion.healed = healed
-        requests: list[Request] = []
+        requests: list[Sample] = []
         for completion in group:
             requests += self._start_samples(completion)
-        self._session.share_prefix(None)
         self._batch.admit(requests)
 
-    def _start_samples(self, completion: Completion) -> list[Request]:
+    def _start_samples(self, completion: Completion) -> list[Sample]:
         """Number samples of a completion that there is room for, and return their requests."""
         try:
             started = completion.start_samples(
@@ -405,28 +370,19 @@ class Scheduler:
         assert self._plan is not None
         assert self._prefixes is not None
         window = self._prefix_window(completion)
-        if completion.prefix is None and window:
-            completion.prefix = self._prefixes.start(window)
-            self.gauges.shared_tokens += len(completion.prefix.ids)
-        prefix, computed = completion.prefix, 0
-        if prefix is not None and len(prefix.ids) < len(window):
-            part = window[len(prefix.ids) : len(prefix.ids) + limit]
-            prefix.extend(part)
-            computed = len(part)
-            if len(prefix.ids) < len(window):
-                return computed
-            if len(window) >= self._chunk:
-                self._prefixes.keep(prefix)
+        known, computed = self._prefixes.extend(window, limit) if window else (0, 0)
+        if not completion.has_prefix:
+            completion.has_prefix = True
+            self.gauges.shared_tokens += known
+        if known + computed < len(window):
+            return computed
         if completion.ending is not None:
-            session = DecodeSession(self._plan)
-            session.share_prefix(prefix)
+            session = DecodeSession(self._plan, prefixes=self._prefixes)
             generator = completion.generator
             (completion.healed,) = heal_prompts(session, [completion.ending], generator.tokenizer, completion.sampler)
-        requests = self._start_samples(completion)
-        self._session.share_prefix(prefix)
-        self._batch.admit(requests)
+        self._batch.admit(self._start_samples(completion))
         if not completion.n_pending:
-            self._prefilling = completion.prefix = None
+            self._prefilling = None
         return computed + len(completion.ids) - len(window)
 
     def _number(self, completion: Completion, sample: int) -> int:
@@ -464,7 +420,7 @@ class Scheduler:
                 completion.n_unfinished -= 1
                 completion.is_done = not completion.n_unfinished
                 self._events.append((completion, Finish(sample, event.reason, event.text)))
-        failed = self._batch.take_errors()
+        failed = self._batch.errors
         for number, error in failed.items():
             completion, _ = self._owners[number]
             self._finish_with(completion, from_lm_error(error))
@@ -481,10 +437,10 @@ class Scheduler:
         """Create the session of a busy period."""
         if self._session is None:
             self._plan = plan_engines(self._model)
-            self._session = DecodeSession(self._plan)
-            self._batch = _FaultTolerantBatch(self._session)
             if self._prefixes is None:
-                self._prefixes = PrefixCache(self._model, _PREFIX_CONTEXTS * self._model.config.context_length)
+                self._prefixes = PrefixCache(self._model)
+            self._session = DecodeSession(self._plan, prefixes=self._prefixes)
+            self._batch = Batch(self._session)
 
     def _release_if_idle(self) -> None:
         """Free the KV cache when no sample runs."""
@@ -514,30 +470,6 @@ class Scheduler:
         if self._events:
             events, self._events = self._events, []
             self._deliver(events)
-
-
-class _FaultTolerantBatch(ContinuousBatch):
-    """A batch in which the error of one sample leaves the others alone."""
-
-    def __init__(self, session: DecodeSession) -> None:
-        """Create an empty batch; each sample has settings of its own."""
-        super().__init__(session, Sampler(), stop_ids=(), alternatives=0)
-        self._errors: dict[int, LMError] = {}
-
-    def _append(
-        self, sample: SampleState, token: int, logprob: float, alternatives: Alternatives
-    ) -> list[Token | Finish]:
-        try:
-            return super()._append(sample, token, logprob, alternatives)
-        except LMError as error:
-            sample.is_finished = True
-            self._errors[sample.spec.number] = error
-            return []
-
-    def take_errors(self) -> dict[int, LMError]:
-        """Return the errors of the last step by sample number, and forget them."""
-        errors, self._errors = self._errors, {}
-        return errors
 
 
 def _compute(job: Job) -> None:

@@ -39,7 +39,7 @@ def lm(
         compiled: fail unless compiled code decodes.
     """
     model = _load(folder, threads, shape, dtype)
-    if compiled and plan_engines(model).accelerated is None:
+    if compiled and plan_engines(model).compiled is None:
         raise RuntimeError(f"not compiled: {plan_engines(model).reason}")
     timer = benchmark.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
     return Workload(timer, decoding_flops(SHAPES[shape], rows=rows, start=1, tokens=tokens))

@@ -79,7 +79,7 @@ def test_the_next_token_has_its_probability_before_and_after_the_filters(ask, mo
     logits = model.logits(frame)[-1:]
     before = logits.softmax(-1)[0]
     sampler = Sampler.from_config(SamplingConfig(**settings))
-    after = sampler.probabilities(logits, History(torch.tensor([frame]), len(frame)))[0]
+    after = sampler.probabilities(logits, History([frame], [len(frame)]))[0]
     assert len(found["tokens"]) == len(before)
     for token in found["tokens"]:
         assert token["probability"] == pytest.approx(float(before[token["id"]]), abs=1e-5)
