@@ -12,7 +12,7 @@ from tests.waiting import SECONDS
 pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
 
-from lm.serving.server import bind
+from lm.serving.app import bind
 
 TOKEN = "a-long-token"
 

@@ -111,14 +111,6 @@ def test_echo_scores_the_prompt(client):
     assert choice.logprobs.text_offset == list(range(7))
 
 
-def test_best_of_returns_the_most_probable_samples(client, loaded):
-    settings = {"prompt": "one two", "seed": 1, "max_tokens": 12, "temperature": 2.0}
-    given = client.completions.create(model="gpt", n=2, best_of=6, **settings)
-    samples = alone(loaded, n=6, **settings)
-    best = sorted(samples, key=lambda sample: sum(sample.logprobs) / len(sample.logprobs), reverse=True)
-    assert [choice.text for choice in given.choices] == [sample.text for sample in best[:2]]
-
-
 def test_prompts_are_texts_or_ids_one_or_several(client, loaded):
     ids = loaded.tokenizer.encode("one two")
     by_text = client.completions.create(model="gpt", prompt=["one two", "two"], seed=1, max_tokens=9)

@@ -84,7 +84,7 @@ def test_more_requests_than_may_wait_are_refused_at_once(server):
 
 
 def test_a_slow_client_slows_nobody_down(server):
-    """One reads nothing; its events wait in a bounded buffer."""
+    """One reads nothing."""
     with open_stream(server, max_tokens=6000, logprobs=5):
         quick = {"model": "owl", "prompt": "The owl", "max_tokens": 50, "seed": 1}
         for _ in range(3):
