@@ -36,7 +36,7 @@ _SAMPLES = 1 << 14  # of a text
 _MOST_TOKENS = 1 << 25  # of all texts; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _BLOCK = 1 << 16
-_FILTER_BITS = np.uint64((1 << 22) - 1)  # of hashes, by which most of the training split is passed over
+_FILTER_BITS = np.uint64((1 << 18) - 1)  # of hashes, by which most of the training split is passed over
 MOST_PAIRS = 1 << 15  # of a file
 _MIN_FRACTION, _ALWAYS_NOTABLE, _STANDARD_ERRORS = 0.01, 0.5, 3
 
