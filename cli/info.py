@@ -44,7 +44,7 @@ def info(
     *,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Memory and communication of each of N processes."),
+        typer.Option("--processes", metavar="N", min=1, help="Memory of each of N processes."),
     ] = None,
     shard: Annotated[bool, typer.Option("--shard", help="With --processes: sharded, as lm train --shard.")] = False,
     batch_tokens: Annotated[
@@ -104,7 +104,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
         total_parameters,
         training_flops_per_token,
     )
-    from lm.optim.optimizers import training_state_bytes
+    from lm.training.planning.memory import training_state_bytes
 
     model, training, total = config.model, config.training, total_parameters(config.model)
     predicted_fraction = training.masking_rate if model.is_masked else 1.0
@@ -113,7 +113,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
         "parameters": {**parts, "total": sum(parts.values())},
         "active_parameters": active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "training_bytes": training_state_bytes(model, training, config.lora),
+        "training_bytes": training_state_bytes(config),
         "cache_bytes_per_token": cache_bytes_per_token(model),
         "training_flops_per_token": training_flops_per_token(
             model, predicted_fraction=predicted_fraction, forward_passes=training.forward_passes, lora=config.lora
@@ -122,7 +122,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
 
 
 def compute_costs_per_process(config: RunConfig, processes: int) -> dict[str, Any]:
-    """Compute the memory and communication per step of each process, by the keys of `lm info --json`."""
+    """Compute the memory of each process, by the keys of `lm info --json`."""
     from lm.training.planning.memory import estimate_memory
 
     dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
@@ -209,16 +209,13 @@ _CHAT_TEMPLATES = {"default": "lm's own chat template; lm chat", "own": "the tok
 
 
 def _describe_process_costs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Describe the memory and communication of each process, if requested."""
+    """Describe the memory of each process, if requested."""
     if (costs := report.get("per_process")) is None:
         return []
     names = ("weights", "gradients", "optimizer", "activations", "loss")
     parts = ", ".join(f"{format_bytes(costs[name])} {name}" for name in names)
     label = "one process" if costs["processes"] == 1 else "per process"
-    sent = [("", f"{format_bytes(costs['exchanged'])} sent per step")] if costs["processes"] > 1 else []
-    rank = " on rank 0" if costs["processes"] > 1 else ""
-    copied = f"{format_bytes(costs['copied'])} more CPU memory{rank} for writing checkpoints"
-    return [(label, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}"), ("", copied), *sent]
+    return [(label, f"{format_bytes(costs['total'])} in {costs['dtype']}: {parts}")]
 
 
 def _describe_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:

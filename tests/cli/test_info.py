@@ -74,7 +74,6 @@ def test_costs_of_processes_are_told(tmp_path, capsys):
         (line,) = [line for line in lines if line.startswith(label)]
         parts = re.findall(r"[\d.]+ [kM]?B (\w+)", line.partition(": ")[2])
         assert parts == ["weights", "gradients", "optimizer", "activations", "loss"]
-        assert any(" sent per step" in line for line in lines) == (processes == 2)
 
 
 def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_path, capsys):
@@ -117,10 +116,7 @@ def test_what_each_of_several_processes_holds_of_a_narrow_gpt2():
     assert shared["optimizer"] == whole["optimizer"] // 8
     around = total - 12 * block
     assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
-    assert whole["exchanged"] == 2 * 4 * total * 7 // 8
-    assert shared["exchanged"] == 4 * (total + 2 * 12 * block + around) * 7 // 8
     assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
     assert shared["activations"] == whole["activations"]
-    assert shared["copied"] == whole["copied"] == 12 * total
     in_turns = dataclasses.replace(sharded, training=dataclasses.replace(gpt2.training, micro_batch_size=1))
     assert compute_costs_per_process(in_turns, 8)["gradients"] == 4 * total  # which add up whole
