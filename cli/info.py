@@ -129,7 +129,7 @@ def _read_run(target: str) -> tuple[RunConfig, dict[str, Any]]:
 def _compute_costs(config: RunConfig, processes: int | None) -> dict[str, Any]:
     """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
     from lm.model import cost
-    from lm.optim.optimizers import training_state_bytes
+    from lm.training.planning.memory import training_state_bytes
 
     model, training, total = config.model, config.training, cost.total_parameters(config.model)
     parts = {part: count for part, count in cost.parameters_by_part(model, config.lora).items() if count}
@@ -137,7 +137,7 @@ def _compute_costs(config: RunConfig, processes: int | None) -> dict[str, Any]:
         "parameters": {**parts, "total": sum(parts.values())},
         "active_parameters": cost.active_parameters(model),
         "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "training_bytes": training_state_bytes(model, training, config.lora),
+        "training_bytes": training_state_bytes(config),
         "cache_bytes_per_token": cost.cache_bytes_per_token(model),
         "training_flops_per_token": cost.training_flops_per_token(
             model,
@@ -184,8 +184,6 @@ def _describe_costs(costs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         names = ("weights", "gradients", "optimizer", "activations", "loss")
         parts = ", ".join(f"{format_bytes(memory[name])} {name}" for name in names)
         yield "per process", f"{format_bytes(memory['total'])} in {memory['dtype']}: {parts}"
-        copied, sent = format_bytes(memory["copied"]), format_bytes(memory["exchanged"])
-        yield "", f"{copied} more CPU memory on rank 0 for checkpoints, {sent} sent per step"
 
 
 def _describe_facts(facts: Mapping[str, Any], config: RunConfig) -> Iterator[tuple[str, str]]:

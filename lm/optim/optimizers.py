@@ -8,17 +8,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lm.config.lora import LoraConfig
-from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.distributed.parallel import shard_like
 from lm.model.layers import Linear
-from lm.model.lora import LoraLinear, build_model_with_lora
-from lm.model.transformer import Block, init_empty_weights
+from lm.model.lora import LoraLinear
+from lm.model.transformer import Block
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.optim.muon import Muon, ReplicatedMuon, ShardedMuon
-
-_NO_ADAPTERS = LoraConfig()
 
 
 def build_optimizers(
@@ -86,20 +82,6 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
         }
         matrices |= {parameter: (width,) * n_gates for parameter, n_gates in matrices_of_stack.items() if n_gates}
     return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
-
-
-def training_state_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:
-    """Return the bytes of float32 weights, gradients, moving average and optimizer state; without activations.
-
-    AdamW keeps two moments, Muon one. Weights frozen by adapters have none of these.
-    """
-    with init_empty_weights():
-        built = build_model_with_lora(model, lora)
-    weights = sum(parameter.numel() for parameter in built.parameters())
-    trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
-    muon_values = sum(parameter.numel() for parameter in hidden_matrices(built)) if config.optimizer == "muon" else 0
-    copies = 1 + bool(config.ema)
-    return 4 * (weights + copies * trained + 2 * (trained - muon_values) + muon_values)
 
 
 def optimizer_state_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:

@@ -185,6 +185,8 @@ def translate(
     for pattern, replacement in forms:
         line = re.sub(pattern, replacement, line)
     words = shlex.split(line)
+    if not words:
+        return []
     starts = [place for place, word in enumerate(words) if place == 0 or _FLAG.match(word)]
     parts = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
     return [word for part in parts for word in _replace(words[0], part, flags)]

@@ -1,26 +1,27 @@
-"""Estimated memory and communication of training on each rank."""
+"""Estimated memory of training on each rank."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware, free_gpu_memory
+from lm.model.lora import build_model_with_lora
 from lm.model.loss import estimate_loss_bytes
 from lm.model.transformer import Block, build_model, init_empty_weights, set_activation_checkpointing
-from lm.optim.optimizers import hidden_matrices, training_state_bytes
+from lm.optim.optimizers import hidden_matrices
 from lm.training.objective import hidden_states_fn
 
 _CPU = torch.device("cpu")
-_FLOAT32 = 4
 _SMALL_VOCAB_SIZE = 64  # vocabulary size: the loss is estimated separately
 _GATHERED_BLOCKS = 2
 """Number of blocks gathered at a time by FSDP: the current one and the prefetched next one."""
@@ -37,8 +38,6 @@ class MemoryEstimate:
         gradients: with FSDP including those not yet reduced, which with gradient accumulation are all.
         activations: kept by the forward pass of a micro-batch for the backward pass.
         loss: peak of the loss: logits, and gradients of the output layer.
-        copied: CPU memory of rank 0 for writing checkpoints.
-        exchanged: sent to other ranks per step.
     """
 
     weights: int
@@ -46,48 +45,54 @@ class MemoryEstimate:
     optimizer: int
     activations: int
     loss: int
-    copied: int
-    exchanged: int
 
     @property
     def total(self) -> int:
         """Memory needed on the training device."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.loss
+        return sum(dataclasses.astuple(self))
 
 
 def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryEstimate:
-    """Estimate the memory and communication of each rank during a training step.
+    """Estimate the memory of each rank during a training step.
 
     Args:
         config: of the run; its batch is divided over the ranks, and into micro-batches if it says so.
     """
-    with init_empty_weights():
-        model = build_model(config.model)
-    weights, matrices = _count_parameters(model), sum(weight.numel() for weight in hidden_matrices(model))
-    moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
-    copies = 1 + bool(config.training.ema)
     rows = max(1, -(-batch_rows(config) // processes))
     micro_batch_rows = min(rows, config.training.micro_batch_size or rows)
-    gathered = other_weights = 0
-    if is_sharded := config.distribution.shard and processes > 1:
-        blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
-        other_weights = weights - sum(blocks)
-        gathered = other_weights + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
-    n_shards, micro_batches = processes if is_sharded else 1, -(-rows // micro_batch_rows)
-    gradients = weights // n_shards + other_weights + max(blocks) if is_sharded and micro_batches == 1 else weights
     return MemoryEstimate(
-        weights=_FLOAT32 * (copies * weights // n_shards + gathered),
-        gradients=_FLOAT32 * gradients,
-        optimizer=_FLOAT32 * moments // n_shards,
+        *_state_bytes(config, processes=processes, accumulates=micro_batch_rows < rows),
         activations=measure_activation_bytes(config, rows=micro_batch_rows, dtype=dtype),
         loss=_loss_bytes(config, micro_batch_rows, dtype),
-        copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_communication_bytes(
-            weights, other_weights, processes, micro_batches=micro_batches, is_sharded=is_sharded
-        )
-        + (config.training.optimizer == "muon")
-        * _muon_communication_bytes(matrices, processes, dtype, is_sharded=is_sharded),
     )
+
+
+def training_state_bytes(config: RunConfig) -> int:
+    """Return the bytes of float32 weights, gradients, moving average and optimizer state; without activations."""
+    return sum(_state_bytes(config))
+
+
+def _state_bytes(config: RunConfig, *, processes: int = 1, accumulates: bool = False) -> tuple[int, int, int]:
+    """Return the bytes of weights, gradients and optimizer state; weights frozen by adapters have only the first.
+
+    AdamW keeps two moments, Muon one.
+    """
+    with init_empty_weights():
+        model = build_model_with_lora(config.model, config.lora)
+    total, trained = _count(model.parameters()), _count(weight for weight in model.parameters() if weight.requires_grad)
+    muon = _count(hidden_matrices(model)) if config.training.optimizer == "muon" else 0
+    weights, gradients, moments = total + bool(config.training.ema) * trained, trained, 2 * trained - muon
+    if config.distribution.shard and processes > 1:
+        blocks = [_count(block.parameters()) for block in model.modules() if isinstance(block, Block)]
+        outside = total - sum(blocks)
+        weights = weights // processes + outside + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
+        gradients = gradients if accumulates else gradients // processes + outside + max(blocks)
+        moments //= processes
+    return 4 * weights, 4 * gradients, 4 * moments
+
+
+def _count(weights: Iterable[Tensor]) -> int:
+    return sum(weight.numel() for weight in weights)
 
 
 def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, processes: int = 1) -> int | None:
@@ -110,7 +115,8 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
-    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - per_sequence)
+    state = 0 if config.distribution.offload else sum(_state_bytes(config, processes=processes, accumulates=True))
+    free = _USABLE_FRACTION * free_gpu_memory(hardware) - state - (first - per_sequence)
     extra = (1 + config.training.gradient_checkpointing) * layer_bytes
 
     def needed(rows: int) -> float:
@@ -120,38 +126,6 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     while more := more >> 1:  # binary search
         rows += more if needed(rows + more) <= free else 0
     return rows * length
-
-
-def _static_bytes(config: RunConfig, processes: int) -> int:
-    """Bytes of weights, gradients and optimizer state on each GPU."""
-    if not config.distribution.shard or processes == 1:
-        return training_state_bytes(config.model, config.training, config.lora)
-    with init_empty_weights():
-        model = build_model(config.model)
-    blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
-    gathered = _FLOAT32 * (_count_parameters(model) - sum(blocks) + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks))
-    sharded = 0 if config.distribution.offload else training_state_bytes(config.model, config.training) // processes
-    return sharded + 2 * gathered  # weights and their gradients
-
-
-def _communication_bytes(
-    weights: int, other_weights: int, processes: int, *, micro_batches: int, is_sharded: bool
-) -> int:
-    """Return the bytes that a rank sends per step with ring collectives.
-
-    DDP all-reduces the gradients once. FSDP reduce-scatters them once, gathers blocks in the forward and backward pass
-    of each micro-batch, and other weights once per micro-batch.
-    """
-    ring_factor = _FLOAT32 * (processes - 1) / processes
-    if not is_sharded:
-        return round(ring_factor * 2 * weights)
-    return round(ring_factor * (weights + micro_batches * (2 * (weights - other_weights) + other_weights)))
-
-
-def _muon_communication_bytes(matrices: int, processes: int, dtype: str, *, is_sharded: bool) -> int:
-    """Bytes sent for orthogonalised updates; with FSDP also for their inputs, in float32."""
-    bytes_per_value = 2 * _FLOAT32 if is_sharded else getattr(torch, dtype).itemsize
-    return round(bytes_per_value * matrices * (processes - 1) / processes)
 
 
 def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CPU) -> int:
@@ -173,43 +147,38 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
         Bytes of the first sequence, including weights cast to `dtype`; of each further one; and of one layer of it
             without recomputation. With R-Drop a sequence passes twice.
     """
-    layers, sides, training = config.model.n_layers, (1, 2), config.training
-
-    def of_layer(*, recomputed: bool) -> tuple[dict[int, int], dict[int, int]]:
-        sizes = {
-            (rows, n): _measure_activations(
-                config.model, rows=rows, layers=n, dtype=dtype, device=device, recomputed=recomputed
-            )
-            for rows in sides
-            for n in sides
-        }
-        return {n: sizes[n, 1] for n in sides}, {n: sizes[n, 2] - sizes[n, 1] for n in sides}
-
-    whole, layer = of_layer(recomputed=training.gradient_checkpointing)
-    total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
-    _, plain = of_layer(recomputed=False) if training.gradient_checkpointing else (whole, layer)
-    per_sequence = total[2] - total[1]
-    return (
-        total[1] + (training.forward_passes - 1) * per_sequence,
-        training.forward_passes * per_sequence,
-        training.forward_passes * (plain[2] - plain[1]),
+    training, passes, hardware = (
+        config.training,
+        config.training.forward_passes,
+        Hardware(device.type, dtype, threads=1),
     )
 
+    def of_layer(*, recomputed: bool) -> list[tuple[int, int]]:
+        """Return the bytes of one layer, and of a further one; for one and two sequences."""
+        return [
+            (one := _measure_activations(config.model, rows, 1, hardware, recomputed=recomputed),
+             _measure_activations(config.model, rows, 2, hardware, recomputed=recomputed) - one)
+            for rows in (1, 2)
+        ]  # fmt: skip
 
-def _measure_activations(
-    model: ModelConfig, *, rows: int, layers: int, dtype: str, device: torch.device, recomputed: bool
-) -> int:
+    sizes = of_layer(recomputed=training.gradient_checkpointing)
+    plain = of_layer(recomputed=False) if training.gradient_checkpointing else sizes
+    total, both = (whole + (config.model.n_layers - 1) * layer for whole, layer in sizes)
+    per_sequence = both - total
+    return total + (passes - 1) * per_sequence, passes * per_sequence, passes * (plain[1][1] - plain[0][1])
+
+
+def _measure_activations(model: ModelConfig, rows: int, layers: int, hardware: Hardware, *, recomputed: bool) -> int:
     """Measure the activation bytes of a model with `layers` layers (per side, for encoder-decoders)."""
-    encoders = layers if model.n_encoder_layers else 0
     shape = dataclasses.replace(
         model,
         n_layers=layers,
-        n_encoder_layers=encoders,
+        n_encoder_layers=layers if model.n_encoder_layers else 0,
         vocab_size=_SMALL_VOCAB_SIZE,
         source_vocab_size=None,
         labels=(),
     )
-    built, saved = build_model(shape).to(device), dict[int, int]()
+    built, saved = build_model(shape).to(hardware.torch_device), dict[int, int]()
     set_activation_checkpointing(built, enabled=recomputed)
 
     def note(tensor: Tensor) -> Tensor:
@@ -217,10 +186,9 @@ def _measure_activations(
         saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    ids = torch.zeros(rows, shape.context_length, dtype=torch.long, device=device)
+    ids = torch.zeros(rows, shape.context_length, dtype=torch.long, device=hardware.torch_device)
     inputs = (ids, ids) if shape.is_encoder_decoder else (ids,)
-    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-    with hooks, Hardware(device.type, dtype, threads=1).autocast():
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), hardware.autocast():
         states = hidden_states_fn(built)(*inputs)
     assert states.requires_grad  # keeps the saved tensors alive
     for weight in built.parameters():
@@ -232,11 +200,5 @@ def _loss_bytes(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True
     """Return the peak bytes of the loss of `rows` sequences; with R-Drop a sequence passes twice."""
     model = config.model
     positions = rows * config.training.forward_passes * model.context_length
-    bytes_per_value = getattr(torch, dtype).itemsize
-    return estimate_loss_bytes(
-        positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu
-    )
-
-
-def _count_parameters(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
+    size = getattr(torch, dtype).itemsize
+    return estimate_loss_bytes(positions, model.vocab_size, model.d_model, bytes_per_value=size, on_cpu=on_cpu)

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,10 @@ from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import total_parameters
-from lm.optim.optimizers import training_state_bytes
 from lm.optim.schedules import steps_for_batches
 from lm.training.planning import sizing
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
+from lm.training.planning.memory import training_state_bytes
 from lm.training.planning.regularisation import (
     choose_pair_regularisation,
     choose_text_regularisation,
@@ -232,14 +231,13 @@ def plan_model(plan: Plan, spec: RunSpec, survey: Survey, *, flops_per_second: f
         elapsed: seconds of the budget used before; of a chosen time start-up takes at most a quarter.
     """
     before, kind = plan.config, plan.config.tokenizer.kind
-    speed: dict[str, Any] = {"flops_per_second": flops_per_second, "text_bytes": survey.text_bytes, "kind": kind}
+    like: dict[str, Any] = {
+        "flops_per_second": flops_per_second, "text_bytes": survey.text_bytes, "kind": kind, "pairs": survey.pairs,
+        "decoder_only": before.model.decoder_only,
+    }  # fmt: skip
     if before.training.budget is None:
-        seconds = sizing.choose_default_seconds(
-            **speed,
-            parameters=None if plan.reasons["preset"] == "default" else total_parameters(before.model),
-            pairs=survey.pairs,
-            decoder_only=before.model.decoder_only,
-        )
+        parameters = None if plan.reasons["preset"] == "default" else total_parameters(before.model)
+        seconds = sizing.choose_default_seconds(**like, parameters=parameters)
         by_corpus = f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"
         budget = max(by_corpus, suggest_budget(elapsed), key=parse_duration)
         lengths = {**dict.fromkeys(LENGTHS), "budget": budget, "schedule": "wsd"}
@@ -249,10 +247,7 @@ def plan_model(plan: Plan, spec: RunSpec, survey: Survey, *, flops_per_second: f
         return plan
     before, fixed, budget = plan.config, plan.fixed, str(plan.config.training.budget)
     depth = None if plan.reasons["preset"] == "default" else preset_depth(before.preset)
-    fitting = partial(sizing.size_translation_model, decoder_only=before.model.decoder_only)
-    size = (fitting if survey.pairs else sizing.size_language_model)(
-        parse_duration(budget) - elapsed, **speed, depth=depth
-    )
+    size = sizing.choose_size(parse_duration(budget) - elapsed, **like, depth=depth)
     chosen = size.settings()
     if survey.has_tokenizer or kind != "bpe":
         del chosen["tokenizer"]
@@ -401,8 +396,7 @@ def choose_evaluations(
         limit: seconds for all evaluations.
         epochs: of the run; one evaluation each if there are many, to see where it begins to overfit.
     """
-    saved_bytes = training_state_bytes(config.model, config.training, config.lora)
-    seconds, chosen = cost.loss_seconds + saved_bytes / _SAVE_BYTES_PER_SECOND, dict[str, Any]()
+    seconds, chosen = cost.loss_seconds + training_state_bytes(config) / _SAVE_BYTES_PER_SECOND, dict[str, Any]()
     if cost.sentence_seconds:
         affordable = (limit / _EVALUATIONS_WITH_BLEU - seconds) / cost.sentence_seconds
         sentences = min(config.training.bleu_sentences, max(_MIN_SENTENCES, round(affordable)))

@@ -127,10 +127,17 @@ class ModelSize:
         return {"tokenizer": {"vocab_size": self.vocab_size}, "training": {"batch_tokens": self.batch_tokens}}
 
 
-def size_language_model(
-    seconds: float, *, flops_per_second: float, text_bytes: int, kind: TokenizerKind = "bpe", depth: int | None = None
+def choose_size(
+    seconds: float,
+    *,
+    flops_per_second: float,
+    text_bytes: int,
+    kind: TokenizerKind = "bpe",
+    depth: int | None = None,
+    pairs: bool = False,
+    decoder_only: bool = False,
 ) -> ModelSize:
-    """Return the size of a language model for a time budget.
+    """Return the size of a language or translation model for a time budget.
 
     The deepest model is chosen that sees enough tokens per block parameter: 0.25 at 2.5e13 FLOPs, as in runs of minutes
     on megabytes of text (docs/lab/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds
@@ -138,14 +145,24 @@ def size_language_model(
 
     Args:
         flops_per_second: FLOP/s of training on this machine, measured on a small model.
+        text_bytes: size of the corpus; of both sides of pairs.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
-        depth: of the model, if it is given.
+        depth: of the model, of each side of pairs, if it is given.
+        decoder_only: whether pairs are learned by a decoder-only model, with twice the layers.
 
     Source: 6 FLOPs per parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    return _choose_size(
-        _TEXT, seconds, flops_per_second=flops_per_second, corpus_bytes=text_bytes, tokenizer=kind, depth=depth
-    )
+    rules = (_DECODER_ONLY_PAIRS if decoder_only else _PAIRS) if pairs else _TEXT
+    vocab_size = next((size for limit, size in rules.vocab_sizes if text_bytes < limit), _MAX_VOCAB_SIZE)
+    if kind != "bpe":
+        vocab_size = _BYTE_VOCAB_SIZE
+    flops = max(1.0, seconds) * flops_per_second
+    largest = _size_for_flops(rules, vocab_size, flops, text_bytes, depth)
+    seen_bytes = rules.sides * largest.tokens * _estimate_bytes_per_token(vocab_size)
+    is_seen_often = seen_bytes > rules.frequent_epochs * text_bytes
+    if text_bytes < rules.short_corpus_bytes and is_seen_often and vocab_size > rules.frequent_vocab_size:
+        return _size_for_flops(rules, rules.frequent_vocab_size, flops, text_bytes, depth)
+    return largest
 
 
 def choose_default_seconds(
@@ -166,38 +183,17 @@ def choose_default_seconds(
     """
     per_megabyte = _USEFUL_TARGET_TOKENS_PER_MB if pairs else _USEFUL_TOKENS_PER_MB
     useful = per_megabyte * (text_bytes / _MEGABYTE) ** 0.5
-    size = partial(size_translation_model, decoder_only=decoder_only) if pairs else size_language_model
+    size = partial(choose_size, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=kind, pairs=pairs)
 
     def is_enough(seconds: float) -> bool:
         if parameters is not None:
             tokens = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
             return seconds * flops_per_second >= tokens * 6 * _FLOPS_OVERHEAD * parameters
-        return size(seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=kind).tokens >= useful
+        return size(seconds, decoder_only=decoder_only).tokens >= useful
 
     # a deeper model sees fewer tokens: all longer times have to be enough too
     longest_first = reversed(_DEFAULT_TIMES[:-1])
     return min([*takewhile(is_enough, longest_first)], default=_DEFAULT_TIMES[-1])
-
-
-def _choose_size(
-    rules: _SizingRules,
-    seconds: float,
-    *,
-    flops_per_second: float,
-    corpus_bytes: int,
-    tokenizer: TokenizerKind,
-    depth: int | None,
-) -> ModelSize:
-    vocab_size = next((size for limit, size in rules.vocab_sizes if corpus_bytes < limit), _MAX_VOCAB_SIZE)
-    if tokenizer != "bpe":
-        vocab_size = _BYTE_VOCAB_SIZE
-    flops = max(1.0, seconds) * flops_per_second
-    largest = _size_for_flops(rules, vocab_size, flops, corpus_bytes, depth)
-    seen_bytes = rules.sides * largest.tokens * _estimate_bytes_per_token(vocab_size)
-    is_seen_often = seen_bytes > rules.frequent_epochs * corpus_bytes
-    if corpus_bytes < rules.short_corpus_bytes and is_seen_often and vocab_size > rules.frequent_vocab_size:
-        return _size_for_flops(rules, rules.frequent_vocab_size, flops, corpus_bytes, depth)
-    return largest
 
 
 def _size_for_flops(
@@ -254,31 +250,3 @@ def choose_held_out_fraction(text_bytes: int) -> float:
     time. The fraction depends on the text alone: every machine and every budget uses the same split.
     """
     return _HELD_OUT_FRACTION * min(1.0, (_MEGABYTE / max(1, text_bytes)) ** 0.5)
-
-
-def size_translation_model(
-    seconds: float,
-    *,
-    flops_per_second: float,
-    text_bytes: int,
-    kind: TokenizerKind = "bpe",
-    depth: int | None = None,
-    decoder_only: bool = False,
-) -> ModelSize:
-    """Return the size of a translation model for a time budget.
-
-    As for text, by target tokens per block parameter (docs/lab/recipe.md).
-
-    Args:
-        flops_per_second: FLOP/s of training on this machine, measured on a small model.
-        text_bytes: size of both sides.
-        kind: of the tokenizer; only a BPE vocabulary can be chosen.
-        depth: of each side, if it is given.
-        decoder_only: whether the model is decoder-only, with twice the layers.
-
-    Source: as `size_language_model`.
-    """
-    sides = _DECODER_ONLY_PAIRS if decoder_only else _PAIRS
-    return _choose_size(
-        sides, seconds, flops_per_second=flops_per_second, corpus_bytes=text_bytes, tokenizer=kind, depth=depth
-    )

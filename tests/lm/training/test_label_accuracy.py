@@ -15,8 +15,7 @@ from lm.training.run import Run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
-from tests.lm.training.conftest import metrics_lines, stop_after
-from tests.lm.training.runs import resume_run, start_run
+from tests.lm.training.runs import start_run
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 
@@ -53,13 +52,3 @@ def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_fir
     assert found.bits_per_byte is not None
     assert found.metrics["validation_accuracy"] == found.accuracy
     assert found.accuracy > 0.4
-
-
-def test_it_is_logged_and_the_same_after_resuming(tmp_path, examples):
-    whole = begun(tmp_path / "whole", examples)
-    list(train(whole))
-    list(train(begun(tmp_path / "part", examples), stop=stop_after(5)))
-    part = resume_run(tmp_path / "part")
-    list(train(part))
-    assert metrics_lines(part) == metrics_lines(whole)
-    assert sum("validation_accuracy" in line for line in metrics_lines(whole)) == 2

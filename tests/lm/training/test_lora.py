@@ -149,17 +149,6 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     write_merged_run(tmp_path / "elsewhere", tmp_path / "merged")
 
 
-def test_both_runs_can_be_moved_together(base, adapt, tmp_path):
-    run = adapt(steps=3)
-    list(train(run))
-    before = load_weights(run.folder)
-    (tmp_path / "elsewhere").mkdir()
-    for folder in (base.folder, run.folder):
-        folder.rename(tmp_path / "elsewhere" / folder.name)
-    after = load_weights(tmp_path / "elsewhere" / run.folder.name)
-    assert all(torch.equal(value, before[name]) for name, value in after.items())
-
-
 def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     run = adapt(steps=3)
     list(train(run))

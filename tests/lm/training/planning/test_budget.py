@@ -248,13 +248,3 @@ def test_left_where_the_plateau_is_noticed_a_resumed_run_equals_one_that_never_s
     assert metrics_lines(run) == metrics_lines(whole)
     assert sums(run)["model.safetensors"] == sums(whole)["model.safetensors"]
     assert sums(run)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
-
-
-def test_stopped_in_the_decay_of_a_plateau_a_resumed_run_equals_one_that_never_stopped(make_run, memorised):
-    (whole, events, *_), run = memorised, make_run(**MEMORISING)
-    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
-    list(train(run, stop=lambda: run.state.step > decay.step))
-    run = resume_run(run.folder)
-    list(train(run))
-    assert run.plan == whole.plan
-    assert sums(run)["model.safetensors"] == sums(whole)["model.safetensors"]

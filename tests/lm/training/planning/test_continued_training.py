@@ -78,18 +78,6 @@ def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(p
     assert same(run.folder, parent.folder)
 
 
-def test_a_scratch_run_is_not_evaluated_before_its_first_step(make_run):
-    run = make_run()
-    assert isinstance(next(train(run)), Step)
-    list(train(resume_of(run)))
-    assert 0 not in evaluations(run)
-
-
-def resume_of(run: Run) -> Run:
-    run.lock.release()
-    return start_run(run.folder.parent / "again", run.config, TrainingCorpus(Path(run.plan.data), run.tokenizer))
-
-
 @pytest.mark.parametrize("stop", [1, 5])
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
 def test_an_interrupted_run_resumes_exactly(tune, lora, stop):
