@@ -14,7 +14,7 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.distributed.strategy import LossModule
 from lm.hardware import Hardware
-from lm.model.layers import linear
+from lm.model.cpu_kernels import linear
 from lm.model.loss import OutputLayer, chunked_loss, cross_entropy, linear_cross_entropy
 from lm.model.transformer import EncoderDecoder, Model, soft_cap
 from lm.model.variants.experts import capture_routing, load_balancing_loss

@@ -20,8 +20,9 @@ from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, configure_gpu
 from lm.locks import LockFile
+from lm.model.cpu_kernels import choose_kernels
 from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
-from lm.model.transformer import choose_kernels, set_activation_checkpointing
+from lm.model.transformer import set_activation_checkpointing
 from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
@@ -142,7 +143,7 @@ class Run:
         device = self.hardware.torch_device
         self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
-            choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
+            choose_kernels(self.model.config, torch.float32)  # for evaluation; training uses torch's kernels
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
         states = compile_hidden_states(self.model, device) if training.compile else hidden_states_fn(self.model)
         self.strategy = self.world.parallelize(

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from lm.hardware import Hardware, native_dtypes, time_work
 from lm.model import attention
-from lm.model.layers import _onednn_linear, dropout, linear
+from lm.model.cpu_kernels import linear, onednn_linear
+from lm.model.layers import dropout
 from lm.model.loss import linear_cross_entropy
 from lm.model.mask import Mask
 from lm.training.step_timing import time_interleaved
@@ -46,7 +47,7 @@ def products() -> Iterator[tuple[str, Ways]]:
     """Without a gradient, in float32."""
     for rows, inputs, outputs in PRODUCTS:
         x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
-        ways = {"ours": linear, "MKL": F.linear, "oneDNN": partial(_onednn_linear, bias=None)}
+        ways = {"ours": linear, "MKL": F.linear, "oneDNN": partial(onednn_linear, bias=None)}
         yield f"{rows} x {inputs} by {outputs}", {name: partial(way, x, weight) for name, way in ways.items()}
 
 

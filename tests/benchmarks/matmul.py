@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from lm.kernels.torch_ops import initialise_numba
-from lm.model.layers import _onednn_linear
+from lm.model.cpu_kernels import onednn_linear
 from lm.training.step_timing import time_interleaved
 
 SHAPES = ((192, 192), (768, 192), (192, 768), (8000, 192), (1024, 256), (1536, 384), (384, 1536), (2304, 768))
@@ -37,7 +37,7 @@ def ways(rows: int, outputs: int, inputs: int) -> dict[str, Callable[[], object]
         "int8": partial(matmul, whole, scales, nothing, x.numpy(), out, False, 1),
         "float32": partial(matmul, weights.numpy(), nothing, nothing, x.numpy(), out, False, 1),
         "MKL": partial(F.linear, x, weights),
-        "oneDNN": partial(_onednn_linear, x, weights, None),
+        "oneDNN": partial(onednn_linear, x, weights, None),
     }
 
 
