@@ -19,13 +19,13 @@ from lm.config.lora import LoraConfig
 from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, trim_malloc_memory
+from lm.model.cpu_kernels import choose_kernels
 from lm.model.layers import quantise
 from lm.model.lora import merge_adapters
 from lm.model.transformer import (
     Model,
     Transformer,
     build_model,
-    choose_kernels,
     count_parameters,
     init_empty_weights,
 )
@@ -204,7 +204,7 @@ def prepare_for_inference(model: M, hardware: Hardware) -> M:
     if hardware.dtype == "int8":
         quantise(model)
     elif hardware.device == "cpu":
-        choose_kernels(model, hardware.torch_dtype)
+        choose_kernels(model.config, hardware.torch_dtype)
     return model
 
 

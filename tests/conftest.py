@@ -149,7 +149,7 @@ def the_first_is_fastest() -> Iterator[None]:
     Other processes choose for themselves: tests that compare what these compute name the dtype.
     """
     from lm import hardware
-    from lm.model import layers
+    from lm.model import cpu_kernels
     from lm.training.planning import hardware_selection
 
     def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
@@ -158,7 +158,7 @@ def the_first_is_fastest() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware_selection, "select_fastest", first)
         patch.setattr(hardware, "CPU_MATRIX", 64)
-        patch.setattr(layers, "measure_speedup", lambda *_, **__: 1.0)
+        patch.setattr(cpu_kernels, "measure_speedup", lambda *_, **__: 1.0)
         yield
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
-from lm.model.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
+from lm.model.cpu_kernels import blockwise_causal_attention, uses_blocks
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as apply_dropout
@@ -230,7 +230,7 @@ def attend(
     grouped = query.shape[1] != key.shape[1]
     if mask.needs_no_tensor(n_queries, n_keys):
         flag = mask.is_causal and n_queries > 1
-        if flag and not dropout and is_blockwise_faster(query, n_keys):
+        if flag and not dropout and uses_blocks(query, n_keys):
             return blockwise_causal_attention(query, key, value)
         return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
     scores_mask = mask.build_tensor(n_queries, n_keys, query.device)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.hardware import measure_speedup
 from lm.kernels.torch_ops import int8_matmul
+from lm.model.cpu_kernels import FUSED_ACTIVATION, linear, onednn_linear_gelu, uses_onednn
 from lm.model.module import Module
 
-_MIN_ONEDNN_MACS = 1_000_000
-"""MACs from which a matmul may be computed by oneDNN."""
-_TIMED_ROWS, _TIMED_INPUTS, _TIMED_OUTPUTS, _TRIALS = 128, 256, 512, 9
-"""The matmul that both libraries are timed with, and the number of trials."""
-_MIN_SPEEDUP = 1.25
-"""The least speed-up by oneDNN at which it is used."""
-_FUSED_ACTIVATION = "gelu-tanh"
-"""The activation that oneDNN may fuse with the matmul."""
 _INT8_MAX = 127
 """The largest int8 used; the smallest is its negative."""
 _WEIGHTS_PER_CHUNK = 2**20
@@ -55,57 +45,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "swiglu": _swiglu,
 }
-
-
-@dataclass
-class OneDNNKernels:
-    """What oneDNN computes in this process instead of torch's own kernels.
-
-    Attributes:
-        float32: float32 matmuls.
-        fused_dtypes: dtypes in which the matmul is fused with the activation `_FUSED_ACTIVATION`.
-    """
-
-    float32: bool = False
-    fused_dtypes: set[torch.dtype] = field(default_factory=set)
-
-
-onednn_kernels = OneDNNKernels()
-
-
-def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
-    """Choose which matmuls of a dtype oneDNN computes: those where it is clearly faster.
-
-    Both are timed once per process, alternating. Until then torch computes all of them.
-    """
-    if dtype is torch.float32:
-        onednn_kernels.float32 = _onednn_is_faster()
-    if activation == _FUSED_ACTIVATION and _fused_is_faster(dtype):
-        onednn_kernels.fused_dtypes.add(dtype)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
-
-    torch uses MKL for float32, which on some CPUs leaves half of the vector units idle, unlike oneDNN: 160 rows of 160
-    by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111. Below a
-    million MACs there is little difference.
-    """
-    if onednn_kernels.float32 and weight.dtype is torch.float32 and _onednn_applies(x, weight):
-        return _onednn_linear(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
-def _onednn_applies(x: Tensor, weight: Tensor) -> bool:
-    """Whether a matmul has a single dtype, no gradient, and is large enough to matter."""
-    return (
-        weight.dtype is x.dtype
-        and x.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and x.numel() * len(weight) >= _MIN_ONEDNN_MACS
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-    )
 
 
 class Linear(nn.Linear, Module):
@@ -149,9 +88,8 @@ class Linear(nn.Linear, Module):
         rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67; in float32 144 and
         129. With AVX2 oneDNN is slower.
         """
-        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in onednn_kernels.fused_dtypes and type(self) is Linear
-        if may_fuse and _onednn_applies(x, self.weight):
-            return _onednn_linear_gelu(x, self.weight, self.bias)
+        if activation == FUSED_ACTIVATION and type(self) is Linear and uses_onednn("gelu", x, self.weight):
+            return onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
 
     def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
@@ -257,47 +195,6 @@ def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
 
 def _outputs_per_chunk(weight: Tensor) -> int:
     return max(1, _WEIGHTS_PER_CHUNK // weight.shape[1])
-
-
-def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-def _onednn_linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
-
-
-@cache
-@torch.no_grad()
-def _onednn_is_faster() -> bool:
-    x, weight = torch.ones(_TIMED_ROWS, _TIMED_INPUTS), torch.ones(_TIMED_OUTPUTS, _TIMED_INPUTS)
-    return _is_clearly_faster(lambda: _onednn_linear(x, weight, None), lambda: F.linear(x, weight))
-
-
-@cache
-@torch.no_grad()
-def _fused_is_faster(dtype: torch.dtype) -> bool:
-    """Whether the fused kernel is clearly faster than matmul and activation in this dtype.
-
-    The operands are realistic: torch's tanh is slower where it saturates, which favoured oneDNN with AVX2.
-    """
-    numbers = torch.Generator().manual_seed(0)
-    x, weight = (
-        torch.randn(rows, _TIMED_INPUTS, generator=numbers).to(dtype) for rows in (_TIMED_ROWS, _TIMED_OUTPUTS)
-    )
-    weight *= _TIMED_INPUTS**-0.5
-    return _is_clearly_faster(
-        lambda: _onednn_linear_gelu(x, weight, None), lambda: ACTIVATIONS[_FUSED_ACTIVATION](linear(x, weight))
-    )
-
-
-def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], object]) -> bool:
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        return measure_speedup(by_onednn, otherwise, tries=_TRIALS) > _MIN_SPEEDUP
-    except (AttributeError, RuntimeError):  # not supported by this torch or processor
-        return False
 
 
 class RMSNorm(nn.RMSNorm, Module):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
+from lm.model.cpu_kernels import linear
+from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout
 from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}

@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from lm.config.model import ModelConfig
 from lm.model.attention import CrossAttention, MultiHeadAttention
 from lm.model.attention_inputs import AttentionInputs, ValueResidual
-from lm.model.blockwise_attention import choose_blockwise_attention
 from lm.model.kv_cache import DecoderCache
 from lm.model.layers import (
     ClassificationHead,
@@ -26,7 +25,6 @@ from lm.model.layers import (
     OutputTransform,
     TokenEmbedding,
     build_norm,
-    choose_matmul_kernels,
 )
 from lm.model.mask import Mask
 from lm.model.module import Module, initialise
@@ -410,16 +408,6 @@ class EncoderDecoder(Transformer):
 
 Model = DecoderOnly | EncoderOnly | EncoderDecoder
 """Any model."""
-
-
-def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
-    """Choose among CPU kernels for a model of this dtype, by timing them; call it before the first forward pass.
-
-    Without it, torch's own kernels are used.
-    """
-    choose_matmul_kernels(dtype, model.config.activation)
-    if not model.config.is_recurrent:
-        choose_blockwise_attention(dtype, model.config.context_length)
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:

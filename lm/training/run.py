@@ -28,9 +28,10 @@ from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
 from lm.locks import LockFile
 from lm.model.cost import training_flops
+from lm.model.cpu_kernels import choose_kernels
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
-from lm.model.transformer import choose_kernels, set_activation_checkpointing
+from lm.model.transformer import set_activation_checkpointing
 from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import batch_fraction, learning_rate, total_steps_from_decay
@@ -102,7 +103,7 @@ class Run:
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
-            choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
+            choose_kernels(self.model.config, torch.float32)  # for evaluation; training uses torch's kernels
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
         states = hidden_states_fn(self.model)
         if training.compile:

@@ -74,11 +74,8 @@ def test_what_each_of_several_processes_holds_of_a_narrow_gpt2(succeed, describe
     assert shared["optimizer"] == whole["optimizer"] // 8
     around = total - 12 * block
     assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
-    assert whole["exchanged"] == 2 * 4 * total * 7 // 8
-    assert shared["exchanged"] == 4 * (total + 2 * 12 * block + around) * 7 // 8
     assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
     assert shared["activations"] == whole["activations"]
-    assert shared["copied"] == whole["copied"] == 12 * total
     in_turns = described(*narrow, "--shard", "--micro-batch-size", 1)["per_process"]
     assert in_turns["gradients"] == 4 * total  # which add up whole
     assert "\nper process     " in succeed("info", *narrow)

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.model.blockwise_attention import blockwise_causal_attention
+from lm.model.cpu_kernels import blockwise_causal_attention
 from tests.tolerances import assert_close
 
 

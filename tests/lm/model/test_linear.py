@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from lm.model import layers
-from lm.model.layers import ACTIVATIONS, Linear, OneDNNKernels, linear
+from lm.model import cpu_kernels
+from lm.model.cpu_kernels import linear
+from lm.model.layers import ACTIVATIONS, Linear
 from tests.tolerances import assert_close
 
 SIZES = [(1, 8, 8), (7, 160, 480), (64, 160, 480), (320, 160, 333)]
@@ -29,7 +30,8 @@ def library(request, monkeypatch):
 
 def choose(monkeypatch, *, products=False, fused=()):
     """Have oneDNN compute these, as if it had been faster."""
-    monkeypatch.setattr(layers, "onednn_kernels", OneDNNKernels(products, {*fused}))
+    chosen = {("gelu", dtype) for dtype in fused} | ({("linear", torch.float32)} if products else set())
+    monkeypatch.setattr(cpu_kernels, "faster", chosen)
 
 
 @pytest.mark.parametrize("size", SIZES)
