@@ -1,4 +1,4 @@
-"""The protocol of engines, and the inputs and outputs of a forward pass.
+"""The inputs and outputs of a forward pass.
 
 A KV cache has one of two layouts. A `SequenceKVCache` is contiguous: each sequence has a buffer row of its own, and
 repeated sequences are copied. It is for samples, which diverge for good, and for recurrent states. In a `TreeKVCache`
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from torch import Tensor
 from lm.kernels.torch_ops import TopK
 from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-
-if TYPE_CHECKING:
-    from lm.engine.pytorch import KVCache
 
 DecoderModel = DecoderOnly | EncoderDecoder
 Layout = Literal["sequence", "tree", "none"]
@@ -65,22 +62,6 @@ class Output:
         """(rows, vocabulary) logits after the last token of each row."""
         assert self.logits is not None, "no logits were requested"
         return self.logits[:, -1]
-
-
-class Engine(Protocol):
-    """Computes decode steps of a model; thread-safe, with a cache per thread."""
-
-    def forward(
-        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: KVCache, output_spec: OutputSpec
-    ) -> Output:
-        """Compute a step, and write keys and values into the cache.
-
-        Args:
-            tokens: (rows, n) IDs.
-            rows: of the cache, none of them empty; all of them in a `TreeKVCache`.
-            positions: of the first token of each row.
-            cache: extended in place.
-        """
 
 
 @dataclass(frozen=True, slots=True)

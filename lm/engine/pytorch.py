@@ -1,8 +1,9 @@
-"""The PyTorch engine, which runs every model and every forward pass."""
+"""The protocol of engines, and the PyTorch engine, which runs every model and every forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,22 @@ from lm.engine.tree_cache import TreeKVCache
 from lm.model.attention import capture_attention_weights
 
 KVCache = SequenceKVCache | TreeKVCache
+
+
+class Engine(Protocol):
+    """Computes decode steps of a model; thread-safe, with a cache per thread."""
+
+    def forward(
+        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: KVCache, output_spec: OutputSpec
+    ) -> Output:
+        """Compute a step, and write keys and values into the cache.
+
+        Args:
+            tokens: (rows, n) IDs.
+            rows: of the cache, none of them empty; all of them in a `TreeKVCache`.
+            positions: of the first token of each row.
+            cache: extended in place.
+        """
 
 
 class TorchEngine:

@@ -11,7 +11,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.engine.engine import DecoderModel, Layout
-from lm.engine.pytorch import TorchEngine
+from lm.engine.pytorch import Engine, TorchEngine
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import initialise_numba
 from lm.model.transformer import count_parameters
@@ -78,7 +78,7 @@ class EnginePlan:
     reason: str
     is_compiled: bool
 
-    def step_engine(self, tokens: int) -> TorchEngine | CompiledEngine:
+    def step_engine(self, tokens: int) -> Engine:
         """Return the engine for a decode step with a number of tokens, of all rows together."""
         is_fast = self.model.config.is_encoder_decoder or tokens <= _MAX_TOKENS
         return self.compiled if self.compiled is not None and is_fast else self.pytorch
