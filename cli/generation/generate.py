@@ -18,6 +18,7 @@ from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.settings import list_settings
+from lm.errors import UsageError
 
 _BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
 _SAMPLING = [each.name for each in list_settings("sampling", SamplingConfig) if each.name != "token_healing"]
@@ -128,6 +129,8 @@ def generate(
     if beam.beam is not None:
         ignored = options.typed("sampling").keys() - {*LENGTH_LIMITS, "token_healing"}
         refuse_settings("sampling", ignored, beside="beam search")
+    if out is not None and prompts is None:
+        raise UsageError("--out is the file of the results of --prompts")
     hardware, processes = options.build(HardwareConfig), options.build(WorkersConfig).processes
     text = "" if prompts is not None or (interactive and prompt is None) else read_text_argument(prompt) or ""
     import_torch()

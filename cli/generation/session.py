@@ -182,11 +182,10 @@ class Session:
 
     def _undo_last(self) -> str:
         """Undo the last turn, and return its text; it still counts, so that a seed gives another sample next time."""
-        if (unanswered := self._unanswered) is not None:
-            self._unanswered = None
-            return unanswered
-        text = self.chat.undo() if self.chat else None
-        if self._past:
+        text, self._unanswered = self._unanswered, None
+        if text is None and self.chat:
+            text = self.chat.undo()
+        elif self._past:
             text, self._context, self._at_line_start = self._past.pop()
         if text is None:
             raise UsageError("there is no turn to undo")

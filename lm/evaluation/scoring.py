@@ -226,7 +226,9 @@ class WindowSplitter:
         count = last - self._first
         if count <= 0:
             return
-        accounted = (self._number + np.arange(count)) % self._every == 0
+        accounted = np.ones(count, dtype=bool)
+        if self._every > 1:
+            accounted[(self._number + np.arange(count)) % self._every != 0] = False
         accounted[0] &= self._has_first or self._number > 0
         is_scored = np.zeros(len(tokens), dtype=bool)
         is_scored[self._first : last] = accounted

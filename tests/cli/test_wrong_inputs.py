@@ -102,7 +102,6 @@ USAGE = """
     generate run --beam 0
     generate run --beam 2 --top-k 3
     generate run --length-penalty 2
-    generate run --interactive --json
     generate run -o out.txt
     generate run The --logit-bias nothing
     translate run text.txt
