@@ -10,7 +10,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lm.decoding.batching import Finish, Token
@@ -77,19 +76,6 @@ def build_completions(
     return completions
 
 
-@dataclass
-class _Sample:
-    """A sample of a prompt.
-
-    Attributes:
-        index: of its choice in the answer.
-        logprobs: formats those of its further tokens.
-    """
-
-    index: int
-    logprobs: TextLogprobs
-
-
 class CompletionAnswer:
     """The answer to a request, whole or as server-sent events, while the events of its completions come."""
 
@@ -114,13 +100,15 @@ class CompletionAnswer:
         """
         self._queue = asyncio.Queue[tuple[int, Event]]()
         self._model, self._body, self._completions, self._is_chat = model, body, completions, is_chat
-        self._deadline, decode = deadline, model.tokenizer.decode
+        self._deadline = deadline
+        self._timer: asyncio.TimerHandle | None = None
+        decode = model.tokenizer.decode
         prompts = [each if isinstance(each, str) else decode(each, skip_special=False) for each in body.prompts]
-        self._samples = [
-            [_Sample(prompt * body.n + i, TextLogprobs(model.tokenizer, 0 if scored else len(text)))
-             for i in range(body.n)]
+        self._logprobs = {
+            (prompt, i): TextLogprobs(model.tokenizer, 0 if scored else len(text))
             for prompt, text in enumerate(prompts)
-        ]  # fmt: skip
+            for i in range(body.n)
+        }
         self._n_tokens, self._n_unfinished = 0, sum(len(each.unstarted) for each in completions)
         texts = prompts if body.echo else [""] * len(prompts)
         self._echoed = list(itertools.zip_longest(texts, scored))
@@ -139,11 +127,10 @@ class CompletionAnswer:
 
     async def _next_events(self) -> dict[tuple[int, int], list[Token | Finish]]:
         """Wait for events, and return all there are by prompt and sample; raise the error of a completion."""
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                events = [await self._queue.get()]
-        except TimeoutError:
-            raise took_too_long() from None
+        if self._timer is None:
+            too_late = (0, took_too_long())
+            self._timer = asyncio.get_running_loop().call_at(self._deadline, self._queue.put_nowait, too_late)
+        events = [await self._queue.get()]
         while not self._queue.empty():
             events.append(self._queue.get_nowait())
         grouped: dict[tuple[int, int], list[Token | Finish]] = {}
@@ -161,24 +148,18 @@ class CompletionAnswer:
         while self._n_unfinished:
             for place, some in (await self._next_events()).items():
                 events.setdefault(place, []).extend(some)
-        choices = [
-            self._choice(sample, events.get((prompt, i), []), *self._echoed[prompt])
-            for prompt, samples in enumerate(self._samples)
-            for i, sample in enumerate(samples)
-        ]
+        choices = [self._choice(place, events.get(place, []), is_first=True) for place in self._logprobs]
         return {**self._shared, "choices": choices, "usage": self._usage()}
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the answer as server-sent events; the last one may be an error."""
         usage = {"usage": None} if self._body.stream_options.include_usage else {}
         try:
-            for prompt, samples in enumerate(self._samples):
-                if self._is_chat or self._body.echo:
-                    choices = [self._choice(sample, [], *self._echoed[prompt], is_first=True) for sample in samples]
-                    yield _to_event({**self._shared, "choices": choices, **usage})
+            for place in self._logprobs if self._is_chat or self._body.echo else ():
+                yield _to_event({**self._shared, "choices": [self._choice(place, [], is_first=True)], **usage})
             while self._n_unfinished:
-                for (prompt, i), events in (await self._next_events()).items():
-                    choice = self._choice(self._samples[prompt][i], events)
+                for place, events in (await self._next_events()).items():
+                    choice = self._choice(place, events)
                     if any(event.text or isinstance(event, Finish) for event in events) or choice["logprobs"]:
                         yield _to_event({**self._shared, "choices": [choice], **usage})
             if usage:
@@ -191,37 +172,36 @@ class CompletionAnswer:
 
     def cancel(self) -> None:
         """Have no further events."""
+        if self._timer:
+            self._timer.cancel()
         for completion in self._completions:
             completion.is_cancelled = True
 
     def _choice(
-        self,
-        sample: _Sample,
-        events: Sequence[Token | Finish],
-        echoed: str = "",
-        scored: ScoredIds | None = None,
-        *,
-        is_first: bool = False,
+        self, place: tuple[int, int], events: Sequence[Token | Finish], *, is_first: bool = False
     ) -> dict[str, Any]:
-        """Return the choice of all events of a sample, or of further ones."""
-        text = echoed + "".join(event.text for event in events)
+        """Return the choice of events of a sample, the first one with the echoed prompt or the role."""
+        text, scored = self._echoed[place[0]] if is_first else ("", None)
+        text += "".join(event.text for event in events)
         tokens = [event for event in events if isinstance(event, Token)]
         logprobs: dict[str, Any] | None = None
         if self._body.logprobs is not None and (tokens or scored or not self._body.stream):
-            logprobs = sample.logprobs.format(tokens, scored)
-            if self._is_chat:
-                logprobs = _chat_logprobs(self._model.tokenizer, tokens)
+            tokenizer, own = self._model.tokenizer, self._logprobs[place]
+            logprobs = _chat_logprobs(tokenizer, tokens) if self._is_chat else own.format(tokens, scored)
         reason = next((event.reason for event in events if isinstance(event, Finish)), None)
-        if reason is None and not self._body.stream:
-            reason = "length"  # of a prompt that is only scored
+        if is_first and not self._n_unfinished:
+            reason = reason or "length"  # of a prompt that is only scored
         content: dict[str, Any] = {"text": text}
         if self._is_chat:
-            content = {"delta": {"content": text} if text else {}}
-            if is_first or not self._body.stream:
-                message = {"role": "assistant", "content": text}
-                content = {"delta": message} if is_first else {"message": message | {"refusal": None}}
-        reason_name = "stop" if reason == "end_of_text" else reason
-        return {"index": sample.index, **content, "logprobs": logprobs, "finish_reason": reason_name}
+            role = {"role": "assistant"} if is_first else {}
+            message = role | ({"content": text} if text or is_first else {})
+            content = {"delta": message} if self._body.stream else {"message": message | {"refusal": None}}
+        return {
+            "index": place[0] * self._body.n + place[1],
+            **content,
+            "logprobs": logprobs,
+            "finish_reason": "stop" if reason == "end_of_text" else reason,
+        }
 
     def _usage(self) -> dict[str, int]:
         prompt = sum(len(completion.ids) for completion in self._completions)

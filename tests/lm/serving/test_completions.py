@@ -1,7 +1,5 @@
 """The completions API, as the official client of OpenAI and curl use it."""
 
-import json
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -130,11 +128,3 @@ def test_errors_are_the_exceptions_of_the_client(client):
     assert client.completions.create(model="gpt", prompt="one", max_tokens=1, user="me", extra_body=neutral).choices
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="gpt", input="one")
-
-
-def test_curl_needs_no_headers(server):
-    command = ["curl", "-sN", f"{server.url}/v1/completions", "-d",
-               json.dumps({"model": "gpt", "prompt": "one", "max_tokens": 4, "stream": True})]  # fmt: skip
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0].startswith("data: {")
-    assert lines[-2] == "data: [DONE]"

@@ -4,8 +4,6 @@ import json
 import re
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +25,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(run):
-    with served(run, "--max-requests", 3, "--batch-size", 4, "--set", "server.prefill_chunk=16") as running:
+    with served(run, "--max-requests", 3, "--batch-size", 4) as running:
         yield running
 
 
@@ -92,22 +90,6 @@ def test_a_slow_client_slows_nobody_down(server):
     wait_until(lambda: is_idle(server))
 
 
-def test_a_long_prompt_does_not_stall_the_others(server):
-    """Its chunks are computed between the steps of a running stream; both have the right text."""
-    long = {"prompt": [5] * 60, "max_tokens": 5, "seed": 2, "temperature": 1.0}
-    short = {"prompt": "The owl", "max_tokens": 60, "seed": 1, "temperature": 1.0, "ignore_eos": True}
-    alone = [
-        request("POST", f"{server.url}/v1/completions", json=each).json()["choices"][0]["text"]
-        for each in (long, short)
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        requests = [short, long, long, short]
-        found = pool.map(lambda body: request("POST", f"{server.url}/v1/completions", json=body, timeout=60), requests)
-        texts = [answer.json()["choices"][0]["text"] for answer in found]
-    assert texts == [alone[1], alone[0], alone[0], alone[1]]
-    assert metric(server, "lm_shared_prompt_tokens_total") >= 2 * 59
-
-
 @pytest.mark.medium
 def test_a_request_that_takes_too_long_is_ended(run):
     with served(run, "--timeout", 0.5) as server:
@@ -146,27 +128,3 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(run):
     assert len(set(texts)) == 1
     assert texts[0]
     assert not any("Traceback" in line for line in server.log), "".join(server.log)
-
-
-@pytest.mark.slow
-def test_a_thousand_connections_that_are_dropped_leave_nothing(server):
-    def resident() -> int:
-        text = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", text)[1])
-
-    def drop(count: int) -> None:
-        for number in range(count):
-            connection = socket.create_connection(("127.0.0.1", server.port))
-            if number % 4:
-                body = json.dumps(LONG | {"stream": number % 3 > 0}).encode()
-                head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-                connection.sendall((head + body)[: len(head) + (len(body) if number % 4 > 1 else 3)])
-            connection.close()
-        wait_until(lambda: is_idle(server))
-
-    drop(1000)  # threads, buffers and the allocator's arenas have their size then
-    before = resident()
-    drop(1000)
-    after = resident()
-    print(f"memory {before} kB before, {after} kB after")
-    assert abs(after - before) < 20_000
