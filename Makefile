@@ -13,7 +13,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install bench demo golden test test-medium test-portable test-roundings test-aarch64 test-newest test-gpu check format docs site pictures clean
+.PHONY: install bench demo golden test test-medium test-portable test-roundings test-newest test-gpu check format docs site pictures clean
 
 install: $(VENV)/compiled
 
@@ -36,10 +36,6 @@ test-portable: $(VENV)/installed-dev
 # All numerical tests under all roundings: most of an hour on two cores.
 test-roundings: $(VENV)/installed-dev
 	$(BIN)/python -m tests.roundings --all
-
-# The numerical tests on emulated aarch64; needs qemu-user, and gets Debian and Python packages for it.
-test-aarch64:
-	$(PYTHON) -m tests.aarch64
 
 # The newest torch, tokenizers, transformers and numpy, transformers 5.0, and the pins, each in an environment of its own:
 # needs the network, gigabytes of disk and an hour on two cores.

@@ -6,11 +6,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console.text import print_labelled, print_notes, quote
+from cli.console.text import print_labelled, print_notes, print_warnings, quote
 from cli.loading import Labels, RunPath, load_classifier
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig
@@ -20,7 +20,6 @@ from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines
 from lm.text.text_files import (
     STDIN,
-    TextFile,
     describe_skipped_rows,
     find_text_files,
     refuse_missing,
@@ -36,13 +35,6 @@ _Files = Annotated[
     typer.Argument(metavar="FILE…", help="Texts, one per line, or JSON, CSV, TSV, Parquet; - or none: stdin."),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: text, label, probabilities, expected.")]
-
-
-class _LabelledText(NamedTuple):
-    """A text, and its label if known."""
-
-    text: str
-    expected: str | None = None
 
 
 @with_settings(
@@ -79,7 +71,8 @@ def classify(
     classifier, loaded = load_classifier(
         run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
     )
-    from cli.classification_report import warn_of_training_examples, warn_of_unknown_labels
+    from cli.evaluation_report import warn_of_unknown_labels
+    from lm.evaluation.contamination import ContaminationCheck
 
     data = loaded.config.data.for_other_files(**options.values["data"])
     corpus = find_text_files(names, data, options.build(FilesConfig))
@@ -87,38 +80,39 @@ def classify(
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     print_notes(corpus.notes)
     readable = select_readable(corpus)
-    texts = [text for file in readable for text in _read_texts(file)]
+    texts, check = list[tuple[str, str | None]](), ContaminationCheck(loaded)
+    for number, file in enumerate(readable):
+        if file.holds_examples:
+            for example in file.examples():
+                check.add_example(number, example)
+                texts.append((example.prompt, example.label))
+        elif file.holds_rows:
+            texts += [(text, None) for text in file.documents()]
+        else:
+            lines = decode_lines((part.encode() for part in file.text()), name=file.name)
+            texts += [(line, None) for line in lines]
     print_notes(describe_skipped_rows(readable))
     correct = _print_labels(texts, classifier.classify(text for text, _ in texts), top_k=config.top_k, as_json=as_json)
-    expected = Counter(text.expected for text in texts if text.expected is not None)
+    expected = Counter(label for _, label in texts if label is not None)
     if known := expected.total():
         print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
     warn_of_unknown_labels({label: n for label, n in sorted(expected.items()) if label not in classifier.labels})
-    warn_of_training_examples(loaded, [file for file in readable if file.holds_examples])
-
-
-def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
-    """Yield the texts of a file: of labelled examples, rows, or lines."""
-    if file.holds_examples:
-        return (_LabelledText(example.prompt, example.label) for example in file.examples())
-    if file.holds_rows:
-        return map(_LabelledText, file.documents())
-    return map(_LabelledText, decode_lines((part.encode() for part in file.text()), name=file.name))
+    print_warnings(check.warnings([file.name for file in readable]))
 
 
 def _print_labels(
-    texts: Sequence[_LabelledText], predictions: Iterator[ClassifiedText], *, top_k: int | None, as_json: bool
+    texts: Sequence[tuple[str, str | None]], predictions: Iterator[ClassifiedText], *, top_k: int | None, as_json: bool
 ) -> int:
     """Print the most probable labels of each text with probabilities; returns the number of correct ones."""
     from cli.console.text import escape_for_stream, format_json_line
 
     correct = 0
-    for text, prediction in zip(texts, predictions, strict=True):
-        correct += prediction.label == text.expected
+    for (text, expected), prediction in zip(texts, predictions, strict=True):
+        correct += prediction.label == expected
         if as_json:
             probabilities = dict(islice(prediction.probabilities.items(), top_k))
-            values = {"text": text.text, "label": prediction.label, "probabilities": probabilities}
-            print(format_json_line(values if text.expected is None else {**values, "expected": text.expected}))
+            values = {"text": text, "label": prediction.label, "probabilities": probabilities}
+            print(format_json_line(values if expected is None else {**values, "expected": expected}))
         else:
             ranked = islice(prediction.probabilities.items(), top_k or 1)
             print("\t".join(f"{escape_for_stream(label)}\t{probability:.4f}" for label, probability in ranked))

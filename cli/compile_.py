@@ -52,7 +52,7 @@ def compile_(
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
     from cli.console.text import print_note
-    from lm.benchmark.dtypes import compare_dtypes, select_fastest_dtype
+    from lm.benchmark import compare_dtypes, select_fastest_dtype
     from lm.config.hardware import HardwareConfig
     from lm.engine.fastest_dtype import save_fastest_dtype
     from lm.errors import InputError

@@ -1,8 +1,7 @@
-"""`lm evaluate`: metrics of a classifier, or of translations of a run or in a file."""
+"""`lm evaluate`: metrics that fit a run, or those of a file of translations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,47 +9,33 @@ import typer
 
 from cli import completion
 from cli.arguments import SentencePairs
-from cli.console.text import print_notes, quote
-from cli.loading import Labels, load_classifier
+from cli.loading import Labels, import_torch
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
-from lm.config.evaluation import ScoringConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.run_config import RunConfig
+from lm.config.evaluation import PerplexityConfig, ScoringConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.text_files import (
-    STDIN,
-    TextFiles,
-    describe_skipped_rows,
-    find_text_files,
-    has_piped_text,
-    refuse_stdin_twice,
-    select_readable,
-)
+from lm.text.text_files import STDIN, has_piped_text, refuse_stdin_twice
 
 _Run = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RUN]",
-        help="A classifier for FILE, or a run that translates --source.",
+        help="A run. [default: --hypotheses]",
         autocompletion=completion.complete_runs,
     ),
 ]
 _Files = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[FILE]...", help="Labelled examples: JSON, CSV, TSV, Parquet; - for stdin. [default: held-out split]"
-    ),
+    typer.Argument(metavar="[FILE]...", help="Labelled examples, or text; - for stdin. [default: held-out split]"),
 ]
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
 ]
-_Heads = Annotated[
-    Path | None, typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of --source.")
-]
+_Heads = Annotated[str | None, typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of --source.")]
 _Target = Annotated[
     list[str] | None, typer.Option("--target", metavar="FILE", help="Reference translations. Repeatable.")
 ]
@@ -81,7 +66,9 @@ _Language = Annotated[
         "files": FilesConfig,
         "data": DataConfig,
         "parallel": ParallelTextConfig,
+        "perplexity": PerplexityConfig,
         "hardware": HardwareConfig,
+        "workers": WorkersConfig,
     },
     "tokenize lowercase resamples beam length_penalty coverage_penalty batch_size text_column label_column header "
     "source_column target_column format include exclude encoding device dtype threads",
@@ -103,7 +90,9 @@ def evaluate(
     as_json: _AsJson = False,
     options: Options,
 ) -> None:
-    """Evaluate a classifier, or translations (BLEU, chrF, TER).
+    """Evaluate a run by the metrics that fit it: accuracy, BLEU, or perplexity.
+
+    A run that predicts text is scored as by lm perplexity, which has more options.
 
     For a classifier: accuracy on FILE, or on the held-out examples of the run, with a 95% interval (Wilson); the
     accuracy of always predicting the most frequent label; macro F1; precision, recall and F1 of each label; the
@@ -123,6 +112,7 @@ def evaluate(
 
     Examples:
       lm evaluate runs/topics
+      lm evaluate runs/novel held-out.txt
       lm evaluate runs/topics test.csv
       lm evaluate runs/topics test.csv --json | jq .macro_f1
       lm evaluate runs/spam sms.tsv --no-header --text-column 2 --label-column 1
@@ -134,117 +124,28 @@ def evaluate(
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
-    is_held_out = run is not None and not files and not (source or pairs or hypotheses or target or heads)
-    if run is not None:
-        run_config = load_config(find_checkpoint(run))
-        if files and run_config.model.translates:
-            instead = f"lm evaluate {quote(run)} --source FILE --target FILE (or --pairs FILE) scores its translations"
-            raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
-        classifies = run_config.is_classifier or (labels is not None and run_config.learns_completions)
-        if files or (is_held_out and classifies):
-            if is_held_out and has_piped_text():
-                files, is_held_out = [STDIN], False
-            refuse_stdin_twice([*(files or ()), labels or ""])
-            _evaluate_classifier(run, files or (), labels, as_json=as_json, options=options)
-            return
-        _refuse_other_kinds(run, run_config)
-    if not is_held_out:
-        _check_texts(run, hypotheses, out, source=source, target=target, pairs=pairs)
-    elif versus is not None and not versus.is_dir():
-        raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
-    if heads is not None and source is None and not pairs:
-        raise UsageError("--dependency-heads needs --source or --pairs: give that too")
-    targets, paths = target or (), [str(path) for path in (heads, versus) if path is not None]
-    refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *paths])
-    from cli.translation import evaluation
+    config = None if run is None else load_config(find_checkpoint(run))
+    if run is not None and config is not None and not config.model.translates:
+        if not files and has_piped_text():
+            files = [STDIN]
+        import_torch()
+        if config.is_classifier or (labels is not None and config.learns_completions):
+            from cli.evaluation_report import evaluate_labels
 
-    if run is not None and is_held_out:
-        texts = evaluation.open_held_out_texts(run)
-    elif pairs:
-        texts = evaluation.read_pairs(pairs, heads, run=run, options=options)
-    else:
-        texts = evaluation.read_texts(source, targets, heads)
-    runs = [path for path in (run, versus) if path is not None]
-    evaluation.check_runs(runs, has_dependency_heads=texts.heads is not None)
-    config = options.build(ScoringConfig)
-    translator = evaluation.RunTranslator(options, language, texts)
-    lines = translator.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
-    first = evaluation.SystemOutput(str(run or hypotheses), lines)
-    if out is not None:
-        evaluation.write_system(out, first)
-    evaluation.warn_of_tokenized_text(first, config)
-    if versus is None:
-        evaluation.report_scores(first, texts.references, config, as_json=as_json)
-        return
-    lines = translator.translate(versus) if versus.is_dir() else evaluation.read_system(str(versus), targets, texts)
-    second = evaluation.SystemOutput(str(versus), lines)
-    evaluation.report_comparison(first, second, texts.references, config, as_json=as_json)
+            return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)
+        from cli.perplexity import report
 
-
-def _evaluate_classifier(
-    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options
-) -> None:
-    """Score a run on labelled examples; without files, on those that it held out."""
-    config = options.build(ClassificationConfig)
-    classifier, loaded = load_classifier(
-        run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
-    )
-    from cli import classification_report
-    from cli.console.progress import show_counter
-    from lm.evaluation.classification import evaluate_classifier
-    from lm.evaluation.held_out import open_held_out_text
-
-    data = loaded.config.data.for_other_files(**{"supervised": True, **options.values["data"]})
-    reading = options.build(FilesConfig)
-    corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
-    print_notes(corpus.notes)
-    readable = select_readable(corpus)
-    with show_counter("classifying", "examples") as count:
-        examples = (example for file in readable for example in file.examples())
-        scores = evaluate_classifier(classifier, examples, progress=count)
-    print_notes(describe_skipped_rows(readable))
-    classification_report.warn_of_training_examples(loaded, readable)
-    if as_json:
-        classification_report.print_json(scores, run=str(run))
-    else:
-        classification_report.print_report(scores, run=str(run), is_held_out=not files)
-    classification_report.warn(scores)
-
-
-def _refuse_other_kinds(run: Path, config: RunConfig) -> None:
-    """Raise UsageError for a run that neither translates nor is given labelled examples, with the right command."""
-    model = config.model
-    if config.is_classifier:
-        raise UsageError(
-            f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {quote(run)} FILE"
-        )
-    if not model.translates:
-        instead = f"lm perplexity {quote(run)} FILE tells how well it predicts text"
-        raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")
-
-
-def _check_texts(
-    run: Path | None,
-    hypotheses: str | None,
-    out: Path | None,
-    *,
-    source: str | None,
-    target: list[str] | None,
-    pairs: list[str] | None,
-) -> None:
-    """Raise UsageError unless there are a run and its source, or finished translations; and references, in one way."""
+        return report.measure(report.Measurement(run, options, files or ()), as_json=as_json)
     if (run is None) == (hypotheses is None):
-        raise UsageError(
-            "what is to be scored? Give a classifier and a file of labelled examples, a run that translates with "
-            "--source or --pairs, or translations with --hypotheses"
-        )
-    if run is not None and not (source or pairs):
-        raise UsageError("a run needs something to translate: give --source, or --pairs")
-    if hypotheses is not None and out is not None:
-        raise UsageError("--out writes the translations of a run; these exist already (--hypotheses)")
+        raise UsageError("give a run, or translations (--hypotheses)")
+    if files:
+        raise UsageError(f"{files[0]}: translations are scored on --source and --target, or --pairs")
     if out is not None:
         check_writable(out)
-    if not target and not pairs:
-        raise UsageError("what are the translations compared with? Give reference translations (--target, or --pairs)")
-    if pairs and (target or source is not None):
-        raise UsageError("pairs have source and target in one file: leave out --source and --target, or --pairs")
+    refuse_stdin_twice([source or "", hypotheses or "", *(target or ()), *(pairs or ()), heads or ""])
+    from cli.evaluation_report import evaluate_translations, find_texts
+
+    texts = find_texts(run, source=source, targets=target or (), pairs=pairs or (), heads=heads, options=options)
+    first = run or Path(str(hypotheses))
+    systems = [first] if versus is None else [first, versus]
+    return evaluate_translations(systems, texts, language, out=out, as_json=as_json, options=options)

@@ -21,11 +21,13 @@ from cli.console.text import (
     print_paragraph,
 )
 from cli.options import Options, with_settings
+from cli.plan_report import changed_rows, plan_rows, print_plan
 from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.settings import list_all_settings, overlay
 from lm.errors import InputError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
+from lm.training.run_log import RunLog, entries
 
 _SHAPE = ("n_encoder_layers", "n_layers", "d_model", "n_heads", "context_length", "vocab_size")
 _INDENT = 26
@@ -93,6 +95,11 @@ def info(
     print()
     for name, text in [*_describe_settings(config), *_describe_costs({**costs, **facts}, config)]:
         print_paragraph(f"{name:<{_INDENT}}{format_label(text)}", indent=_INDENT)
+    if config.plan is not None:
+        log = RunLog(Path(facts["checkpoint"]).parent.parent)
+        planned = [*plan_rows(config, parameters["total"], log.reasons()), *changed_rows(entries(log.decisions))]
+        print()
+        print_plan(planned, lambda line: print(format_label(line)))
 
 
 def _read_run(target: str) -> tuple[RunConfig, dict[str, Any]]:

@@ -31,7 +31,7 @@ def resolve_hub_name(run: Path) -> Path:
 
 def compile_and_record_dtype(run: Path) -> None:
     """Compile what decodes an imported run, unless it is small, and record its fastest dtype."""
-    from lm.benchmark.dtypes import MIN_PARAMETERS
+    from lm.benchmark import MIN_PARAMETERS
     from lm.engine.selection import needs_compiling
     from lm.hardware import select_device
     from lm.run_folder import count_parameters, find_checkpoint, load_config
@@ -45,7 +45,7 @@ def compile_and_record_dtype(run: Path) -> None:
 
 def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> None:
     """Measure in which dtype a new run decodes fastest, record it, and print it."""
-    from lm.benchmark.dtypes import measure_and_record_dtype
+    from lm.benchmark import measure_and_record_dtype
 
     if (chosen := measure_and_record_dtype(run, hardware or HardwareConfig())) is not None:
         print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")

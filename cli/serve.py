@@ -52,13 +52,13 @@ def serve(runs: _Runs, *, options: Options) -> None:
     from cli.console.text import print_note
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
+    from lm.serving.app import serve as run_server
     from lm.serving.models import name_models
-    from lm.serving.server import serve as run_server
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
     suggest_compiling(first, select_device(hardware))
     run_server(
         named, config, hardware,
-        on_ready=lambda url, models: print_note(f"serving {', '.join(model.name for model in models)} on {url}"),
+        on_ready=lambda url, names: print_note(f"serving {', '.join(names)} on {url}"),
     )  # fmt: skip

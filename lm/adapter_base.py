@@ -43,17 +43,12 @@ def read_base_path(checkpoint: Path) -> str | None:
 
 def find_base_weights(checkpoint: Path, config: RunConfig) -> Path:
     """Return the file of the base weights of adapters; InputError if it is missing or has changed."""
-    path = base_weights_path(checkpoint)
+    path = _base_folder(checkpoint) / BASE_WEIGHTS
     if not path.is_file():
         raise InputError(f"{path}: missing; {checkpoint} adapts these weights")
     if files.sha256(path) != config.base_sha256:
         raise InputError(f"{path}: not the weights that {checkpoint} adapts (another sha256)")
     return path
-
-
-def base_weights_path(checkpoint: Path) -> Path:
-    """Return where the base weights of adapters are."""
-    return _base_folder(checkpoint) / BASE_WEIGHTS
 
 
 def _base_folder(checkpoint: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.benchmark.dtypes import measure_and_record_dtype
+from lm.benchmark import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config import settings
 from lm.config.data import DataConfig, FilesConfig
@@ -36,15 +36,12 @@ from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
-from lm.evaluation.attention_maps import AttentionMap
+from lm.evaluation.attention import AttentionMap, compute_attention
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
-from lm.evaluation.completion_scoring import RowScores, find_scored_kind, score_rows
 from lm.evaluation.contamination import ContaminationCheck
-from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
-from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
-from lm.evaluation.perplexity import FileScore, PerplexityResult
-from lm.evaluation.text_attention import compute_attention
-from lm.evaluation.window_scorers import TextScorer
+from lm.evaluation.held_out import open_texts
+from lm.evaluation.perplexity import PerplexityResult
+from lm.evaluation.scoring import Scorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
@@ -53,7 +50,6 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.conversations import parse_messages
 from lm.text.normalization import normalize_like_training
-from lm.text.text_files import TextFiles, find_text_files, select_readable
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
 from lm.training.run_summaries import has_improved
@@ -250,12 +246,11 @@ class Model:
             InputError: a file is missing, or a row is not an example.
             UsageError: as of `classify`.
         """
-        classifier = self._classifier(labels, batch_size)
-        data = self.loaded.config.data.for_other_files(supervised=True)
+        classifier, check = self._classifier(labels, batch_size), ContaminationCheck(self.loaded)
         names = [os.fspath(file) for file in files]
-        read = find_text_files(names, data) if names else [open_held_out_text(self.loaded)]
-        scores = evaluate_classifier(classifier, (example for file in read for example in file.examples()))
-        for warning in ContaminationCheck.of_examples(self.loaded, read):
+        texts = open_texts(self.loaded, names, FilesConfig(), {"supervised": True}, kind="examples")
+        scores = evaluate_classifier(classifier, check.watch_examples(texts.files))
+        for warning in check.warnings(texts.names):
             warnings.warn(warning, stacklevel=2)
         return scores
 
@@ -281,40 +276,14 @@ class Model:
         """
         sections = {"perplexity": PerplexityConfig, "files": FilesConfig, "data": DataConfig}
         values, _ = settings.merge(sections, [settings.Layer("python", options)])
-        config, rows = PerplexityConfig(**values["perplexity"]), values["data"]
-        reading = FilesConfig(**values["files"])
-        data = self.loaded.config.data
-        if self.config.translates and not files:
-            return self._score_held_out_pairs()
-        model = self._masked if self.config.is_masked else self._decoder
         named = [os.fspath(file) for file in files]
-        if named:
-            texts = select_readable(find_text_files(named, data.for_other_files(**rows), reading))
-        else:
-            texts = TextFiles([open_held_out_text(self.loaded)])
-        scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
-        kind = find_scored_kind(self.loaded, texts, as_text="text_column" in rows)
-        if kind == "text":
-            scores: list[FileScore] = []
-            contamination = ContaminationCheck(self.loaded)
-            for segment in scorer.score_segments(texts, scores=scores):
-                contamination.add_piece(segment)
-            problems = contamination.warnings([text.name for text in texts])
-        else:
-            scored = RowScores()
-            score_rows(self.loaded, texts, kind, scored, context=scorer.context, batch_size=config.batch_size)
-            scores, problems = scored.files, scored.warnings
-        for problem in problems:
-            warnings.warn(problem, stacklevel=2)
-        return PerplexityResult.total(score.result for score in scores)
-
-    def _score_held_out_pairs(self) -> PerplexityResult:
-        pairs, language = open_held_out_pairs(self.loaded)
-        tag = TranslationModel.from_loaded(self.loaded).tag_to(None, file_language=language)
-        encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
-        assert not isinstance(self.loaded.model, EncoderOnly)
-        *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
-        return last.result
+        texts = open_texts(self.loaded, named, FilesConfig(**values["files"]), values["data"])
+        check, result = ContaminationCheck(self.loaded), PerplexityResult()
+        for scored in check.watch(Scorer(self.loaded, PerplexityConfig(**values["perplexity"])).score(texts)):
+            result.add(scored)
+        for warning in check.warnings(texts.names):
+            warnings.warn(warning, stacklevel=2)
+        return result
 
     def attention(
         self,
@@ -326,7 +295,7 @@ class Model:
         heads: Sequence[int] | None = None,
     ) -> AttentionMap:
         """Return the attention map of a text, or of a translation; see `compute_attention`."""
-        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads).map
+        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads)
 
     @property
     def _decoder(self) -> DecoderOnly:

@@ -66,15 +66,12 @@ def save_checkpoint(
     state: TrainingState,
     is_best: bool,
     source_tokenizer: Tokenizer | None = None,
-    resumed_at: int | None = None,
 ) -> Path:
     """Write `RUN/checkpoints/step-N` atomically; returns its folder.
 
     Args:
         is_best: whether `best` points to this checkpoint from now on.
         source_tokenizer: of the sources, if they have their own.
-        resumed_at: set for the first checkpoint after the run was resumed from an older one, at that step; later
-            checkpoints and the log backups belong to another branch, and are removed.
 
     Raises:
         InputError: it cannot be written, for instance on a full disk; existing checkpoints are untouched.
@@ -92,12 +89,7 @@ def save_checkpoint(
         save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
         _write_manifest(unfinished)
-        if resumed_at is None:
-            _publish(unfinished, folder, is_best=is_best)
-        else:
-            unfinished.rename(run_folder.branch_checkpoint_path(folder, resumed_at=resumed_at))
-            files.sync(folder.parent)
-            _remove_old_branch(run)
+        _publish(unfinished, folder, is_best=is_best)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{folder}: cannot be saved ({reason}); earlier checkpoints are untouched") from error
@@ -127,39 +119,6 @@ def set_pointer(folder: Path, pointer: run_folder.Pointer) -> None:
         files.replace_text(path, folder.name + "\n")
 
 
-def _remove_old_branch(run: Path) -> None:
-    """Remove the old branch of a run once the first checkpoint of the new branch is complete.
-
-    Idempotent, so that it can be repeated after a crash. `best` and `last` always point to complete checkpoints.
-    """
-    for hidden, folder, resumed_at in run_folder.hidden_checkpoints(run):
-        if resumed_at is None:
-            continue
-        best_step = run_folder.load_state(hidden).best_step
-        kept = {run_folder.checkpoint_step(path): path for path in run_folder.list_checkpoints(run)}
-        kept = {step: path for step, path in kept.items() if step <= resumed_at}
-        best_of_kept = run_folder.load_state(kept[max(kept)]).best_step if kept else None
-        if best_of_kept in kept:
-            set_pointer(kept[best_of_kept], "best")
-        else:
-            (run / run_folder.BEST).unlink(missing_ok=True)
-        if kept:
-            set_pointer(kept[max(kept)], "last")
-        for name in (run_folder.METRICS, run_folder.TIMINGS):
-            run_folder.log_backup_path(run / name).unlink(missing_ok=True)
-        files.sync(run)
-        for other in run_folder.checkpoints_after(run, resumed_at):
-            remove_checkpoint(other)
-        if best_step == run_folder.checkpoint_step(folder):
-            set_pointer(folder, "best")
-        elif best_step in kept:
-            set_pointer(kept[best_step], "best")
-        else:
-            (run / run_folder.BEST).unlink(missing_ok=True)
-        set_pointer(folder, "last")
-        _move_into_place(hidden, folder)
-
-
 def _write_manifest(folder: Path) -> None:
     """Sync the files of a checkpoint, and write their checksums."""
     sums = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
@@ -187,18 +146,15 @@ def _move_into_place(unfinished: Path, folder: Path) -> None:
 def clean_up(run: Path) -> None:
     """Clean up after a killed process: unfinished files are removed, checkpoints moved aside are restored.
 
-    A branch whose first checkpoint is complete replaces the other one. Files that another thread of this process is
-    writing are kept.
+    Files that another thread of this process is writing are kept.
     """
-    for hidden, folder, resumed_at in run_folder.hidden_checkpoints(run):
-        if resumed_at is None and not folder.exists():
+    for hidden, folder in run_folder.hidden_checkpoints(run):
+        if not folder.exists():
             hidden.rename(folder)
-    _remove_old_branch(run)
     for path in run.glob(f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"):
         shutil.rmtree(path, ignore_errors=True)
-    logs = (run_folder.METRICS, run_folder.TIMINGS)
-    written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE, run_folder.BASE_WEIGHTS, *logs)
-    for name in (*written, *(run_folder.log_backup_path(Path(log)).name for log in logs)):
+    pointers = (run_folder.LAST, run_folder.BEST, run_folder.BASE, run_folder.BASE_WEIGHTS)
+    for name in (run_folder.CONFIG, *pointers, run_folder.METRICS, run_folder.TIMINGS):
         for path in run.glob(f".{name}.[0-9]*"):
             if path.name != f".{name}.{os.getpid()}":
                 path.unlink(missing_ok=True)
@@ -239,9 +195,6 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     model = prepare_for_inference(model, hardware)
     trim_malloc_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
-    if tokenizer.vocab_size > config.model.vocab_size:
-        problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
-        raise InputError(f"{folder / run_folder.TOKENIZER}: {problem}; the checkpoint is damaged, use another one")
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -15,14 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+import platformdirs
+
 from lm.errors import InputError
-
-
-def is_file(name: str | None) -> bool:
-    """Whether a string, which may be any text, is the path of a file."""
-    with contextlib.suppress(OSError, ValueError):  # too long for a name
-        return name is not None and Path(name).is_file()
-    return False
 
 
 def read_json(path: Path) -> Any:
@@ -68,22 +62,14 @@ def with_path_in_errors(path: Path) -> Iterator[None]:
 def check_folder(folder: Path) -> None:
     """Raise InputError unless a folder can be written to or created."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
-        problem = "is a file, not a folder" if existing == folder else f"cannot be made, since {existing} is a file"
-        raise InputError(f"{folder}: {problem}; choose another place")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        problem = (
-            "cannot be written to" if existing == folder else f"cannot be made, since {existing} cannot be written to"
-        )
-        raise InputError(f"{folder}: {problem}; choose another place")
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        problem = "cannot be written to" if existing.is_dir() else "is a file"
+        raise InputError(f"{folder}: {existing} {problem}; choose another place")
 
 
 def make_folder(folder: Path) -> None:
     check_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror}; choose another place") from None
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_writable(path: Path) -> None:
@@ -92,6 +78,44 @@ def check_writable(path: Path) -> None:
         raise InputError(f"{path}: is a folder; name a file to write")
     if path.is_file() or not path.exists():
         check_folder(path.resolve().parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file or folder that is renamed to `path` when the block succeeds, else removed.
+
+    What is written is synced before, so that after a crash there is the old or the new one, complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with with_path_in_errors(path):
+            yield fresh
+        for written in fresh.iterdir() if fresh.is_dir() else [fresh]:
+            sync(written)
+        fresh.replace(path)
+        sync(path.parent)
+    finally:
+        if fresh.is_dir():
+            shutil.rmtree(fresh, ignore_errors=True)
+        fresh.unlink(missing_ok=True)  # rename does nothing if both names are links of one file
+
+
+@contextlib.contextmanager
+def atomic_new(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a new file or folder; see `replacing`.
+
+    Raises:
+        InputError: the path exists and is no empty folder, or cannot be written to.
+    """
+    path = path.resolve()
+    check_folder(path.parent)
+    if path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path}: is not empty; choose an empty or a new folder")
+    if path.is_file():
+        raise InputError(f"{path}: already exists; choose a new file")
+    with replacing(path) as fresh:
+        yield fresh
 
 
 @contextlib.contextmanager
@@ -122,18 +146,11 @@ def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
             yield file
         return
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with with_path_in_errors(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
+    with replacing(path) as fresh:
+        with fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
-        sync(fresh)
         if path.exists():
             shutil.copymode(path, fresh)
-        fresh.replace(path)
-        sync(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _in_place_target(path: Path) -> Path | int | None:
@@ -153,54 +170,6 @@ def _in_place_target(path: Path) -> Path | int | None:
     return None if stat.S_ISREG(status.st_mode) else path
 
 
-@contextlib.contextmanager
-def atomic_new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` when the block succeeds.
-
-    Raises:
-        InputError: the path exists, or cannot be written to.
-    """
-    check_writable(path)
-    if path.exists():
-        raise InputError(f"{path}: already exists; choose a new file")
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with with_path_in_errors(path):
-            yield fresh
-        sync(fresh)
-        fresh.replace(path)
-        sync(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def atomic_new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `folder` when the block succeeds.
-
-    Raises:
-        InputError: the folder exists and is not empty, or it cannot be created.
-    """
-    folder = folder.resolve()
-    check_folder(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; choose an empty or a new folder")
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        fresh.mkdir(parents=True)
-        with with_path_in_errors(folder):
-            yield fresh
-        for path in fresh.iterdir():
-            sync(path)
-        if folder.is_dir():
-            folder.rmdir()
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
 def replace_text(path: Path, text: str) -> None:
     with atomic_write_text(path) as file:
         file.write(text)
@@ -208,27 +177,11 @@ def replace_text(path: Path, text: str) -> None:
 
 def link_or_copy(source: Path, path: Path) -> None:
     """Create a hard link, replacing what has the name; a copy if the file system has no hard links."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with with_path_in_errors(path):
-            try:
-                os.link(source.resolve(), fresh)
-            except OSError:  # unsupported, across file systems, or no permission
-                with source.open("rb") as read, fresh.open("wb") as written:
-                    shutil.copyfileobj(read, written)
-                sync(fresh)
-            fresh.replace(path)
-            sync(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)  # rename does nothing if both names are links of one file
-
-
-def set_default_permissions(path: Path) -> None:
-    """Give a file the permissions of a new file."""
-    like = path.with_name(f".{path.name}.mode")
-    like.touch()
-    shutil.copymode(like, path)
-    like.unlink()
+    with replacing(path) as fresh:
+        try:
+            os.link(source.resolve(), fresh)
+        except OSError:  # unsupported, across file systems, or no permission
+            shutil.copyfile(source, fresh)
 
 
 def sha256(path: Path) -> str:
@@ -240,38 +193,16 @@ def sync(path: Path) -> None:
     """Wait until a file or the entries of a folder are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        sync_descriptor(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def sync_descriptor(descriptor: int) -> None:
-    """Wait until an open file is on disk; macOS needs F_FULLFSYNC instead of fsync."""
-    if hasattr(fcntl, "F_FULLFSYNC"):
-        with contextlib.suppress(OSError):  # a file system without it
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-            return
-    os.fsync(descriptor)
-
-
 def cache_root() -> Path:
-    """Return the cache folder: `$LM_CACHE`, else `lm` in `$XDG_CACHE_HOME` or in `~/.cache`.
-
-    Raises:
-        InputError: there is no home folder.
-    """
-    if chosen := os.environ.get("LM_CACHE"):
-        return Path(chosen)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
-    except RuntimeError:
-        raise InputError("this user has no home folder for the cache: set LM_CACHE to another folder") from None
+    """Return the cache folder: `$LM_CACHE`, else that of the user."""
+    return Path(os.environ.get("LM_CACHE") or platformdirs.user_cache_path("lm"))
 
 
 def check_cache() -> None:
     """Raise InputError if the cache cannot be written to; call it before long work."""
-    root = cache_root()
-    try:
-        make_folder(root)
-    except InputError as error:
-        raise InputError(f"{error} (LM_CACHE)") from None
+    make_folder(cache_root())

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import platform
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +24,8 @@ _DTYPES = ("float32", "bfloat16")
 _MATMUL_SIZE, _MATMUL_REPEATS = 256, 3
 _EMULATED_RATIO = 4.0  # slower than float32: emulated
 _LAUNCHES = 4  # per GPU synchronisation
-MATRIX_SIZES = {"cpu": 1024, "gpu": 8192}
-"""Rows and columns of the matmul that measures FLOP/s; on a GPU large, because small ones are bound by launches."""
+CPU_MATRIX, GPU_MATRIX, _MATMULS = 1024, 8192, 7
+"""Rows and columns of the matmuls that measure FLOP/s; on a GPU large, because small ones are bound by launches."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
 MAX_THREADS = torch.get_num_threads()
@@ -80,8 +78,6 @@ def select_inference_hardware(config: HardwareConfig, *, auto: str = "float32") 
     dtype = config.dtype if config.dtype != "auto" else auto
     hardware = Hardware(device=select_device(config), dtype=dtype, threads=threads)
     configure_gpu(hardware)
-    if hardware.device == "cpu" and hardware.torch_dtype is not torch.float32:
-        _trigger_dtype_warnings(hardware.device, hardware.matmul_dtype)
     return hardware
 
 
@@ -129,14 +125,13 @@ def _glibc() -> ctypes.CDLL | None:
 def native_dtypes(device: str) -> tuple[str, ...]:
     """Return float32, and the dtypes that a device multiplies natively, fastest last on a GPU.
 
-    A GPU reports whether it supports bfloat16. Elsewhere a dtype is timed: much slower ones are emulated, and ones that
-    fail or write to stderr are missing.
+    A GPU reports whether it supports bfloat16. Elsewhere a dtype is timed: much slower ones are emulated.
     """
     if device == "cuda":
         return _DTYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _DTYPES[:1]
     first, *others = _DTYPES
     most = _EMULATED_RATIO * _matmul_seconds(device, first)
-    return (first, *(dtype for dtype in others if _silent_matmul_seconds(device, dtype) <= most))
+    return (first, *(dtype for dtype in others if _matmul_seconds(device, dtype) <= most))
 
 
 def inference_dtypes(device: str) -> tuple[str, ...]:
@@ -145,47 +140,14 @@ def inference_dtypes(device: str) -> tuple[str, ...]:
 
 
 def _matmul_seconds(device: str, dtype: str) -> float:
-    """Return the minimum time of a few small matmuls, after a warm-up."""
+    """Return the minimum time of a few small matmuls, after a warm-up; infinity if torch has none in the dtype."""
     hardware = Hardware(device, dtype, threads=1)
     matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=hardware.torch_dtype, device=device)
-    with single_threaded():
-        return min([time_work(lambda: matrix @ matrix, hardware) for _ in range(1 + _MATMUL_REPEATS)][1:])
-
-
-def _silent_matmul_seconds(device: str, dtype: str) -> float:
-    """Return the same; infinity if torch fails or writes to stderr.
-
-    On ARM without bfloat16 the first matmul prints a C++ stack trace before falling back.
-    """
-    with _suppressed_stderr() as is_written:
-        try:
-            seconds = _matmul_seconds(device, dtype)
-        except RuntimeError:
-            return math.inf
-        return math.inf if is_written() else seconds
-
-
-@cache
-def _trigger_dtype_warnings(device: str, dtype: str) -> None:
-    """Trigger torch's one-time complaints about a dtype while stderr is suppressed."""
-    _silent_matmul_seconds(device, dtype)
-
-
-@contextmanager
-def _suppressed_stderr() -> Iterator[Callable[[], bool]]:
-    """Within the context, stderr is discarded; yields a function that tells whether anything was written."""
     try:
-        before = os.dup(2)
-    except OSError:  # it is closed
-        yield lambda: False
-        return
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lambda: os.fstat(file.fileno()).st_size > 0
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
+        with single_threaded():
+            return min([time_work(lambda: matrix @ matrix, hardware) for _ in range(1 + _MATMUL_REPEATS)][1:])
+    except RuntimeError:
+        return math.inf
 
 
 @contextmanager
@@ -205,12 +167,11 @@ def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, 
     Measured in CPU time with one thread, because other processes may be running.
     """
     with single_threaded():
-        rounds = [(cpu_seconds(work), cpu_seconds(other)) for _ in range(1 + tries)]
+        rounds = [(_cpu_seconds(work), _cpu_seconds(other)) for _ in range(1 + tries)]
     return statistics.median(others / ours for ours, others in rounds[1:])
 
 
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU time of some work."""
+def _cpu_seconds(work: Callable[[], object]) -> float:
     start = time.thread_time()
     work()
     return time.thread_time() - start
@@ -241,37 +202,21 @@ def select_device(config: HardwareConfig) -> str:
 
 
 @cache
-def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats: int = 7) -> float:
+def measure_matmul_flops(hardware: Hardware, *, matmul: Callable[..., object] = torch.matmul) -> float:
     """Return the FLOP/s of a square matmul in a dtype, measured once: the peak for model-FLOPs utilisation.
 
-    Args:
-        size: rows and columns [default: `matmul_size`].
-        repeats: measurements, of which the median is returned.
+    On a GPU it is the mean of several launches, of varied values: on constants, which take less power, it is faster.
     """
-    size = matmul_size(hardware.device) if size is None else size
-    matrix = random_like_matrix(size, hardware)
-    return 2 * size**3 / statistics.median(time_launches(lambda: matrix @ matrix, hardware) for _ in range(repeats))
-
-
-def matmul_size(device: str) -> int:
-    return MATRIX_SIZES["cpu" if device == "cpu" else "gpu"]
-
-
-def random_like_matrix(size: int, hardware: Hardware) -> torch.Tensor:
-    """Return a square matrix of varied values: on constants, which take less power, a GPU is about 12% faster."""
+    on_cpu = hardware.device == "cpu"
+    size, launches = (CPU_MATRIX, 1) if on_cpu else (GPU_MATRIX, _LAUNCHES)
     numbers = torch.arange(size * size, dtype=torch.float32, device=hardware.torch_device)
-    return numbers.sin_().view(size, size).to(hardware.torch_dtype)
+    matrix = numbers.sin_().view(size, size).to(hardware.torch_dtype)
 
-
-def time_launches(work: Callable[[], object], hardware: Hardware) -> float:
-    """Return the seconds of some work; on a GPU the mean of several launches."""
-    launches = 1 if hardware.device == "cpu" else _LAUNCHES
-
-    def launched() -> None:
+    def work() -> None:
         for _ in range(launches):
-            work()
+            matmul(matrix, matrix)
 
-    return time_work(launched, hardware) / launches
+    return 2 * size**3 * launches / statistics.median(time_work(work, hardware) for _ in range(_MATMULS))
 
 
 def free_gpu_memory(hardware: Hardware) -> int:

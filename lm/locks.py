@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -38,21 +36,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-@contextlib.contextmanager
-def open_folder_for_locking(folder: Path) -> Iterator[int]:
-    """Yield the descriptor of a folder for locking; FileNotFoundError if there is no such folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def is_same_folder(folder: Path, descriptor: int) -> bool:
-    """Whether the folder is still the one that was opened; FileNotFoundError if it is gone."""
-    return os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 class LockFile:

@@ -1,7 +1,7 @@
 """Worker processes and threads: parallel maps with results in order.
 
-A worker is a fresh Python process that imports only what its work needs, so that work on text never loads torch, and
-scripts need no `__main__` guard. It ends when its standard input closes, as it does when its parent ends.
+A worker process imports only what its work needs, so that work on text never loads torch, and scripts need no
+`__main__` guard. It ends with the pool, or with its parent.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import contextlib
 import json
 import os
 import pickle
+import queue
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any, TypeVar
 
-from lm.errors import InputError, LMError
+from lm.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,16 +32,11 @@ T = TypeVar("T")
 
 Work = Callable[[Iterator[Item]], Iterator[Result]]
 """Maps an iterator of items to results; not necessarily one per item."""
-
-_Outcome = tuple[Any, Exception | None]
-"""A result, or the error in its place."""
-
 ParallelMap = Callable[[Iterable[Item]], Iterator[Result]]
 """A parallel `map`: one result per item, in order."""
 
-_WORKER_CODE = "from lm.processes import run_worker; run_worker(int(sys.argv[2]))"
-
-_REQUEST, _RESULT, _DONE, _FAILED = range(4)
+_PENDING_PER_WORKER = 4
+_POLL_SECONDS = 0.1
 
 
 def available_cores() -> int:
@@ -62,13 +58,30 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
 def end_with_parent() -> None:
     """End this process when its standard input closes, as it does when the parent ends."""
-    threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+    end_after(lambda: os.read(sys.stdin.fileno(), 1))  # unbuffered: at the end it must hold no lock of the interpreter
 
 
-def _exit_at_end_of_input() -> None:
-    with contextlib.suppress(OSError):
-        os.read(sys.stdin.fileno(), 1)  # unbuffered: at the end a thread must hold no lock of the interpreter
-    os._exit(0)
+def end_after(wait: Callable[[], object]) -> None:
+    """End this process when a function returns that waits in a thread."""
+
+    def end() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            wait()
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def map_on_threads(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    threads: int,
+    prepare: Callable[[], object] | None = None,
+) -> Iterator[Result]:
+    """Apply a function that releases the GIL to items on threads, each of which calls `prepare`; results in order."""
+    with ThreadPoolExecutor(threads, initializer=prepare) as pool:
+        yield from pool.map(work, items)
 
 
 def map_in_processes(
@@ -82,7 +95,7 @@ def map_in_processes(
 
     Args:
         work: a picklable function of a module, or a partial of one.
-        items: read when a process is free.
+        items: read a few ahead of the results.
         processes: number of processes; 1 for this process itself.
 
     Raises:
@@ -96,6 +109,10 @@ def map_in_processes(
         yield from process_map(items)
 
 
+def _identity(work: T) -> T:
+    return work
+
+
 @contextlib.contextmanager
 def open_process_map(
     prepare: Callable[[], Callable[[Item], Result]], processes: int, *, environment: Mapping[str, str] | None = None
@@ -105,161 +122,75 @@ def open_process_map(
     Args:
         prepare: called once in each process, returns the function; picklable.
     """
-    with WorkerPool(partial(_numbered_work, prepare), processes, environment=environment) as workers:
-        yield partial(_map_ordered, workers)
+
+    def process_map(items: Iterable[Item]) -> Iterator[Result]:
+        pending: deque[Future[Result]] = deque()
+        for item in items:
+            pending.append(_submit(pool, _call_prepared, item))
+            if len(pending) > _PENDING_PER_WORKER * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    with _open_pool(prepare, processes, environment or {}) as pool:
+        yield process_map
 
 
-def _identity(work: T) -> T:
-    return work
-
-
-def map_on_threads(
-    work: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    threads: int,
-    max_pending: int | None = None,
-    prepare: Callable[[], object] | None = None,
+def stream_in_processes(
+    prepare: Callable[[], Work[Item, Result]], items: Iterable[Item], *, processes: int
 ) -> Iterator[Result]:
-    """Apply a function to items on threads of this process; yields results in order.
+    """Yield the results of several processes as they come, each of which takes items when it needs them.
 
     Args:
-        work: releases the GIL most of the time, like compiled code.
-        max_pending: maximum number of results that wait for the caller [default: unlimited].
-        prepare: called once on each thread.
-
-    Raises:
-        Exception: raised by the function, for the first item that failed; no further items are started.
+        prepare: called once in each process, returns the function that maps items to results; picklable.
     """
-    pool = ThreadPoolExecutor(threads, initializer=prepare)
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if max_pending is not None and len(waiting) > max_pending:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-class WorkerPool(Generic[Item, Result]):
-    """A pool of worker processes that pull items.
-
-    The parent reads and writes all data, pickled. Workers ignore SIGINT; the parent ends them.
-    """
-
-    def __init__(
-        self,
-        prepare: Callable[[], Work[Item, Result]],
-        processes: int,
-        *,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create the pool; the processes start when it is entered.
-
-        Args:
-            prepare: called once in each process, returns the function that `imap_unordered` calls; picklable.
-        """
-        self._prepare, self._number, self._environment = prepare, processes, environment or {}
-        self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Self:
-        for _ in range(self._number):
-            ours, theirs = Pipe()
-            with theirs:  # so that EOF is noticed
-                self._workers[ours] = subprocess.Popen(
-                    python_command(_WORKER_CODE, str(theirs.fileno())),
-                    stdin=subprocess.PIPE,
-                    env={**os.environ, **self._environment},
-                    pass_fds=[theirs.fileno()],
-                    process_group=0,
-                )
-        for pipe in self._workers:
-            self._send(pipe, self._prepare)
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        for pipe, process in self._workers.items():
-            process.kill()
-            pipe.close()
-            if process.stdin:
-                process.stdin.close()
-        for process in self._workers.values():
-            process.wait()
-        self._workers = {}
-
-    def imap_unordered(self, items: Iterable[Item]) -> Iterator[Result]:
-        """Yield the results of all items, as they are completed.
-
-        Raises:
-            InputError: a worker was killed.
-            Exception: raised by a worker.
-        """
-        source, busy = iter(items), list(self._workers)
-        for pipe in busy:
-            self._send(pipe, True)
-        while busy:
-            ready = {id(pipe) for pipe in wait(busy)}
-            for pipe in [pipe for pipe in busy if id(pipe) in ready]:
-                kind, value = self._receive(pipe)
-                if kind == _RESULT:
-                    yield value
-                elif kind == _REQUEST:
-                    self._send(pipe, list(_take_one(source)))
-                elif kind == _DONE:
-                    busy.remove(pipe)
+    spawn = get_context("spawn")
+    todo, done = spawn.Queue(), spawn.Queue()
+    todo.cancel_join_thread()  # after an error nobody reads the rest
+    for item in [*items, *[None] * processes]:
+        todo.put(item)
+    with _open_pool(prepare, processes, {}, todo, done) as pool:
+        workers = [_submit(pool, _stream_prepared, None) for _ in range(processes)]
+        running = processes
+        while running:
+            try:
+                result = done.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                for worker in filter(Future.done, workers):
+                    worker.result()
+            else:
+                if result is None:  # the last of one of them
+                    running -= 1
                 else:
-                    raise value
-
-    def _send(self, pipe: Connection, message: object) -> None:
-        try:
-            pipe.send(message)
-        except ConnectionError:
-            raise self._worker_error(pipe) from None
-
-    def _receive(self, pipe: Connection) -> tuple[int, Any]:
-        try:
-            kind, value = pipe.recv()
-        except (EOFError, ConnectionError):
-            raise self._worker_error(pipe) from None
-        return kind, value
-
-    def _worker_error(self, pipe: Connection) -> InputError:
-        return InputError(
-            f"a worker process has ended (exit code {self._workers[pipe].wait()}), perhaps because "
-            "memory ran out; try again with fewer",
-        )
+                    yield result
 
 
-def _take_one(items: Iterator[T]) -> Iterator[T]:
-    """Yield the next item, if there is one."""
-    with contextlib.suppress(StopIteration):
-        yield next(items)
-
-
-def _numbered_work(prepare: Callable[[], Callable[[Item], Result]]) -> Work[tuple[int, Item], tuple[int, _Outcome]]:
-    """Create the work of `open_process_map`: numbered outcomes."""
-    work = prepare()
-    return lambda items: ((number, _run_item(work, item)) for number, item in items)
-
-
-def _run_item(work: Callable[[Item], Result], item: Item) -> _Outcome:
+@contextlib.contextmanager
+def _open_pool(
+    prepare: Callable[[], object], processes: int, environment: Mapping[str, str], *queues: Any
+) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool whose workers end when the pipe closes of which this process alone has the other end."""
+    spawn = get_context("spawn")
+    theirs, ours = spawn.Pipe(duplex=False)
+    arguments = (theirs, dict(environment), pickle.dumps(prepare), *queues)
+    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_start_worker, initargs=arguments)
     try:
-        return work(item), None
-    except Exception as error:  # raised again in order
-        return None, _picklable_error(error)
+        yield pool
+    except BrokenProcessPool:
+        raise InputError("a worker process has ended, perhaps because memory ran out; try again with fewer") from None
+    finally:
+        ours.close()
+        pool.shutdown(cancel_futures=True)
+        theirs.close()
 
 
-def _map_ordered(workers: WorkerPool[tuple[int, Item], tuple[int, _Outcome]], items: Iterable[Item]) -> Iterator[Any]:
-    """Yield numbered outcomes of workers in order; raises their errors."""
-    for result, error in in_numbered_order(workers.imap_unordered(enumerate(items))):
-        if error is not None:
-            raise error
-        yield result
+def _submit(pool: ProcessPoolExecutor, work: Callable[[Item], Result], item: Item) -> Future[Result]:
+    """Submit work; it may start a process, which would import a script that is `__main__`."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        return pool.submit(work, item)
+    finally:
+        sys.modules["__main__"] = main
 
 
 def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
@@ -273,40 +204,32 @@ def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
             number += 1
 
 
-def run_worker(descriptor: int) -> None:
-    """Run a worker of `WorkerPool`, given the descriptor of its end of the pipe; printed output goes to stderr."""
+_prepare = b""
+_queues: tuple[Any, ...] = ()
+
+
+def _start_worker(pipe: Connection, environment: Mapping[str, str], prepare: bytes, *queues: Any) -> None:
+    """Set up a worker process; what it prints goes to stderr."""
+    global _prepare, _queues
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output isn't lost when killed
-    end_with_parent()
-    pipe = Connection(descriptor)
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
-        try:
-            work = pipe.recv()()
-            while pipe.recv():
-                for result in work(_requested_items(pipe)):
-                    pipe.send((_RESULT, result))
-                pipe.send((_DONE, None))
-        except (EOFError, ConnectionError):
-            raise
-        except Exception as error:
-            pipe.send((_FAILED, _picklable_error(error)))
+    sys.stdout = sys.stderr  # unbuffered
+    os.environ.update(environment)
+    end_after(pipe.recv)
+    _prepare, _queues = prepare, queues
 
 
-def _requested_items(pipe: Connection) -> Iterator[Any]:
-    """Yield items, requesting each when it is needed."""
-    while True:
-        pipe.send((_REQUEST, None))
-        item = pipe.recv()
-        if not item:
-            return
-        yield item[0]
+@cache
+def _prepared() -> Callable[[Any], Any]:
+    return pickle.loads(_prepare)()
 
 
-def _picklable_error(error: Exception) -> Exception:
-    """Return the error, or if it cannot be pickled an LMError with its message."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return LMError(f"a worker process failed: {type(error).__name__}: {error}")
-    return error
+def _call_prepared(item: Any) -> Any:
+    return _prepared()(item)
+
+
+def _stream_prepared(_: None) -> None:
+    todo, done = _queues
+    for result in _prepared()(iter(todo.get, None)):
+        done.put(result)
+    done.put(None)

@@ -13,27 +13,27 @@ RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors 
                                  tokenizer_config.json: chat template and special tokens, if there are any
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
 RUN/checkpoints/.step-N.replaced the checkpoint step-N while another takes its name
-RUN/checkpoints/.step-N.after-M  a complete checkpoint of a run that was resumed at step M, while the checkpoints after
-                                 step M, which are of another branch, are removed
-RUN/.metrics.jsonl.before        the log of the other branch, until this one has saved a checkpoint; for timings too
 
 No other module contains these names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from lm import files, safetensors_header
+import msgspec
+from safetensors import SafetensorError, safe_open
+
+from lm import files
 from lm.config import settings as options
 from lm.config.run_config import RunConfig
+from lm.config.settings import Positive
 from lm.errors import InputError, UsageError, list_some
 
 RUNS = Path("runs")
@@ -52,18 +52,8 @@ Pointer = Literal["best", "last"]
 """Files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-BRANCH_SUFFIX = ".after-"
-_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(BRANCH_SUFFIX)}([0-9]+))")
-_INITIAL_FILES = {
-    CONFIG,
-    CHECKPOINTS,
-    METRICS,
-    TIMINGS,
-    DECISIONS,
-    TENSORBOARD,
-    BASE,
-    BASE_WEIGHTS,
-}
+_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)\.replaced")
+_Total = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -79,17 +69,21 @@ class TrainingState:
         evaluation_due: whether the last step is still to be followed by an evaluation, for instance after stopping.
     """
 
-    step: int = 0
-    samples: int = 0
-    tokens: int = 0
-    flops: float = 0.0
-    training_seconds: float = 0.0
-    budget_seconds_used: float = 0.0
-    best_loss: float | None = None
-    best_bleu: float | None = None
-    best_step: int | None = None
+    step: _Total = 0
+    samples: _Total = 0
+    tokens: _Total = 0
+    flops: Positive = 0.0
+    training_seconds: Positive = 0.0
+    budget_seconds_used: Positive = 0.0
+    best_loss: Positive | None = None
+    best_bleu: Positive | None = None
+    best_step: _Total | None = None
     evaluation_due: bool = False
     finished: bool = False
+
+
+class _Manifest(msgspec.Struct):
+    sha256: dict[str, str]
 
 
 def is_run(path: Path) -> bool:
@@ -136,21 +130,11 @@ def replaced_checkpoint_path(checkpoint: Path) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}.replaced")
 
 
-def branch_checkpoint_path(checkpoint: Path, *, resumed_at: int) -> Path:
-    """Return where the first checkpoint of a branch is written until the old branch is removed."""
-    return checkpoint.with_name(f".{checkpoint.name}{BRANCH_SUFFIX}{resumed_at}")
-
-
-def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
-    """Yield the checkpoints under temporary names, with their final path and the M of `.after-M`."""
+def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the checkpoints that another one is replacing, with their path before."""
     for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
         if (match := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
-            name, resumed_at = match.groups()
-            yield folder, folder.with_name(name), None if resumed_at is None else int(resumed_at)
-
-
-def log_backup_path(log: Path) -> Path:
-    return log.with_name(f".{log.name}.before")
+            yield folder, folder.with_name(match[1])
 
 
 def _run_of(path: Path) -> Path:
@@ -175,21 +159,10 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((folder for folder in checkpoints if is_checkpoint_name(folder.name)), key=checkpoint_step)
 
 
-def checkpoints_after(run: Path, step: int) -> list[Path]:
-    """Return the complete checkpoints of a run after a step, oldest first."""
-    return [folder for folder in list_checkpoints(run) if checkpoint_step(folder) > step]
-
-
 def read_pointer(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
     """Return the content of `best`, `last` or `base` of a run; None if there is no such file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
-
-
-def find_missing_last(run: Path) -> str | None:
-    """Return the name of the last checkpoint of a run if it is missing, else None."""
-    name = read_pointer(run, "last")
-    return name if name is not None and is_checkpoint_name(name) and _find_complete(run, name) is None else None
 
 
 def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
@@ -202,63 +175,36 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     Raises:
         InputError: there is none, or the best one is missing.
     """
-    _check_name(path)
     if is_checkpoint(path):
         return path
     if is_pointer(path):
         return find_checkpoint(path.parent, which="best" if path.name == BEST else "last")
-    if not path.exists():
-        raise _not_found_error(path)
+    checkpoints = list_checkpoints(path)
     pointers: tuple[Pointer, ...] = (which, "last")
     for pointer in pointers:
-        if (named := _named_checkpoint(path, pointer)) is not None:
-            return named
-    if checkpoints := list_checkpoints(path):
-        return checkpoints[-1]
-    if (path / CONFIG).is_file() and is_run(path):
-        raise InputError(
-            f"{path}: this run has no checkpoint yet, so there is nothing to use or to resume; train it again"
-        )
-    raise InputError(f"{path}: not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)")
-
-
-def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
-    """Return the checkpoint that `best` or `last` points to, or None; InputError if the best is missing."""
-    if (name := read_pointer(run, pointer)) is None:
-        return None
-    named = run / pointer  # for the message: what the file holds may be anything, of any length
-    if is_checkpoint_name(name):
-        if (checkpoint := _find_complete(run, name)) is not None:
+        name = read_pointer(path, pointer)
+        if name and is_checkpoint_name(name) and (checkpoint := _find_complete(path, name)) is not None:
             return checkpoint
-        named = run / CHECKPOINTS / name
-    if pointer == "best" and (others := list_checkpoints(run)):
-        raise InputError(f"{named}: the best checkpoint is missing; name another one, such as {others[-1]}")
-    return None
+        if name and pointer == "best" and checkpoints:
+            raise InputError(
+                f"{path / BEST}: the best checkpoint is missing; name another one, such as {checkpoints[-1]}"
+            )
+    if checkpoints:
+        return checkpoints[-1]
+    if is_run(path):
+        raise InputError(f"{path}: this run has no checkpoint yet; train it again")
+    problem = (
+        f"not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)" if path.exists() else "no such run"
+    )
+    raise InputError(f"{path}: {problem}")
 
 
 def _find_complete(run: Path, name: str) -> Path | None:
     """Return a complete checkpoint by name, also while it is being moved into place; None if it is missing."""
     named = run / CHECKPOINTS / name
-    hidden = (folder for folder, destination, _ in hidden_checkpoints(run) if destination == named)
+    hidden = (folder for folder, destination in hidden_checkpoints(run) if destination == named)
     candidates = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
     return next((candidate for candidate in candidates if (candidate / MANIFEST).is_file()), None)
-
-
-def _not_found_error(path: Path) -> InputError:
-    """Return the error for a missing run or checkpoint, with suggestions."""
-    if path.parent.name == CHECKPOINTS and (checkpoints := list_checkpoints(path.parent.parent)):
-        return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in checkpoints)}")
-    runs = [checkpoints.parent.name for checkpoints in path.parent.glob(f"*/{CHECKPOINTS}")]
-    near = options.find_nearest(path.name, runs)
-    return InputError(f"{path}: no such run" + (f" (did you mean {str(path.parent / near)!r}?)" if near else ""))
-
-
-def _check_name(folder: Path) -> None:
-    """Raise InputError for a name that is not UTF-8, which safetensors cannot read."""
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
 
 
 def find_run(path: Path) -> Path:
@@ -277,16 +223,10 @@ def find_tokenizer(path: Path) -> Path:
     Raises:
         InputError: the folder has none.
     """
-    if is_pointer(path):
-        return find_checkpoint(path) / TOKENIZER
-    if not path.is_dir():
+    if not path.is_dir() and not is_pointer(path):
         return path
-    last = read_pointer(path, "last")
-    folders = [path, *([path / CHECKPOINTS / last] if last and is_checkpoint_name(last) else [])]
-    tokenizer = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
-    if tokenizer is None:
-        raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with {CHECKPOINTS}")
-    return tokenizer
+    own = path / TOKENIZER
+    return own if own.is_file() else find_checkpoint(path, which="last") / TOKENIZER
 
 
 def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
@@ -295,65 +235,43 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
     Args:
         can_resume: whether the message suggests to resume an existing run.
     """
-    _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        problem = f"{folder}: holds a run already; choose another folder"
-        if can_resume:
-            raise InputError(f"{problem}, or resume it")
-        raise InputError(problem)
-    files.check_folder(folder)
-    if (others := _visible_files(folder)) and not _is_unsaved_run(folder):
+        raise InputError(f"{folder}: holds a run already; choose another folder{', or resume it' * can_resume}")
+    try:
+        files.check_folder(folder)
+        str(folder).encode()
+    except UnicodeEncodeError:  # safetensors could not write to it
+        raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
+    if not is_run(folder) and (others := sorted(path.name for path in folder.glob("[!.]*"))):
         some = list_some(others, limit=3)
         raise InputError(f"{folder}: holds what is no run's ({some}); choose an empty or a new folder")
-
-
-def _visible_files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("[!.]*"))
-
-
-def _is_unsaved_run(folder: Path) -> bool:
-    """Whether a folder holds only what a run writes before its first checkpoint."""
-    is_expected = set(_visible_files(folder)) <= _INITIAL_FILES
-    if not is_expected or not is_run(folder) or _visible_files(folder / CHECKPOINTS):
-        return False
-    try:
-        return not (folder / CONFIG).exists() or bool(load_config(folder))
-    except InputError:
-        return False
 
 
 def load_config(folder: Path) -> RunConfig:
     """Load the config of a run or checkpoint; InputError if it is missing, damaged or of another format."""
     path = folder / CONFIG
-    with _as_input_error():
+    try:
         return RunConfig.from_dict(files.read_json(path), where=str(path))
+    except UsageError as error:
+        raise InputError(str(error)) from error
 
 
 def load_state(checkpoint: Path) -> TrainingState:
     """Load the progress of a checkpoint; InputError if it is missing or damaged."""
     path = checkpoint / STATE
-    with _as_input_error():
-        state = options.build_config(TrainingState, files.read_json(path), where=str(path))
-    for name, value in vars(state).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")
-        if isinstance(value, int) and value < 0:
-            raise InputError(f"{path}: {name} must be at least 0, not {value}; use another checkpoint")
-    return state
-
-
-@contextlib.contextmanager
-def _as_input_error() -> Iterator[None]:
-    """Within the context, UsageErrors become InputErrors, because lm wrote the file."""
     try:
-        yield
+        return options.build_config(TrainingState, files.read_json(path), where=str(path))
     except UsageError as error:
         raise InputError(str(error)) from error
 
 
 def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
-    return sum(math.prod(entry.shape) for entry in safetensors_header.read_tensor_header(folder / file).values())
+    try:
+        with safe_open(folder / file, "np") as tensors:
+            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise InputError(f"{folder / file}: not a .safetensors file that can be read ({error})") from None
 
 
 def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
@@ -366,12 +284,9 @@ def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
         if name == OPTIMIZER and not to_train:
             continue
         path = checkpoint / name
-        if not path.is_file():
-            raise InputError(f"{path}: missing; the checkpoint is damaged, use another one")
-        if files.sha256(path) != expected:
-            raise InputError(
-                f"{path}: differs from its sha256 in {MANIFEST}; the checkpoint is damaged, use another one"
-            )
+        if not path.is_file() or files.sha256(path) != expected:
+            problem = f"differs from its sha256 in {MANIFEST}" if path.is_file() else "missing"
+            raise InputError(f"{path}: {problem}; the checkpoint is damaged, use another one")
 
 
 def weights_key(checkpoint: Path) -> str:
@@ -381,11 +296,11 @@ def weights_key(checkpoint: Path) -> str:
 
 def _read_checksums(checkpoint: Path) -> dict[str, str]:
     """Return the checksums in a checkpoint's manifest, by file; InputError unless it is complete."""
-    values = files.read_json(checkpoint / MANIFEST)
-    sums = values.get("sha256") if isinstance(values, dict) else None
-    expected = {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE}
-    is_whole = isinstance(sums, dict) and expected <= sums.keys()
-    if not isinstance(sums, dict) or not is_whole or not all(isinstance(checksum, str) for checksum in sums.values()):
-        problem = "not the manifest of a checkpoint; the checkpoint is damaged, use another one"
-        raise InputError(f"{checkpoint / MANIFEST}: {problem}")
+    path = checkpoint / MANIFEST
+    try:
+        sums = msgspec.convert(files.read_json(path), _Manifest).sha256
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise InputError(f"{path}: not the manifest of a checkpoint ({error}); use another checkpoint") from None
+    if missing := {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} - sums.keys():
+        raise InputError(f"{path}: lacks {min(missing)}; the checkpoint is damaged, use another one")
     return sums

@@ -157,7 +157,7 @@ def the_first_is_fastest() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware_selection, "select_fastest", first)
-        patch.setitem(hardware.MATRIX_SIZES, "cpu", 64)
+        patch.setattr(hardware, "CPU_MATRIX", 64)
         patch.setattr(layers, "measure_speedup", lambda *_, **__: 1.0)
         yield
 

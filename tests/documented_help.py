@@ -5,7 +5,7 @@ for docs/reference/server.md.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -14,19 +14,10 @@ import pytest
 
 from cli.main import build_parser, run
 from cli.options import settings_page as format_settings
+from lm.config.decoding import SamplingConfig
 from lm.config.run_config import SECTIONS
-from lm.config.settings import list_all_settings
-from lm.serving.fields import (
-    CHAT_FIELDS,
-    COMPLETION_FIELDS,
-    MESSAGE_FIELDS,
-    SAMPLING_FIELDS,
-    STREAM_OPTIONS,
-    TEXT_PART_FIELDS,
-    TRANSLATION_NAMES,
-    TRUNCATION,
-    Field,
-)
+from lm.config.settings import list_all_settings, list_settings
+from lm.serving.bodies import IGNORED, TRANSLATION, UNSUPPORTED, ChatBody, CompletionBody
 
 WIDTH = 98
 _OPENING = """\
@@ -40,7 +31,7 @@ The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the co
 Every setting can be given by an environment variable: `LM_` and its name in capitals. `LM_DEVICE=cpu` is
 `--device cpu`, and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the setting; `LM_EXPERTS=8` is
 `--set model.experts=8`. A switch takes true or false. A repeatable one gets one value. An empty variable is ignored.
-Options that are no settings, such as `--out`, have none. `LM_CACHE` is the cache folder.
+Options that are no settings, such as `--json`, have none. `LM_CACHE` is the cache folder.
 
 Precedence, from highest to lowest: options, environment, `--config`, `--preset`. A setting of a feature that is off is
 an error, such as `lora.alpha` without `lora.rank`. So are options that contradict each other, such as `--vocab-size`
@@ -74,8 +65,8 @@ experts_per_token = 2
 
 `--set` can be repeated and wins like a flag. It takes every setting, those with a flag too; the ones for special
 architectures and for experiments have no other option in the help. A switch takes true or false; one that is a list
-is given once for each entry. A flag wins over the environment, that over a file, and a file over a preset. `lm train
---dry-run` prints the command with everything that it chose. `make docs` writes this page.
+is given once for each entry. A flag wins over the environment, that over a file, and a file over a preset. `lm info
+RUN` prints everything that was chosen, with the reason. `make docs` writes this page.
 
 ## All settings of a run
 
@@ -106,8 +97,9 @@ statuses:
 | 429 | too many requests wait (`--max-requests`); `Retry-After` says when to try again |
 | 503 | the server is ending, the request took too long (`--timeout`), or the model failed |
 
-Unknown fields are refused, because one that is misspelled would have no effect. Of OpenAI's fields, those that would change the result
-and are not supported are refused too. A field that is null is the same as no field.
+Unknown fields are refused, because one that is misspelled would have no effect. Of OpenAI's fields, those that would change the text
+are refused by name unless they have a neutral value: {unsupported}. Those without effect are accepted: {ignored}.
+A field that is null is the same as no field.
 
 ## `POST /v1/completions`
 
@@ -120,22 +112,15 @@ refused. Messages that fill the context are refused with `context_length_exceede
 
 {chat}
 
-Each of the `messages` is an object. The system prompt comes first, if there is one; then user and assistant take turns, and the user has the last word.
+Each of the `messages` has a `role` (`system`, also called `developer`; `user` or `assistant`) and a `content` (a text, which may be
+empty, or a list of parts of type `text`). The system prompt comes first, if there is one; then user and assistant take turns, and the
+user has the last word. `max_completion_tokens` is the same as `max_tokens`.
 
-{message}
+## Sampling fields of both
 
-A part of a message's `content`:
-
-{part}
-
-## `stream_options` of both
-
-{stream}
-
-## Further fields of both
-
-They have the names, limits and defaults of `lm generate`. Where a default differs from OpenAI's, it is that of `lm generate`:
-`temperature` is 0.8 and `max_tokens` is 200.
+They have the names, limits and defaults of `lm generate`: `temperature` is 0.8 and `max_tokens` is 200. With a `seed`, sample i equals
+that of `lm generate`. `stop` is a text or a list of texts, and `logit_bias` an object of token IDs, or texts, with what is added to
+their logits.
 
 {sampling}
 
@@ -159,7 +144,7 @@ of the same text as a more probable one by its ID, such as `token_id:97`.
 | `GET /runs` | | the runs in the folder of `--runs` |
 | `GET /runs/NAME/metrics?from=STEP` | | curves from a step on |
 | `GET /health` | | `status`; needs no token |
-| `GET /metrics` | | counts and times, for Prometheus |
+| `GET /metrics` | | counts, for Prometheus |
 
 Each takes `model`, which may be left out if one model is served. `/v1/responses` and `/v1/embeddings` do not exist.
 """  # noqa: E501 (rows of tables)
@@ -167,19 +152,23 @@ Each takes `model`, which may be left out if one model is served. `/v1/responses
 
 def server_page() -> str:
     """The page of the server's requests."""
-    translation = ", ".join(f"`{name}`" for name in TRANSLATION_NAMES)
     return _SERVER.format(
-        completion=_field_table(COMPLETION_FIELDS), chat=_field_table((*CHAT_FIELDS, TRUNCATION)),
-        message=_field_table(MESSAGE_FIELDS), part=_field_table(TEXT_PART_FIELDS), stream=_field_table(STREAM_OPTIONS),
-        sampling=_field_table(SAMPLING_FIELDS), translation=translation,
+        completion=_field_table("", CompletionBody), chat=_field_table("", ChatBody),
+        sampling=_field_table("sampling", SamplingConfig), ignored=_code(IGNORED), unsupported=_code(UNSUPPORTED),
+        translation=_code(TRANSLATION),
     )  # fmt: skip
 
 
-def _field_table(fields: Sequence[Field]) -> str:
-    rows = ["| field | | |", "|-|-|-|"]
-    for field in fields:
-        note = f"{field.note[0].upper()}{field.note[1:]}"
-        rows.append(f"| `{field.name}` | {field.treatment} | {note if note.endswith('.') else note + '.'} |")
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _field_table(section: str, body: type[Any]) -> str:
+    rows = ["| field | |", "|-|-|"]
+    for field in list_settings(section, body):
+        is_known = isinstance(field.default, (bool, int, float, str))
+        default = f" Default: {str(field.default).lower()}." if is_known else ""
+        rows.append(f"| `{field.name}` | {field.help}{default} |")
     return "\n".join(rows)
 
 

@@ -27,9 +27,7 @@ _Heads = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", "-o", metavar="FILE", help="File to write: .html, .png, .svg, .txt, .json, .jsonl or .pharaoh."
-    ),
+    typer.Option("--out", "-o", metavar="FILE", help="File to write: .html, .png, .svg, .jsonl or .pharaoh."),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: weights of all layers and heads.")]
 
@@ -66,12 +64,10 @@ def attention(
       lm attention runs/en-de "A dog runs." --target "Ein Hund rennt." -o alignments.pharaoh
     """
     config = options.build(AttentionConfig)
-    if out is not None and as_json:
-        raise UsageError("--json and --out exclude each other; a file named .json gets the same")
-    from cli.attention import output, rendering
+    from cli.attention import output
     from cli.console.heat_map import detect_colours
     from lm.checkpoint import load_model
-    from lm.evaluation.text_attention import compute_attention
+    from lm.evaluation.attention import compute_attention
     from lm.hardware import select_inference_hardware
     from lm.text.dependency_trees import parse_heads
 
@@ -82,12 +78,12 @@ def attention(
         raise UsageError("there is no text: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--dependency-heads")
     loaded = load_model(run, select_inference_hardware(options.build(HardwareConfig)))
-    maps = compute_attention(loaded, read, target, unit=config.unit, to=to, dependency_heads=tree)
+    shown = compute_attention(loaded, read, target, unit=config.unit, to=to, dependency_heads=tree)
     if out is not None:
-        output.write_maps(out, [maps], config)
+        output.write_maps(out, [shown], config)
     elif as_json:
-        print(format_json_line(rendering.to_dict(maps, config)))
+        print(format_json_line(output.to_dict(shown, config)))
     else:
         width = shutil.get_terminal_size().columns
-        for line in rendering.render_lines(maps, config, width=width, colours=detect_colours()):
+        for line in output.render_lines(shown, config, width=width, colours=detect_colours()):
             print(line)

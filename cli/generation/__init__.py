@@ -1,5 +1,1 @@
-"""`lm generate`.
-
-Begin with `generate`, the command; `prompt_file` is its --prompts, `interactive` its --interactive, and `writers`
-writes the results.
-"""
+"""`lm generate` and `lm chat`: `generating` writes samples, and `session` takes turns for both."""

@@ -40,7 +40,8 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     config = options.build(SamplingConfig)
     run = resolve_hub_name(run)
     import_torch()
-    from cli.generation.chat_session import run_chat
+    from cli.console.text import print_labelled
+    from cli.generation.session import Session
     from lm.decoding.chat import Chat
     from lm.decoding.generator import Generator
     from lm.text.conversations import Message
@@ -49,4 +50,9 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     generator = Generator(model, loaded.tokenizer, config)
     messages = [] if system is None else [Message("system", system)]
     suggest_compiling(model.config, next(model.parameters()).device.type)
-    run_chat(Chat(generator, messages=messages), run=run, stats=stats)
+    chat = Chat(generator, messages=messages)
+    if not chat.has_template:
+        print_labelled(
+            "warning", f"{run} was not trained on conversations, and continues a transcript instead of replying"
+        )
+    Session(generator, chat=chat, stats=stats).run()

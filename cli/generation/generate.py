@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,11 +18,6 @@ from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.settings import list_settings
-from lm.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from lm.checkpoint import LoadedModel
-    from lm.decoding.generator import Generator
 
 _BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
 _SAMPLING = [each.name for each in list_settings("sampling", SamplingConfig) if each.name != "token_healing"]
@@ -131,106 +125,33 @@ def generate(
     """
     run = resolve_hub_name(run)
     config, beam = options.build(SamplingConfig), options.build(BeamConfig)
-    draft = draft_model or prompt_lookup
-    _refuse_contradictions(options, prompt=prompt, prompts=prompts, interactive=interactive,
-                           draft=draft, as_json=as_json, samples=samples > 1, out=out, beam=beam.beam)  # fmt: skip
-    has_stats = sys.stderr.isatty() if stats is None else stats
+    if beam.beam is not None:
+        ignored = options.typed("sampling").keys() - {*LENGTH_LIMITS, "token_healing"}
+        refuse_settings("sampling", ignored, beside="beam search")
     hardware, processes = options.build(HardwareConfig), options.build(WorkersConfig).processes
-    if prompts is not None:
-        import_torch()
-        from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
-
-        size = batch_size or _PROMPTS_BATCH_SIZE
-        request = GenerationRequest(run, config, beam, hardware, samples, size, top_logprobs)
-        output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=has_stats)
-        return generate_for_prompts(prompts, request, output_format, processes=processes)
-    text = (None if interactive and prompt is None else read_text_argument(prompt)) or ""
-
+    text = "" if prompts is not None or (interactive and prompt is None) else read_text_argument(prompt) or ""
     import_torch()
-    from cli.generation.writers import write_hypotheses
+    from cli.generation.generating import GenerationRequest, generate_for_prompts, generate_samples
+    from cli.generation.session import Session
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
+    request = GenerationRequest(
+        run, config, beam, hardware, samples, batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
+        top_logprobs, as_json=as_json, echo=echo, stats=sys.stderr.isatty() if stats is None else stats,
+    )  # fmt: skip
+    if prompts is not None:
+        return generate_for_prompts(prompts, request, out=out, processes=processes)
     model, loaded = load_decoder(run, hardware)
     text = normalize_like_training(text, loaded.config.data)
-    if not text and not interactive:
-        _advise_prompt(loaded)
-    size = batch_size or _BATCH_SIZE
     drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
     generator = Generator(
-        model, loaded.tokenizer, config, batch_size=size, draft=PROMPT_LOOKUP if prompt_lookup else drafting,
-        follows_examples=loaded.config.data.supervised,
+        model, loaded.tokenizer, config, batch_size=request.batch_size,
+        draft=PROMPT_LOOKUP if prompt_lookup else drafting, follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
-    echoed_prompt = text if echo or as_json else ""
     suggest_compiling(model.config, next(model.parameters()).device.type)
     if interactive:
-        from cli.generation.interactive import run_interactive
-
-        return run_interactive(generator, opening=text, stats=bool(stats))
-    if beam.beam is not None:
-        hypotheses = generator.search(text, beam_size=beam.beam, length_penalty=beam.length_penalty, n=samples)
-        return write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
-    has_text = _sample(
-        generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_logprobs, stats=has_stats
-    )
-    if not has_text and loaded.learned_conversations:
-        print_labelled(
-            "note", f"{run} was trained on conversations, and does not continue this text: lm chat {quote(run)}"
-        )
+        return Session(generator, stats=bool(stats)).run(text)
+    if not generate_samples(generator, text, request) and loaded.learned_conversations:
+        print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")
     return None
-
-
-def _refuse_contradictions(options: Options, **values: object) -> None:
-    """Raise UsageError for flags that the mode would ignore, so that the output would not be what was asked for."""
-    if values["beam"]:
-        ignored = options.typed("sampling").keys() - {*LENGTH_LIMITS, "token_healing"}
-        refuse_settings("sampling", ignored, beside="beam search")
-    typed = {name for name, value in values.items() if value}
-    for mode, is_chosen, flags in (
-        ("--beam", values["beam"], {"interactive": "--interactive", "draft": "--draft-model"}),
-        ("--prompts", values["prompts"], {"prompt": "PROMPT", "draft": "--draft-model",
-                                          "interactive": "--interactive"}),
-        ("--interactive", values["interactive"], {"as_json": "--json", "samples": "--samples"}),
-        ("a single prompt", not values["prompts"], {"out": "--out"}),
-    ):  # fmt: skip
-        if is_chosen and (wrong := [flag for name, flag in flags.items() if name in typed]):
-            raise UsageError(f"{', '.join(wrong)} cannot be given beside {mode}")
-
-
-def _advise_prompt(loaded: LoadedModel) -> None:
-    """Note that a model of one document saw no document begin, so that a new one starts anywhere."""
-    from lm.corpus.store import Manifest
-    from lm.evaluation.held_out import find_prepared_folder
-
-    with contextlib.suppress(InputError):  # imported, or trained elsewhere
-        manifest = Manifest.read(find_prepared_folder(loaded.folder, loaded.config))
-        if manifest.kind == "text" and manifest.splits["train"].documents == 1:
-            print_labelled("note", "trained on one document, so a text without a prompt starts anywhere; give a prompt")
-
-
-def _sample(
-    generator: Generator, prompt: str, n: int, echoed_prompt: str, *, as_json: bool, alternatives: int, stats: bool
-) -> bool:
-    """Write samples as they come, each after the echoed prompt; return whether any has text."""
-    from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
-    from lm.decoding.batching import Continuation
-
-    samples, timer = [Continuation() for _ in range(n)], GenerationTimer()
-    output = (
-        JsonLinesWriter(samples, echoed_prompt, generator, alternatives=alternatives > 0)
-        if as_json
-        else TextWriter(samples, echoed_prompt)
-    )
-    try:
-        for event in generator.generate(prompt, n=n, alternatives=alternatives):
-            samples[event.row].append(event)
-            output.write_new()
-            timer.record_token()
-    except KeyboardInterrupt:
-        output.interrupt(generator, generator.encode(prompt))
-        raise typer.Abort from None
-    finally:
-        if timer.has_token and stats:
-            tokens = sum(len(sample.tokens) for sample in samples)
-            timer.report(tokens, generator.sampler, generator.acceptance_stats, engines=generator.plan(n))
-    return any(sample.text for sample in samples)

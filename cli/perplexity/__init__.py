@@ -1,1 +1,1 @@
-"""`lm perplexity`: options, scoring of files and pairs, and reports. Start with `perplexity`."""
+"""`lm perplexity`: `perplexity` is the command, `report` scores and prints, `surprisal` draws text by surprisal."""

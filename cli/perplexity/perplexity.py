@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +12,16 @@ from cli.arguments import SentencePairs
 from cli.loading import RunPath, import_torch
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
-from cli.perplexity.report_options import PairFiles, ReportFormat
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
-from lm.run_folder import find_checkpoint, load_config
+from lm.files import check_writable
 from lm.text.text_files import STDIN, has_piped_text
 
-_OUTPUT, _TRANSLATIONS = "Output", "Translation"
+if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
+    from lm.evaluation.scoring import ScoredTexts
 
 _Files = Annotated[
     list[str] | None,
@@ -36,19 +37,16 @@ _Targets = Annotated[
 ]
 _Heads = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dependency-heads",
-        metavar="FILE",
-        help="Dependency trees of the sources. Repeatable.",
-    ),
+    typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the sources. Repeatable."),
 ]
 _Language = Annotated[
     str | None,
     typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]"),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: files, total, macro, settings.")]
-_AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, and the total.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: files, total, settings.")]
+_AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, token or word.")]
 _PerToken = Annotated[bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …")]
+_PerWord = Annotated[bool, typer.Option("--per-word", help="Print JSON Lines: offset, text, bits, … of each word.")]
 _Show = Annotated[bool, typer.Option("--show", help="Print the text coloured by surprisal.")]
 _Html = Annotated[
     Path | None,
@@ -63,7 +61,6 @@ _Versus = Annotated[
         help="Difference in bits/byte to another run.",
     ),
 ]
-_CompareDtypes = Annotated[bool, typer.Option("--compare-dtypes", help="Compare dtypes: bits/byte, memory, speed.")]
 
 
 @with_settings(
@@ -77,7 +74,7 @@ _CompareDtypes = Annotated[bool, typer.Option("--compare-dtypes", help="Compare 
     },
     "context stride batch_size score_every text_column include exclude encoding format source_column target_column "
     "processes device dtype threads",
-    common="--context --stride --versus --show --html --csv --per-token --json",
+    common="--context --stride --versus --show --html --csv --per-word --json",
 )
 def perplexity(
     run: RunPath,
@@ -91,10 +88,10 @@ def perplexity(
     as_json: _AsJson = False,
     as_csv: _AsCsv = False,
     per_token: _PerToken = False,
+    per_word: _PerWord = False,
     show: _Show = False,
     html: _Html = None,
     versus: _Versus = None,
-    compare_dtypes: _CompareDtypes = False,
     options: Options,
 ) -> None:
     """Measure perplexity on text, examples or translations.
@@ -102,8 +99,8 @@ def perplexity(
     Every token is scored exactly once, given the preceding tokens in its window. Files are split into documents as in
     training, unless flags say otherwise, and each document is scored separately. Its first token is predicted from the
     document-start token; if the tokenizer has none, the first token is reported as unscored. Words are separated by
-    whitespace. The standard error is that of the mean nats per token, treating tokens as independent. The total weights
-    all tokens equally; the mean over files weights all files equally, and its standard error is between files.
+    whitespace. The standard error treats tokens as independent; in JSON it is that of the mean nats per token. The
+    total weights all tokens equally.
 
     Perplexity per token depends on the tokenizer, context and stride. Perplexity per word and bits/byte can be compared
     across tokenizers. Bytes are those of the text in UTF-8 after the run's normalisation, such as CRLF to LF.
@@ -111,9 +108,10 @@ def perplexity(
     Without files, the held-out split of the run is scored. A warning is printed if a file contains training text of the
     run.
 
+    --per-word prints the surprisal of each word in bits: the sum over its tokens and the white space before it.
+
     --versus compares two runs segment by segment; segments end where both tokenizations have a token boundary. Its
-    standard error treats blocks of 256 bytes as independent. --compare-dtypes scores the text in each dtype, with
-    interleaved batches, and reports the differences to float32 in bits/byte.
+    standard error treats blocks of 256 bytes as independent.
 
     A run trained on examples is scored on files of examples (as of lm train --supervised): each completion
     and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
@@ -128,39 +126,40 @@ def perplexity(
       lm perplexity runs/novel
       lm perplexity runs/novel held-out.txt
       lm perplexity runs/novel tests/*.txt --stride 128 --json
+      lm perplexity runs/novel sentences.txt --per-word --csv > surprisal.csv
       lm perplexity runs/novel chapter.txt --show
       FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
       lm perplexity runs/novel chapter.txt --html chapter.html
       lm perplexity runs/novel held-out.txt --versus runs/other
-      lm perplexity runs/novel held-out.txt --compare-dtypes
       lm perplexity runs/answers questions.jsonl
       lm perplexity runs/en-de --source test.en --target test.de
       lm perplexity runs/en-de --pairs test.tsv
     """
-    run, versus = resolve_hub_name(run), None if versus is None else resolve_hub_name(versus)
-    output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
-    pair_files = PairFiles(source or (), target or (), language, heads or (), pairs or ())
-    if pair_files and files:
+    has_pairs = bool(source or target or pairs or heads)
+    if has_pairs and files:
         raise UsageError(f"{files[0]}: give files of text, or pairs (--source and --target, or --pairs), not both")
-    if not pair_files and not files and has_piped_text():
+    if html is not None:
+        check_writable(html)
+    if not (has_pairs or files) and has_piped_text():
         files = [STDIN]
-    if pair_files or (not files and load_config(find_checkpoint(run)).model.translates):
-        output.refuse_reports_of_text("sentence pairs", options.typed("perplexity"))
-        import_torch()
-        from cli.perplexity.pairs import measure_pairs
+    import_torch()
+    from cli.perplexity import report
+    from lm.evaluation.scoring import ScoredTexts
+    from lm.text.parallel_text import find_parallel_texts
 
-        hardware, workers = options.build(HardwareConfig), options.build(WorkersConfig)
-        measure_pairs(
-            run,
-            pair_files,
-            options.build(FilesConfig),
-            hardware,
-            columns=options.values["parallel"],
-            processes=workers.processes,
-            as_json=as_json,
-        )
+    def find_pairs(loaded: LoadedModel) -> ScoredTexts:
+        columns, reading = options.values["parallel"], options.build(FilesConfig)
+        found = find_parallel_texts(
+            loaded.config.parallel.for_other_files(**columns), reading, source=source or (), target=target or (),
+            pairs=pairs or (), heads=heads or (),
+        )  # fmt: skip
+        return ScoredTexts(found, "pairs", language=language)
+
+    first = report.Measurement(resolve_hub_name(run), options, files or (), find_pairs if has_pairs else None)
+    if versus is not None:
+        second = report.Measurement(resolve_hub_name(versus), options, (), lambda _: first.texts)
+        report.measure_versus(first, second, as_json=as_json)
     else:
-        import_torch()
-        from cli.perplexity.files import measure_files
-
-        measure_files(run, files or (), output, options)
+        report.measure(
+            first, as_json=as_json, as_csv=as_csv, per_token=per_token, per_word=per_word, show=show, html=html
+        )

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from cli.console.text import print_note
 from cli.new_runs import resolve_hub_name
 from cli.options import CommandLine, Options, spell_flag, with_settings
 from lm.config.run_spec import SPEC_SECTIONS, build_spec
@@ -23,14 +22,15 @@ _Corpus = Annotated[
         metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, - (stdin) or output of lm prepare."
     ),
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time, memory and full command.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time and memory.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _FLAGS = (
-    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out preset "
-    "depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads d_model context "
-    "vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout positions seed evaluate_every validation text_column label_column supervised "
-    "include exclude encoding sample lora device dtype threads shard"
+    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
+    "preset depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads "
+    "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
+    "positions seed evaluate_every validation text_column label_column supervised include exclude encoding sample "
+    "lora device dtype threads shard "
 )
 _COMMON = (
     "--out --budget --steps --epochs --preset --depth --source --target --validation --learning-rate --seed --portable "
@@ -96,18 +96,11 @@ def train(
     refuse_missing(spec.data.names)
     command_line: CommandLine = context.obj
     if not launcher_env.is_external_launcher() and launcher_env.world_size() == 1 and spec.processes > 1:
-        raise typer.Exit(_launch_processes(command_line, processes=spec.processes))
+        from lm.distributed.launcher import launch
+
+        program = ["-m", "cli", *command_line.arguments]
+        raise typer.Exit(launch(program, processes=spec.processes, start_time=command_line.started_at))
     launcher_env.silence_torch_logs()
     from cli.training import running
 
     running.run_training(spec, started_at=command_line.started_at, as_json=as_json, dry_run=dry_run)
-
-
-def _launch_processes(command_line: CommandLine, *, processes: int) -> int:
-    """Run this command line in several processes; returns the exit code."""
-    from lm.distributed.launcher import launch
-
-    result = launch(["-m", "cli", *command_line.arguments], processes=processes, start_time=command_line.started_at)
-    if result.were_killed:
-        print_note("lm: all processes of this training were killed; what was saved is there: resume with --resume")
-    return result.code

@@ -148,18 +148,6 @@ _TRANSFORMER = {
 }  # fmt: skip
 
 
-def _gpt2(summary: str, layers: int, width: int, heads: int) -> Preset:
-    shape = {"n_layers": layers, "d_model": width, "n_heads": heads}
-    training = {"batch_size": 480, "steps": 600_000, "learning_rate": 6e-4, "warmup_steps": 2000}
-    return _preset(summary, **{**_GPT2, **shape, **training})
-
-
-def _llama(summary: str, layers: int, width: int, heads: int, d_ff: int, **values: Any) -> Preset:
-    shape = {"n_layers": layers, "d_model": width, "n_heads": heads, "d_ff": d_ff}
-    training = {"batch_size": 128, "steps": 100_000, "learning_rate": 5e-4, "warmup_steps": 1000}
-    return _preset(summary, **{"vocab_size": 32000, **shape, **training, **values})
-
-
 def _transformer(summary: str, **values: Any) -> Preset:
     return _preset(summary, **{**_TRANSFORMER, **values})
 
@@ -178,22 +166,16 @@ PUBLISHED: dict[str, Preset] = {
         **{**_GPT2, "vocab_size": 40478, "context": 512}, norm_position="post", batch_size=64, epochs=100.0,
         learning_rate=2.5e-4, warmup_steps=2000, weight_decay=0.01,
     ),
-    "gpt2": _gpt2("GPT-2 (Radford et al. 2019)", 12, 768, 12),
-    "gpt2-medium": _gpt2("GPT-2 medium", 24, 1024, 16),
-    "gpt2-large": _gpt2("GPT-2 large", 36, 1280, 20),
-    "gpt2-xl": _gpt2("GPT-2 XL", 48, 1600, 25),
-    "llama-15m": _llama("Llama's block at the size of llama2.c's stories15M", 6, 288, 6, 768, context=256),
-    "llama-42m": _llama("Llama's block at the size of llama2.c's stories42M", 8, 512, 8, 1376, context=1024),
-    "llama-110m": _llama("Llama's block at the size of llama2.c's stories110M", 12, 768, 12, 2048, context=1024),
-    "smollm-135m": _llama(
-        "SmolLM 135M (2024): deep and narrow, 3 key/value heads for 9 query heads",
-        30, 576, 9, 1536, n_kv_heads=3, vocab_size=49152, context=2048, schedule="wsd", learning_rate=3e-3,
-        final_learning_rate_fraction=0.0,
+    "gpt2": _preset(
+        "GPT-2 (Radford et al. 2019)",
+        **_GPT2, batch_size=480, steps=600_000, learning_rate=6e-4, warmup_steps=2000,
+    ),
+    "llama-15m": _preset(
+        "Llama's block at the size of llama2.c's stories15M",
+        vocab_size=32000, context=256, d_model=288, n_layers=6, n_heads=6, d_ff=768, batch_size=128, steps=100_000,
+        learning_rate=5e-4, warmup_steps=1000,
     ),
     "transformer-base": _transformer("the encoder-decoder of Vaswani et al. 2017, base"),
-    "transformer-relative": _transformer(
-        "transformer-base with the relative positions of Shaw et al. 2018", positions="relative"
-    ),
     "transformer-big": _transformer(
         "the encoder-decoder of Vaswani et al. 2017, big",
         d_model=1024, d_ff=4096, n_heads=16, dropout=0.3, learning_rate=5e-4, steps=300_000,

@@ -29,6 +29,7 @@ class RunPlan:
         micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
             `training.micro_batch_size` applies.
         steps: number of optimizer steps; with `budget_seconds`, an estimate.
+        epochs: passes over the data in so many steps.
         data_key: hash of the inputs and settings that the data were prepared from.
         budget_seconds: to train, compared with `TrainingState.budget_seconds_used`; None without a budget, and once the
             decay has begun, when the number of steps is final.
@@ -37,6 +38,7 @@ class RunPlan:
         decay_scale: learning rate there, as a fraction of the peak.
         on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
+        extended_from: step of the checkpoint whose weights an extended run continues from, if not the last.
     """
 
     device: str
@@ -45,12 +47,14 @@ class RunPlan:
     steps: int
     data: str
     data_key: str
+    epochs: float = 0.0
     budget_seconds: float | None = None
     max_steps: int | None = None
     decay_step: int | None = None
     decay_scale: float = 1.0
     on_plateau: bool = False
     extended_at: int | None = None
+    extended_from: int | None = None
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
     micro_batch_tokens: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,8 +68,6 @@ class DataFiles(Config):
     def __post_init__(self) -> None:
         for name in ("text", "source", "target", "pairs", "heads"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if "" in self.names:
-            raise UsageError("a file name is empty")
         if self.names.count("-") > 1:
             raise UsageError("stdin (-) stands for one file only: name the others")
         if bool(self.source) != bool(self.target):
@@ -113,7 +110,8 @@ class RunSpec(Config):
     Attributes:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
         out: folder of a new run; None for a new one under runs/.
-        resume: the run to resume, one of its checkpoints, or a folder of runs, for its newest unfinished one.
+        resume: the run to resume, or a folder of runs, for its newest unfinished one; or a checkpoint, which is copied
+            into a new run `out`.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
 
@@ -135,13 +133,14 @@ class RunSpec(Config):
         "Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
         Metavar("bpe|char|byte|FILE"),
     ] = None
-    resume: Annotated[str | None, "Resume this run, or the newest unfinished one.", _Run] = None
+    resume: Annotated[str | None, "Resume this run, or the newest unfinished one; with out, a checkpoint.", _Run] = None
     processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
+        given = {section: self.settings.get(section, {}) for section in SECTIONS}
+        object.__setattr__(self, "settings", {section: _with_tuples(values) for section, values in given.items()})
         if self.resume is None and not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
         if self.resume is None:
@@ -166,7 +165,7 @@ class RunSpec(Config):
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        own = ("out", "preset", "depth", "portable", "config", "from_run", "tokenizer")
+        own = ("preset", "depth", "portable", "config", "from_run", "tokenizer")
         fixed = [name for name in own if self.set_by.get(name) in _EXPLICIT]
         for section in SECTIONS:
             changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))
@@ -192,20 +191,14 @@ class RunSpec(Config):
             if is_given:
                 refuse_settings(section, names, beside=beside)
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        settings = {
-            section: {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-            for section, given in values["settings"].items()
-        }
-        return cls(**{**values, "data": DataFiles(**values["data"]), "settings": settings})
-
 
 SPEC_SECTIONS = {"run": RunSpec, "corpus": DataFiles, **SECTIONS}
 """What can be given for a run: its files and start, and the settings."""
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tuples for lists, which is what JSON has instead."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
@@ -240,7 +233,7 @@ def build_spec(
         layers.insert(0, read_toml(Path(given["config"])))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
-    data = DataFiles(text=(corpus,) if isinstance(corpus, str) else tuple(map(os.fspath, corpus)), **files)
+    data = DataFiles(text=(corpus,) if isinstance(corpus, str) else tuple(os.fspath(name) for name in corpus), **files)
     if run.get("depth") is not None:
         named = depth_preset_name(run["depth"], pairs=data.are_pairs)
         if "preset" in run or "n_layers" in settings["model"]:

@@ -24,7 +24,7 @@ class ServerConfig(Config):
     runs: Annotated[str | None, "Folder of runs whose training curves are shown; default none."] = None
     batch_size: Annotated[_Batch, "Maximum samples per decode batch, per model."] = 32
     max_requests: Annotated[Count, "Maximum waiting requests per model; more get 429."] = 64
-    max_samples: Annotated[_Batch, "Maximum samples per request: prompts × best_of or n."] = 32
+    max_samples: Annotated[_Batch, "Maximum samples per request: prompts × n."] = 32
     max_length: Annotated[int, Meta(ge=2), "Maximum tokens of a prompt and its completion."] = 8192
     max_body: Annotated[int, Meta(ge=1024), "Maximum size of a request body, in bytes."] = 1 << 20
     timeout: Annotated[float, Meta(ge=0.1, le=1e9), "Time limit of a request, including waiting, in seconds."] = 600.0

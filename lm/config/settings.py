@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -161,30 +161,25 @@ class Config:
 
 
 def build_config(config: type[C], values: Any, *, where: str = "") -> C:
-    """Build a dataclass from a mapping; `where` names its source.
+    """Build a dataclass from a mapping, in which None is the default; `where` names its source.
 
     Raises:
         UsageError: it is not a mapping, a field is unknown or missing, or a value is invalid.
     """
-    kind: Any = config
-    known = [field.name for field in dataclasses.fields(kind)]
-    prefix = f"{where}: " if where else ""
-    for name in values if isinstance(values, Mapping) else ():
-        if name not in known:
-            raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
+    prefix, kind = f"{where}: " if where else "", cast("Any", config)
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in values.keys() - known if isinstance(values, Mapping) else ():
+        raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
     try:
-        return msgspec.convert(_without_none(values), kind)
+        return msgspec.convert(_without_none(values), config)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise UsageError(f"{prefix}{path.rstrip('`')}{': ' * bool(path)}{problem}") from None
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{prefix}not valid Unicode: {error.object!r}") from None
     except UsageError as error:
         raise UsageError(f"{prefix}{error}") from None
 
 
 def _without_none(values: Any) -> Any:
-    """Return a mapping without the values that are None, in mappings in it too: they are defaults."""
     if not isinstance(values, Mapping):
         return values
     return {name: _without_none(value) for name, value in values.items() if value is not None}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,53 +36,9 @@ _SAMPLES = 1 << 14  # of a text
 _MOST_TOKENS = 1 << 25  # of all texts; the rest is not sampled
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _BLOCK = 1 << 16
-_MOST_PAIRS = 1 << 15  # of a file
+_FILTER_BITS = np.uint64((1 << 22) - 1)  # of hashes, by which most of the training split is passed over
+MOST_PAIRS = 1 << 15  # of a file
 _MIN_FRACTION, _ALWAYS_NOTABLE, _STANDARD_ERRORS = 0.01, 0.5, 3
-
-
-class NgramHashes:
-    """Rolling hashes of n-grams of tokens."""
-
-    def __init__(self, vocab_size: int, length: int) -> None:
-        self.length = length
-        self._values = hash64(np.arange(vocab_size, dtype=np.uint64))
-        self._powers, self._inverses = (
-            np.cumprod(np.array([1, *[base] * (_BLOCK + length)], dtype=np.uint64), dtype=np.uint64)
-            for base in (_BASE, pow(_BASE, -1, 1 << 64))
-        )
-
-    def prefix_sums(self, tokens: NDArray[Any]) -> Hashes:
-        """Return (tokens + 1,) prefix sums of at most a block and an n-gram."""
-        return np.append(np.uint64(0), np.cumsum(self._values[tokens] * self._powers[: len(tokens)], dtype=np.uint64))
-
-    def ranges(self, sums: Hashes, begins: Integers, ends: Integers) -> Hashes:
-        """Return the hashes of ranges, given prefix sums."""
-        return (sums[ends] - sums[begins]) * self._inverses[begins]
-
-
-@dataclass
-class _Text:
-    """Tokens of a text, and where each of its documents begins."""
-
-    parts: list[NDArray[Any]] = field(default_factory=list)
-    edges: list[int] = field(default_factory=list)
-    length: int = 0
-
-    def sample(self, ngrams: NgramHashes) -> Hashes:
-        """Return the hashes of n-grams, or whole shorter documents, at equal distances."""
-        if not self.length:
-            return np.empty(0, dtype=np.uint64)
-        tokens, edges = np.concatenate(self.parts).astype(np.int64), np.array([*self.edges, self.length])
-        offsets = np.linspace(0, self.length, min(self.length, _SAMPLES), endpoint=False, dtype=np.int64)
-        documents = np.searchsorted(edges, offsets, side="right") - 1
-        begins, ends = edges[documents], edges[documents + 1]
-        is_short = ends - begins < ngrams.length
-        begins = np.where(is_short, begins, np.minimum(offsets, ends - ngrams.length))
-        ends = np.where(is_short, ends, begins + ngrams.length)
-        return np.array(
-            [ngrams.prefix_sums(tokens[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
-            dtype=np.uint64,
-        )
 
 
 @dataclass(frozen=True)
@@ -105,13 +61,17 @@ def _compare(fraction: float, manifest: Manifest, *, samples: float) -> Overlap:
     return Overlap(fraction, 2 * repeated + _STANDARD_ERRORS * error)
 
 
+def _ngram_length(train: Split) -> int:
+    return max(1, round(NGRAM_BYTES * train.record.tokens / max(1, train.record.bytes)))
+
+
 class TrainingOverlap:
     """Measures the fraction of texts that is in the training split of a store of text, examples or conversations."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Prepare to measure texts in the tokens of a tokenizer, which made the store too."""
         self._size, self._start, self._end = tokenizer.vocab_size, tokenizer.start_of_text, tokenizer.end_of_text
-        self._texts: dict[int, _Text] = {}
+        self._texts = defaultdict[int, list[NDArray[np.uint32]]](list)  # documents, or parts of long ones
         self._room = _MOST_TOKENS
 
     @property
@@ -123,13 +83,9 @@ class TrainingOverlap:
         """Add tokens of a file, in reading order: of the text alone, or as the store has them if not `is_framed`."""
         if self.is_full:
             return
-        text = self._texts.setdefault(file, _Text())
-        if starts_document:
-            text.edges.append(text.length)
         before = [self._start] if starts_document and is_framed and self._start is not None else []
         after = int(not is_framed and len(tokens) > 0 and tokens[-1] == self._end)
-        text.parts.append(np.append(before, tokens[: len(tokens) - after]).astype(np.uint32))
-        text.length += len(text.parts[-1])
+        self._texts[file].append(np.append(before, tokens[: len(tokens) - after]).astype(np.uint32))
         self._room -= len(tokens)
 
     def add_split(self, file: int, split: Split) -> None:
@@ -141,29 +97,46 @@ class TrainingOverlap:
 
     def measure(self, train: Split) -> dict[int, Overlap]:
         """Return the overlap of each text; estimated from samples if the training split is very large."""
-        ngrams = NgramHashes(self._size, max(1, round(NGRAM_BYTES * train.record.tokens / max(1, train.record.bytes))))
-        sampled = {file: text.sample(ngrams) for file, text in self._texts.items()}
+        length, values = _ngram_length(train), hash64(np.arange(self._size, dtype=np.uint64))
+        powers, inverses = (
+            np.cumprod(np.array([1, *[base] * (_BLOCK + length)], dtype=np.uint64), dtype=np.uint64)
+            for base in (_BASE, pow(_BASE, -1, 1 << 64))
+        )
+        sampled = {file: self._sample(text, values, powers[:length]) for file, text in self._texts.items()}
         sought = np.unique(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
-        is_found = np.zeros(len(sought) + 1, dtype=bool)
+        is_found, passes = np.zeros(len(sought), dtype=bool), np.zeros(int(_FILTER_BITS) + 1, dtype=bool)
+        passes[sought & _FILTER_BITS] = True
         step = _BLOCK * max(1, -(-len(train) // _MOST_READ))
         for first in range(0, len(train), step) if len(sought) else ():
-            tokens = train.read(first, min(first + _BLOCK + ngrams.length - 1, len(train)))
-            sums, starts = ngrams.prefix_sums(tokens), self._starts(train, first, tokens)
+            tokens = train.read(first, min(first + _BLOCK + length - 1, len(train)))
+            sums = np.append(np.uint64(0), np.cumsum(values[tokens] * powers[: len(tokens)], dtype=np.uint64))
+            starts, n_ngrams = self._starts(train, first, tokens), max(0, len(tokens) - length + 1)
             ends = starts[1:] - (tokens[starts[1:] - 1] == self._end)
-            begins = np.arange(max(0, len(tokens) - ngrams.length + 1))
-            for hashes in (
-                ngrams.ranges(sums, begins, begins + ngrams.length), ngrams.ranges(sums, starts[:-1], ends)
-            ):  # fmt: skip
-                places = np.searchsorted(sought, hashes)
-                is_found[places[np.append(sought, 0)[places] == hashes]] = True
+            ngrams = (sums[length:] - sums[:n_ngrams]) * inverses[:n_ngrams]
+            documents = (sums[ends] - sums[starts[:-1]]) * inverses[starts[:-1]]
+            hashes = np.concatenate([ngrams, documents])
+            hashes = hashes[passes[hashes & _FILTER_BITS]]
+            places = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
+            is_found[places[sought[places] == hashes]] = True
         read = min(1.0, _BLOCK * -(-len(train) // step) / max(1, len(train)))
         measured = {}
         for file, hashes in sampled.items():
             found = is_found[np.searchsorted(sought, hashes)]
             fraction = min(1.0, float(found.mean()) / read) if len(found) else 0.0
-            samples = max(1.0, self._texts[file].length / ngrams.length)
+            samples = max(1.0, sum(map(len, self._texts[file])) / length)
             measured[file] = _compare(fraction, train.manifest, samples=samples)
         return measured
+
+    @staticmethod
+    def _sample(documents: list[NDArray[np.uint32]], values: Hashes, powers: Hashes) -> Hashes:
+        """Return the hashes of n-grams, or whole shorter documents, at equal distances."""
+        tokens, edges = np.concatenate(documents), np.cumsum([0, *map(len, documents)])
+        offsets = np.linspace(0, len(tokens), min(len(tokens), _SAMPLES), endpoint=False, dtype=np.int64)
+        numbers = np.searchsorted(edges, offsets, side="right") - 1
+        first, end = edges[numbers], edges[numbers + 1]
+        places = np.maximum(np.minimum(offsets, end - len(powers)), first)[:, None] + np.arange(len(powers))
+        inside = values[tokens[np.minimum(places, len(tokens) - 1)]] * powers
+        return np.where(places < end[:, None], inside, np.uint64(0)).sum(axis=1, dtype=np.uint64)
 
     def _starts(self, split: Split, first: int, tokens: NDArray[Any]) -> Integers:
         """Return where documents or rows begin among tokens from `first` on; of rows, also where the last one ends."""
@@ -173,12 +146,12 @@ class TrainingOverlap:
         return split.edges[slice(*np.searchsorted(split.edges, [first, first + len(tokens) + 1]))] - first
 
 
-def measure_pair_overlap(folder: Path, files: Sequence[Iterable[SentencePair]]) -> dict[int, Overlap]:
+def measure_pair_overlap(folder: Path, files: Mapping[int, Sequence[SentencePair]]) -> dict[int, Overlap]:
     """Return the fraction of the sentence pairs of each file that are in the training split of a store, by file."""
     train = open_split(folder, "train")
     stored, measured = train.column("hash"), {}
-    for file, pairs in enumerate(files):
-        hashes = [pair_hash(pair.source, pair.target) for pair in islice(pairs, _MOST_PAIRS) if all(pair[:2])]
+    for file, pairs in files.items():
+        hashes = [pair_hash(pair.source, pair.target) for pair in pairs if all(pair[:2])]
         if hashes:
             fraction = float(np.isin(np.array(hashes, dtype=np.uint64), stored).mean())
             measured[file] = _compare(fraction, train.manifest, samples=len(hashes))
@@ -197,5 +170,4 @@ def measure_repetition(folder: Path, manifest: Manifest) -> Repetition:
         return Repetition(copies, None, 0)
     overlap = TrainingOverlap(Tokenizer.load(folder / FILE_NAME))
     overlap.add_split(0, held_out)
-    window = max(1, round(NGRAM_BYTES * train.record.tokens / max(1, train.record.bytes)))
-    return Repetition(copies, overlap.measure(train)[0].fraction, window)
+    return Repetition(copies, overlap.measure(train)[0].fraction, _ngram_length(train))

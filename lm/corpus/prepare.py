@@ -7,7 +7,9 @@ are then listed together.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -22,9 +24,10 @@ from lm.config.data import ParallelTextConfig
 from lm.corpus import overlap
 from lm.corpus.encode import Encoded, make_encoder
 from lm.corpus.store import (
-    CHUNK,
+    MANIFEST,
     SOURCE_TOKENIZER,
     SPLITS,
+    VERSION,
     ChunkRecord,
     DataKind,
     Manifest,
@@ -33,31 +36,29 @@ from lm.corpus.store import (
     SplitName,
     SplitRecord,
     cache_folder,
-    has_manifest,
-    hash_inputs,
+    hash_values,
     load_chunk,
-    move_into_place,
+    locked_folder,
     open_tokenizers,
+    save_tokenizers,
     token_dtype,
-    unfinished_folder,
     verify_checksums,
     write_chunk,
     write_store,
 )
 from lm.corpus.survey import Corpus, Item, Summary, record_texts
 from lm.errors import InputError
-from lm.text.documents import TextPiece
-from lm.text.examples import Example
-from lm.text.parallel_text import SentencePair
 from lm.text.text_files import ProgressCallback
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 CHUNK_BYTES = 1 << 23
 """Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""
 
+_CHUNK_NAME = "chunk-"
 _MAX_CHUNKS = 1024
 _GROUP_BYTES = 1 << 20  # encoded at once: enough to keep all cores of a tokenizer busy
 _MAX_LABELS, _MAX_LABEL_BYTES = 1 << 16, 1 << 24
+_PER_TOKEN = ("tokens", "source", "words", "source_words", "replies", "places")
 
 T = TypeVar("T")
 
@@ -73,8 +74,7 @@ class _Tokenization:
 
     kind: DataKind
     folder: Path
-    max_length: int
-    max_ratio: float
+    parallel: ParallelTextConfig
     filters_validation: bool
     key: str
 
@@ -111,19 +111,19 @@ def prepare_corpus(
             or the folder holds something else.
         UsageError: the tokenizer lacks a token that this kind of data needs.
     """
-    parallel = parallel or ParallelTextConfig()
-    make_encoder(corpus.kind, tokenizer, source_tokenizer)
+    parallel, tokenizers = parallel or ParallelTextConfig(), (tokenizer, source_tokenizer)
+    make_encoder(corpus.kind, *tokenizers)
     limits = [parallel.max_length, float(parallel.max_ratio), corpus.languages] if corpus.kind == "pairs" else []
     sums = [tokenizer.sha256, source_tokenizer and source_tokenizer.sha256]
-    key = hash_inputs(corpus.kind, sums, str(corpus.fraction), corpus.config.separator, limits, corpus.identity)
+    split = str(corpus.fraction), corpus.config.separator
     start, end = tokenizer.start_of_text, tokenizer.end_of_text
     manifest = Manifest(
         kind=corpus.kind,
-        key=key,
+        key=hash_values(VERSION, corpus.kind, sums, split, limits, corpus.identity),
         sources=_source_records(corpus.sources),
         validation_sources=_source_records(corpus.validation_sources),
         tokenizer=tokenizer.sha256,
-        vocab_size=max(tokenizer.vocab_size, source_tokenizer.vocab_size if source_tokenizer else 0),
+        vocab_size=max(each.vocab_size for each in tokenizers if each is not None),
         config=corpus.config,
         languages=corpus.languages,
         has_dependency_heads=corpus.has_dependency_heads,
@@ -132,15 +132,11 @@ def prepare_corpus(
         part=part,
     )
 
-    def write(unfinished: Path) -> tuple[list[ChunkRecord], int]:
-        how = _Tokenization(
-            corpus.kind, unfinished, parallel.max_length, float(parallel.max_ratio), bool(corpus.fraction), key
-        )
+    def write(destination: Path) -> tuple[list[ChunkRecord], int]:
+        how = _Tokenization(corpus.kind, destination, parallel, bool(corpus.fraction), manifest.key)
         return _tokenize(corpus, tokenizer, how, workers=workers, part=part, progress=progress)
 
-    return _find_or_make(
-        manifest, write, (tokenizer, source_tokenizer), folder=folder, force=force, root=root, name=corpus.name
-    )
+    return _find_or_make(manifest, write, tokenizers, folder=folder, force=force, root=root, name=corpus.name)
 
 
 def join_parts(
@@ -151,35 +147,26 @@ def join_parts(
     Raises:
         InputError: a part is missing, damaged or of another corpus.
     """
-    parts: dict[int, tuple[Path, Manifest]] = {}
-    for one in folders:
-        manifest = Manifest.read_part(one)
+    parts = {one: Manifest.read(one, may_be_part=True) for one in folders}
+    for one, manifest in parts.items():
         verify_checksums(one, manifest.sha256)
-        if manifest.part is None:
-            raise InputError(f"{one}: holds a whole corpus, not a part")
-        parts[manifest.part[0]] = one, manifest
-    first_folder, first = next(iter(parts.values()))
-    assert first.part is not None
-    for one, manifest in parts.values():
-        if (manifest.key, manifest.part and manifest.part[1]) != (first.key, first.part[1]):
-            raise InputError(f"{one}: a part of another corpus, or by another tokenizer, than {first_folder}")
-    if missing := [f"{number}/{first.part[1]}" for number in range(1, first.part[1] + 1) if number not in parts]:
-        raise InputError(f"parts are missing: {', '.join(missing)}; make them, and name them too")
+    whole = replace(manifest, part=None, chunks=())
+    if any((one.key, one.part and one.part[1]) != (whole.key, len(parts)) for one in parts.values()):
+        raise InputError(f"{', '.join(map(str, folders))}: not all parts of one corpus, made with one tokenizer")
+    if missing := {*range(1, len(parts) + 1)} - {one.part[0] for one in parts.values() if one.part}:
+        raise InputError(f"part {min(missing)}/{len(parts)} is missing; make it, and name it too")
+    chunks = sorted(((chunk, one) for one in parts for chunk in parts[one].chunks), key=lambda pair: pair[0].name)
 
-    def write(unfinished: Path) -> tuple[list[ChunkRecord], int]:
-        chunks = sorted(
-            ((chunk, one) for one, manifest in parts.values() for chunk in manifest.chunks),
-            key=lambda pair: pair[0].name,
-        )
+    def write(destination: Path) -> tuple[list[ChunkRecord], int]:
         for chunk, one in chunks:
-            shutil.rmtree(unfinished / chunk.name, ignore_errors=True)
-            (unfinished / chunk.name).mkdir()
+            shutil.rmtree(destination / chunk.name, ignore_errors=True)
+            (destination / chunk.name).mkdir()
             for path in (one / chunk.name).iterdir():
-                files.link_or_copy(path, unfinished / chunk.name / path.name)
+                files.link_or_copy(path, destination / chunk.name / path.name)
         return [chunk for chunk, _ in chunks], 0
 
-    whole, name = replace(first, part=None, chunks=()), str(first_folder)
-    return _find_or_make(whole, write, open_tokenizers(first_folder), folder=folder, force=force, root=root, name=name)
+    tokenizers = open_tokenizers(folders[0])
+    return _find_or_make(whole, write, tokenizers, folder=folder, force=force, root=root, name=str(folders[0]))
 
 
 def _find_or_make(
@@ -194,16 +181,19 @@ def _find_or_make(
 ) -> PreparedFolder:
     """Load the store of a manifest, or make it with the chunks that `write` returns."""
     destination = folder or cache_folder(manifest.key, root=root)
-    with unfinished_folder(destination.resolve()) as unfinished:
-        if (complete := _find(destination, manifest)) is not None:
-            shutil.rmtree(unfinished)
+    if (complete := _find(destination, manifest)) is not None:
+        return PreparedFolder(destination, complete, reused=True)
+    with locked_folder(destination):
+        if (complete := _find(destination, manifest)) is not None:  # another process has made it
             return PreparedFolder(destination, complete, reused=True)
-        if folder is not None:
-            _refuse_other_files(folder, force=force)
-        for file_name, tokenizer in zip((FILE_NAME, SOURCE_TOKENIZER), tokenizers, strict=True):
-            if tokenizer is not None:
-                tokenizer.save(unfinished / file_name)
-        chunks, n_reused = write(unfinished)
+        own = {path.name for path in destination.iterdir() if not path.name.startswith(_CHUNK_NAME)}
+        if own - {MANIFEST, FILE_NAME, SOURCE_TOKENIZER}:
+            raise InputError(f"{destination}: already exists, and holds no prepared tokens; choose another folder")
+        if MANIFEST in own and folder is not None and not force and _find(folder, manifest, verify=False) is None:
+            raise InputError(f"{folder}: holds other tokens already; choose another folder, or use --force")
+        (destination / MANIFEST).unlink(missing_ok=True)
+        manifest = replace(manifest, tokenizers=save_tokenizers(destination, *tokenizers))
+        chunks, n_reused = write(destination)
         manifest = replace(manifest, chunks=tuple(chunks))
         if manifest.part is None:
             train = manifest.splits["train"]
@@ -211,34 +201,20 @@ def _find_or_make(
                 removed = f"{train.blank} have a blank side, {train.too_long} are too long, {train.ratio} too unlike"
                 pairs = f"; of the pairs, {removed} in length" * (manifest.kind == "pairs")
                 raise InputError(f"{name}: nothing is left to train on beside validation{pairs}")
-            manifest = replace(manifest, repetition=overlap.measure_repetition(unfinished, manifest))
-        manifest = write_store(unfinished, manifest, *tokenizers)
-        move_into_place(unfinished, destination.resolve())
+            manifest = replace(manifest, repetition=overlap.measure_repetition(destination, manifest))
+        write_store(destination, manifest)
     return PreparedFolder(destination, manifest, reused=False, chunks_reused=n_reused)
 
 
-def _find(folder: Path, wanted: Manifest) -> Manifest | None:
-    """Return the manifest of a complete, undamaged folder with the same inputs."""
-    try:
-        manifest = Manifest.read_part(folder)
-        if (manifest.key, manifest.part) != (wanted.key, wanted.part):
-            return None
-        verify_checksums(folder, manifest.sha256)
-        return manifest
-    except InputError:
-        return None
-
-
-def _refuse_other_files(folder: Path, *, force: bool) -> None:
-    """Raise InputError if a folder holds anything but prepared data, or these without `force`."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not has_manifest(folder):
-        raise InputError(f"{folder}: already exists, and holds no prepared tokens; choose another folder")
-    if not force:
-        raise InputError(
-            f"{folder}: holds other tokens already, or damaged ones; choose another folder, or use --force"
-        )
+def _find(folder: Path, wanted: Manifest, *, verify: bool = True) -> Manifest | None:
+    """Return the manifest of a complete folder with the same inputs, if it is not damaged."""
+    with contextlib.suppress(InputError):
+        manifest = Manifest.read(folder, may_be_part=True)
+        if (manifest.key, manifest.part) == (wanted.key, wanted.part):
+            if verify:
+                verify_checksums(folder, manifest.sha256)
+            return manifest
+    return None
 
 
 def _source_records(summaries: Sequence[Summary]) -> tuple[SourceRecord, ...]:
@@ -264,17 +240,15 @@ def _tokenize(
         for number, (items, item_bytes) in enumerate(groups):
             read += item_bytes
             if part is None or number % part[1] == part[0] - 1:
-                name = f"{number:05d}-{how.key[:8]}"
-                finished = load_chunk(how.folder / name) if (how.folder / name / CHUNK).is_file() else None
+                name = f"{_CHUNK_NAME}{number:05d}-{how.key[:8]}"
+                finished = load_chunk(how.folder / name)
                 n_reused += finished is not None
                 yield name, finished, [] if finished else items
 
     used = min(workers or processes.available_cores(), max(1, corpus.bytes // size))
     threads = {"RAYON_NUM_THREADS": str(max(1, processes.available_cores() // used))}
-    chunks = []
-    for chunk in processes.map_in_processes(
-        partial(_tokenize_chunk, how=how), jobs(), processes=used, environment=threads
-    ):
+    work, chunks = partial(_tokenize_chunk, how=how), []
+    for chunk in processes.map_in_processes(work, jobs(), processes=used, environment=threads):
         chunks.append(chunk)
         if progress:
             progress(min(corpus.bytes, size * len(chunks) * (part[1] if part else 1)), corpus.bytes)
@@ -303,9 +277,8 @@ def _count_bytes(item: Item) -> int:
 
 @cache
 def _load_encoder(kind: DataKind, folder: Path, _key: str) -> tuple[Callable[[Sequence[Any]], list[Encoded]], int]:
-    tokenizer, source_tokenizer = open_tokenizers(folder)
-    size = max(tokenizer.vocab_size, source_tokenizer.vocab_size if source_tokenizer else 0)
-    return make_encoder(kind, tokenizer, source_tokenizer), size
+    tokenizers = open_tokenizers(folder)
+    return make_encoder(kind, *tokenizers), max(each.vocab_size for each in tokenizers if each is not None)
 
 
 def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _Tokenization) -> ChunkRecord:
@@ -314,25 +287,64 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
     if finished is not None:
         return finished
     encode, vocab_size = _load_encoder(how.kind, how.folder, how.key)
-    builders = {split: _ChunkBuilder(how, split, token_dtype(vocab_size)) for split in SPLITS}
-    labels: dict[str, int] = {}
+    counts: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
+    values = defaultdict[str, list[Any]](list)
+    labels, texts = dict[str, int](), []
     for group, _ in group_by_size(items, _count_bytes, limit=_GROUP_BYTES):
         for item, encoded in zip(group, _encode(group, encode), strict=True):
-            number = labels.setdefault(encoded.label, len(labels))
-            builders[item.split].add(item, encoded, number)
-    columns = {
-        f"{split}-{column}": values
-        for split, builder in builders.items()
-        for column, values in builder.columns().items()
-    }
-    has_labels = len(labels) <= _MAX_LABELS and sum(map(len, labels)) <= _MAX_LABEL_BYTES and how.kind == "examples"
+            count = _count(item, encoded, how)
+            counts[item.split].update(count)
+            if how.kind == "pairs" and not count["documents"]:
+                continue
+            own: dict[str, Any] = {column: getattr(encoded, column) for column in _PER_TOKEN}
+            own["hash"] = item.hash if count["documents"] else None
+            if how.kind != "text":
+                own["ends"] = len(encoded.tokens)
+                own["source_ends"] = None if encoded.source is None else len(encoded.source)
+                if item.split == "validation":
+                    texts.append(item.record.to_json() + "\n")  # type: ignore[union-attr]
+            if how.kind in ("examples", "conversations"):
+                own |= {"learned": encoded.learned, "bytes": encoded.bytes}
+            if how.kind == "examples":
+                own["label"] = labels.setdefault(encoded.label, len(labels))
+            for column, value in own.items():
+                if value is not None:
+                    values[f"{item.split}-{column}"].append(value)
+    are_few = len(labels) <= _MAX_LABELS and sum(map(len, labels)) <= _MAX_LABEL_BYTES
     return write_chunk(
         how.folder / name,
-        columns,
-        {split: builder.record for split, builder in builders.items()},
-        texts=builders["validation"].texts,
-        labels=list(labels) if has_labels else None,
+        {column: _join(column.partition("-")[2], parts, token_dtype(vocab_size)) for column, parts in values.items()},
+        {split: SplitRecord(**count) for split, count in counts.items()},
+        texts=texts,
+        labels=list(labels) if how.kind == "examples" and are_few else None,
     )
+
+
+def _join(column: str, parts: list[Any], dtype: str) -> NDArray[Any]:
+    """Return a column of a chunk; `dtype` is of token IDs."""
+    if column in _PER_TOKEN:
+        array = np.concatenate(parts)
+        return array.astype({"tokens": dtype, "source": dtype, "places": "<i4"}.get(column, array.dtype), copy=False)
+    if column in ("ends", "source_ends"):
+        return np.cumsum(parts, dtype="<i8")
+    return np.array(parts, dtype="<u8" if column == "hash" else "<i4")
+
+
+def _count(item: Item, encoded: Encoded, how: _Tokenization) -> Counter[str]:
+    """Count a record; of a pair that is left out, why."""
+    sizes, target = [len(text.encode()) for text in record_texts(item.record)], len(encoded.tokens)
+    if encoded.source is None:
+        starts = getattr(item.record, "starts_document", True)
+        return Counter(documents=int(starts), tokens=target, bytes=sum(sizes))
+    source, is_filtered = len(encoded.source), item.split == "train" or how.filters_validation
+    shorter, longer = sorted((source, target))
+    if not shorter:
+        return Counter(blank=1)
+    if longer > how.parallel.max_length:
+        return Counter(too_long=1)
+    if is_filtered and longer > float(how.parallel.max_ratio) * shorter:
+        return Counter(ratio=1)
+    return Counter(documents=1, tokens=target, bytes=sizes[1], source_tokens=source, source_bytes=sizes[0])
 
 
 def _encode(group: Sequence[Item], encode: Callable[[Sequence[Any]], list[Encoded]]) -> list[Encoded]:
@@ -347,66 +359,3 @@ def _encode(group: Sequence[Item], encode: Callable[[Sequence[Any]], list[Encode
                 line = getattr(item.record, "line", None)
                 raise error if line is None else error.at(f"line {line}") from None
         raise
-
-
-class _ChunkBuilder:
-    """Collects the columns of a chunk in one split."""
-
-    def __init__(self, how: _Tokenization, split: SplitName, dtype: str) -> None:
-        self._how, self._split = how, split
-        self._arrays: dict[str, list[NDArray[Any]]] = {}
-        self._dtypes = {"tokens": dtype, "source": dtype, "places": "<i4"}
-        self.texts: list[str] = []
-        self.record = SplitRecord()
-
-    def add(self, item: Item, encoded: Encoded, label: int) -> None:
-        record, sizes = item.record, [len(text.encode()) for text in record_texts(item.record)]
-        counts = SplitRecord(documents=1, tokens=len(encoded.tokens), bytes=sum(sizes))
-        if isinstance(record, TextPiece):
-            counts = replace(counts, documents=int(record.starts_document))
-        if isinstance(record, SentencePair):
-            counts = self._count_pair(encoded, sizes)
-        self.record += counts
-        if isinstance(record, SentencePair) and not counts.documents:
-            return
-        for name in ("tokens", "source", "words", "source_words", "replies", "places"):
-            if (values := getattr(encoded, name)) is not None:
-                self._arrays.setdefault(name, []).append(values)
-        if counts.documents:
-            self._append("hash", item.hash, "<u8")
-        if isinstance(record, TextPiece):
-            return
-        self._append("ends", len(encoded.tokens), "<i8")
-        if isinstance(record, SentencePair):
-            self._append("source_ends", counts.source_tokens, "<i8")
-        else:
-            values = {"learned": encoded.learned, "bytes": encoded.bytes, "file": item.file, "line": record.line}
-            for name, value in {**values, **({"label": label} if isinstance(record, Example) else {})}.items():
-                self._append(name, value, "<i4")
-        if self._split == "validation":
-            self.texts.append(record.to_json() + "\n")
-
-    def _append(self, name: str, value: int, dtype: str) -> None:
-        self._dtypes[name] = dtype
-        self._arrays.setdefault(name, []).append(np.array([value], dtype=dtype))
-
-    def _count_pair(self, encoded: Encoded, sizes: Sequence[int]) -> SplitRecord:
-        """Count a pair, or why it is left out."""
-        assert encoded.source is not None
-        lengths = len(encoded.source), len(encoded.tokens)
-        if not min(lengths):
-            return SplitRecord(blank=1)
-        if max(lengths) > self._how.max_length:
-            return SplitRecord(too_long=1, longest=max(lengths))
-        is_filtered = self._split == "train" or self._how.filters_validation
-        if is_filtered and max(lengths) > self._how.max_ratio * min(lengths):
-            return SplitRecord(ratio=1, longest=max(lengths))
-        return SplitRecord(1, lengths[1], sizes[1], lengths[0], sizes[0], longest=max(lengths))
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store, by name."""
-        columns = {
-            name: np.concatenate(parts).astype(self._dtypes.get(name, parts[0].dtype), copy=False)
-            for name, parts in self._arrays.items()
-        }
-        return {name: np.cumsum(values) if name.endswith("ends") else values for name, values in columns.items()}

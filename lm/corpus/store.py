@@ -3,8 +3,8 @@
 A chunk has for each split
 
     tokens, hash                       of text, examples and conversations; hashes of documents
-    ends, learned, bytes, file, line   of examples and conversations: where each row ends, how many of its tokens are
-                                       learned and the UTF-8 bytes of these, and where the row is from
+    ends, learned, bytes               of examples and conversations: where each row ends, how many of its tokens are
+                                       learned and the UTF-8 bytes of these
     label                              of examples: numbers of labels, unless there are too many different ones
     replies                            of conversations: bytes that each token of the assistant spells, -1 for others
     ends, words, source, source_ends, source_words, places
@@ -18,14 +18,17 @@ checksums. The tokens of text are framed by start and end tokens; those of pairs
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,14 +36,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lm import files, locks, processes
+from lm import files, processes
 from lm.config.data import DataConfig
 from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
-from lm.text.compression import detect_compression, read_blocks
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-VERSION = 3
+VERSION = 4
 """Format version of the files."""
 
 MANIFEST, CHUNK = "store.json", "chunk.json"
@@ -69,7 +71,6 @@ class SplitRecord:
         documents: documents, rows or pairs.
         tokens: special tokens included; of pairs, bare tokens of the targets.
         bytes: UTF-8 bytes of the text; of pairs, of the targets.
-        longest: tokens of the longest side of a pair.
         blank: pairs left out because a side is blank.
         too_long: pairs left out because a side has too many tokens.
         ratio: pairs left out because of their length ratio.
@@ -80,14 +81,9 @@ class SplitRecord:
     bytes: int = 0
     source_tokens: int = 0
     source_bytes: int = 0
-    longest: int = 0
     blank: int = 0
     too_long: int = 0
     ratio: int = 0
-
-    def __add__(self, other: SplitRecord) -> SplitRecord:
-        sums = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
-        return SplitRecord(**{**sums, "longest": max(self.longest, other.longest)})
 
     @property
     def bytes_per_token(self) -> float:
@@ -153,11 +149,12 @@ class Manifest:
 
     @cached_property
     def splits(self) -> dict[SplitName, SplitRecord]:
-        totals = {}
-        for split in SPLITS:
-            total = sum((chunk.splits[split] for chunk in self.chunks), SplitRecord())
-            totals[split] = total + SplitRecord(tokens=int(self.closing is not None and total.documents > 0))
-        return totals
+        totals: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
+        for split, total in totals.items():
+            for chunk in self.chunks:
+                total.update(vars(chunk.splits[split]))
+            total["tokens"] += self.closing is not None and total["documents"] > 0
+        return {split: SplitRecord(**total) for split, total in totals.items()}
 
     @property
     def supervised(self) -> bool:
@@ -176,23 +173,9 @@ class Manifest:
         chunks = {f"{chunk.name}/{name}": value for chunk in self.chunks for name, value in chunk.sha256.items()}
         return {**self.tokenizers, **chunks}
 
-    def to_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
-
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path, *, may_be_part: bool = False) -> Manifest:
         """Read the manifest of a store; InputError if it is missing, damaged, or of a part."""
-        manifest = cls.read_part(folder)
-        if manifest.part is not None:
-            raise InputError(
-                f"{folder}: holds part {manifest.part[0]} of {manifest.part[1]} of a corpus; join the parts"
-            )
-        return manifest
-
-    @classmethod
-    def read_part(cls, folder: Path) -> Manifest:
-        """Read the manifest of a store, which may be a part."""
         path = folder / MANIFEST
         if not path.is_file():
             raise InputError(f"{folder}: not a folder of prepared data (it has no {MANIFEST})")
@@ -201,13 +184,18 @@ class Manifest:
         if version != VERSION:
             raise InputError(f"{path}: format version {version} is not {VERSION}; prepare the corpus again")
         try:
-            return msgspec.convert(values, cls)
+            manifest = msgspec.convert(values, cls)
         except (msgspec.ValidationError, TypeError) as error:
             raise InputError(f"{path}: damaged ({error}); prepare the corpus again") from None
+        if manifest.part is not None and not may_be_part:
+            number, count = manifest.part
+            raise InputError(f"{folder}: holds part {number} of {count} of a corpus; join the parts")
+        return manifest
 
 
-def has_manifest(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
+def is_store(folder: Path) -> bool:
+    """Whether a folder holds a store, which may be unfinished."""
+    return (folder / MANIFEST).is_file() or any(folder.glob(f"*/{CHUNK}"))
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -235,6 +223,7 @@ class Split:
         self._starts = np.cumsum([0, *(record.tokens for record in records)])
         self._rows = np.cumsum([0, *(record.documents for record in records)])
         self._open = lru_cache(_OPEN_FILES)(self._load)
+        self.column = cache(self._column)
 
     def __len__(self) -> int:
         return self.record.tokens
@@ -251,27 +240,24 @@ class Split:
         """Copy (stop - start,) tokens, across chunks; IndexError if the range is not within the split."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"tokens {start} to {stop} of {len(self)}")
-        out = np.empty(stop - start, dtype=np.int64)
-        if stop > self._starts[-1] and self.manifest.closing is not None:
-            out[-1] = self.manifest.closing
-        number = int(np.searchsorted(self._starts, start, side="right")) - 1
-        while number < len(self._chunks) and self._starts[number] < stop:
+        out = np.full(stop - start, self.manifest.closing or 0, dtype=np.int64)  # which is after the last chunk
+        first, last = int(np.searchsorted(self._starts, start, side="right")) - 1, np.searchsorted(self._starts, stop)
+        for number in range(first, min(int(last), len(self._chunks))):
             offset = int(self._starts[number])
             part = self._open(number, "tokens")[max(start - offset, 0) : stop - offset]
             position = max(offset - start, 0)
             out[position : position + len(part)] = part
-            number += 1
         return out
 
-    def column(self, name: str) -> NDArray[Any]:
+    def _column(self, name: str) -> NDArray[Any]:
         """Return a column of values per document, of all chunks."""
-        arrays = [self._open(number, name) for number in range(len(self._chunks)) if np.diff(self._rows)[number]]
-        return np.concatenate(arrays) if len(arrays) != 1 else arrays[0]
+        arrays = [self._open(number, name) for number in np.flatnonzero(np.diff(self._rows)).tolist()]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, dtype=np.int64)])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """(rows,) tokens of each row."""
-        return self._column_lengths("ends")
+        return self._lengths("ends")
 
     @cached_property
     def edges(self) -> NDArray[np.int64]:
@@ -280,9 +266,9 @@ class Split:
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int64]:
-        return self._column_lengths("source_ends")
+        return self._lengths("source_ends")
 
-    def _column_lengths(self, ends: str) -> NDArray[np.int64]:
+    def _lengths(self, ends: str) -> NDArray[np.int64]:
         arrays = [np.diff(self._open(number, ends), prepend=0) for number in range(len(self._chunks))]
         return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
@@ -325,6 +311,20 @@ def read_held_out(folder: Path) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, lines)
 
 
+@dataclass(frozen=True)
+class PreparedFolder:
+    """A folder of prepared data.
+
+    Attributes:
+        chunks_reused: how many of its chunks existed already, after an interruption.
+    """
+
+    folder: Path
+    manifest: Manifest
+    reused: bool
+    chunks_reused: int = 0
+
+
 def write_chunk(
     folder: Path,
     columns: Mapping[str, NDArray[Any]],
@@ -347,6 +347,7 @@ def write_chunk(
         files.sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
+    files.sync(folder.parent)
     return record
 
 
@@ -359,91 +360,55 @@ def load_chunk(folder: Path) -> ChunkRecord | None:
     return None
 
 
-def write_store(folder: Path, manifest: Manifest, *tokenizers: Tokenizer | None) -> Manifest:
-    """Write tokenizers and manifest, which complete a store; removes what is no chunk of it."""
-    kept, checksums = {chunk.name for chunk in manifest.chunks}, {}
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in kept:
-            shutil.rmtree(path)
-    for name, tokenizer in zip((FILE_NAME, SOURCE_TOKENIZER), tokenizers, strict=False):
+def save_tokenizers(folder: Path, *tokenizers: Tokenizer | None) -> dict[str, str]:
+    """Save the tokenizers of a store, replacing others; returns their checksums by name."""
+    checksums = {}
+    for name, tokenizer in itertools.zip_longest((FILE_NAME, SOURCE_TOKENIZER), tokenizers):
+        (folder / name).unlink(missing_ok=True)
         if tokenizer is not None:
             tokenizer.save(folder / name)
             checksums[name] = files.sha256(folder / name)
-    manifest = replace(manifest, tokenizers=checksums)
-    files.write_json(folder / MANIFEST, manifest.to_dict())
-    return manifest
+    return checksums
 
 
-@dataclass(frozen=True)
-class PreparedFolder:
-    """A folder of prepared data.
-
-    Attributes:
-        chunks_reused: how many of its chunks existed already, after an interruption.
-    """
-
-    folder: Path
-    manifest: Manifest
-    reused: bool
-    chunks_reused: int = 0
-
-
-_SECONDS_TO_RESUME = 14 * 24 * 3600
-"""Age of finished chunks in the cache that counts as abandoned."""
+def write_store(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, which completes a store; removes chunks of others."""
+    kept = {chunk.name for chunk in manifest.chunks}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in kept:
+            shutil.rmtree(path)
+    files.write_json(folder / MANIFEST, msgspec.to_builtins(manifest))
 
 
 @contextlib.contextmanager
-def unfinished_folder(destination: Path) -> Iterator[Path]:
-    """Create or reuse the locked folder beside `destination` in which a store is made; waits for other processes.
-
-    It stays after an interruption, so that the work can be resumed, unless it is empty.
-    """
-    folder = destination.with_name(f".{destination.name}.parts")
-    while True:
-        files.make_folder(folder.absolute())
-        with (
-            contextlib.suppress(BlockingIOError, FileNotFoundError),
-            locks.open_folder_for_locking(folder) as descriptor,
-        ):
-            locks.try_lock(descriptor)
-            if locks.is_same_folder(folder, descriptor):
-                try:
-                    yield folder
-                finally:
-                    with contextlib.suppress(OSError):  # it is not empty, or has its name
-                        folder.rmdir()
-                return
-        time.sleep(0.1)
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Create a folder for a store, and lock it; waits for other processes that make the same store."""
+    files.make_folder(folder.absolute())
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def move_into_place(unfinished: Path, destination: Path) -> None:
-    """Rename a complete store to its name, replacing a folder with that name."""
-    files.sync(unfinished)
-    replaced = unfinished.with_name(f"{unfinished.name}-replaced")
-    with contextlib.suppress(FileNotFoundError):
-        destination.rename(replaced)
-    unfinished.rename(destination)
-    files.sync(destination.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+_SECONDS_TO_RESUME = 14 * 24 * 3600
+"""Age of unfinished stores in the cache that counts as abandoned."""
 
 
 def cache_folder(key: str, *, root: Path | None = None) -> Path:
     """Return the cache folder for a key, which need not exist; removes old unfinished folders beside it."""
     folder = (root or files.cache_root()) / "tokens" / key[:32]
-    for abandoned in folder.parent.glob(".*.parts"):
+    for other in folder.parent.glob("*"):
         with contextlib.suppress(OSError):
-            if abandoned.stat().st_mtime < time.time() - _SECONDS_TO_RESUME:
-                shutil.rmtree(abandoned, ignore_errors=True)
+            if not (other / MANIFEST).is_file() and other.stat().st_mtime < time.time() - _SECONDS_TO_RESUME:
+                shutil.rmtree(other, ignore_errors=True)
     return folder
 
 
-def hash_inputs(*inputs: Any) -> str:
-    """Hash everything that prepared data depend on: contents of files, not names or times."""
-    return hashlib.sha256(json.dumps([VERSION, *inputs]).encode()).hexdigest()
-
-
 _HASHED_EACH_TIME = 1 << 26
-"""Bytes: folders up to this size are hashed each time, which takes a tenth of a second or two."""
+"""Bytes: what is not larger is hashed each time, which takes a tenth of a second or two."""
 
 
 def verify_checksums(folder: Path, sha256: Mapping[str, str], *, advice: str = "prepare the corpus again") -> None:
@@ -452,51 +417,38 @@ def verify_checksums(folder: Path, sha256: Mapping[str, str], *, advice: str = "
     The cache records that a large folder was verified; it isn't hashed again while its files are unchanged.
     """
     try:
-        state = {name: _file_state(folder / name) for name in sha256}
+        states = {name: (folder / name).stat() for name in sha256}
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}; {advice}") from None
-    is_large = sum(size for size, *_ in state.values()) > _HASHED_EACH_TIME
-    verified = {"folder": str(folder.resolve()), "sha256": dict(sha256), "files": state}
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
-    record = files.cache_root() / "verified" / f"{name}.json"
-    with contextlib.suppress(InputError, OSError):
-        if is_large and files.read_json(record) == verified:
-            return
+    is_large = sum(state.st_size for state in states.values()) > _HASHED_EACH_TIME
+    changing = [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states.values()]
+    record = files.cache_root() / "verified" / hash_values(str(folder.resolve()), dict(sha256), changing)[:32]
+    if is_large and record.exists():
+        return
     paths = [folder / name for name in sha256]
     hashes = processes.map_on_threads(files.sha256, paths, threads=processes.available_cores())
     for name, actual in zip(sha256, hashes, strict=True):
         if actual != sha256[name]:
             raise InputError(f"{folder / name}: damaged (its checksum differs from the recorded one); {advice}")
     if is_large:
-        with contextlib.suppress(OSError, InputError):  # the cache cannot be written to: it is hashed again next time
+        with contextlib.suppress(OSError):  # the cache cannot be written to: it is hashed again next time
             record.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(record, verified)
+            record.touch()
 
 
-def _file_state(path: Path) -> list[int]:
-    """Return what changes with every write to a file."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+def hash_values(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def list_changed_sources(folder: Path) -> list[str]:
-    """Return the files that prepared data were made from and that differ now; not those that are gone.
-
-    Sizes are compared, and checksums of files that are newer than the store, up to 64 MiB each.
-    """
+    """Return the files that a store was made from and that have been changed since; not those that are gone."""
     manifest, made_at = Manifest.read(folder), (folder / MANIFEST).stat().st_mtime_ns
-    return [one.path for one in (*manifest.sources, *manifest.validation_sources) if _has_changed(one, made_at)]
-
-
-def _has_changed(record: SourceRecord, made_at: int) -> bool:
-    path = Path(record.path)
-    with contextlib.suppress(OSError, InputError):
-        compression, status = detect_compression(path, path.name), path.stat()
-        if compression is None and status.st_size != record.size:
-            return True
-        if status.st_mtime_ns > made_at and status.st_size <= _HASHED_EACH_TIME:
-            digest = hashlib.sha256()
-            for block in read_blocks(path, compression, _HASHED_EACH_TIME, name=path.name):
-                digest.update(block)
-            return digest.hexdigest() != record.sha256
-    return False
+    found = []
+    for record in (*manifest.sources, *manifest.validation_sources):
+        with contextlib.suppress(OSError):
+            state = Path(record.path).stat()
+            if state.st_mtime_ns > made_at and (
+                state.st_size > _HASHED_EACH_TIME or files.sha256(Path(record.path)) != record.sha256
+            ):
+                found.append(record.path)
+    return found

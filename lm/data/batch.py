@@ -16,7 +16,7 @@ from lm.corpus.ragged import RaggedArray
 
 Ids = NDArray[np.int64]
 
-_PADDING = 0
+PADDING = 0
 """Padding ID; any token would do, because padding is neither attended to nor predicted."""
 
 
@@ -43,83 +43,23 @@ class Batch:
     input_lengths: Ids | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[NDArray[Any]], n_targets: Sequence[int]) -> Batch:
-        """Return rows of IDs of which the last ones are predicted.
-
-        Args:
-            rows: (tokens,) IDs of each row; the model reads all but the last.
-            n_targets: number of predicted tokens of each row, at most all but the first.
-        """
-        inputs, following = (
-            RaggedArray.from_rows([row[:-1] for row in rows]),
-            RaggedArray.from_rows([row[1:] for row in rows]),
-        )
-        only_read, targets = following.lengths() - np.array(n_targets), following.to_padded(IGNORE_INDEX)
-        targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORE_INDEX
-        return cls(inputs.to_padded(_PADDING), targets)
-
-    @classmethod
-    def from_masked_rows(cls, rows: Sequence[NDArray[Any]], is_target: Sequence[NDArray[np.bool_]]) -> Batch:
+    def from_rows(cls, rows: Sequence[NDArray[Any]], learned: Sequence[int | NDArray[np.bool_]]) -> Batch:
         """Return rows of IDs of which some are predicted.
 
         Args:
             rows: (tokens,) IDs of each row; the model reads all but the last.
-            is_target: (tokens,) whether each is predicted; the first of a row never is.
+            learned: of each row how many of the last tokens are predicted, or (tokens,) which ones; the first never is.
         """
+        masks = [
+            np.arange(len(row)) >= len(row) - which if isinstance(which, int) else which
+            for row, which in zip(rows, learned, strict=True)
+        ]
         inputs, following, mask = (
             RaggedArray.from_rows(parts)
-            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [row[1:] for row in is_target])
+            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [row[1:] for row in masks])
         )
         targets = np.where(mask.to_padded(0) > 0, following.to_padded(IGNORE_INDEX), IGNORE_INDEX)
-        return cls(inputs.to_padded(_PADDING), targets)
-
-    @classmethod
-    def from_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
-        """Return sources and targets for an encoder-decoder, with teacher forcing.
-
-        Args:
-            sources: (rows,) IDs for the encoder, with or without dependency trees.
-            targets: (rows,) IDs to predict, including the end token.
-            start: first ID that the decoder reads.
-        """
-        padded = targets.to_padded(IGNORE_INDEX)
-        inputs = np.concatenate([np.full((len(targets), 1), start), padded[:, :-1]], axis=1)
-        return cls(
-            inputs=np.where(inputs == IGNORE_INDEX, _PADDING, inputs),
-            targets=padded,
-            source=sources.to_padded(_PADDING),
-            source_lengths=sources.lengths(),
-        )
-
-    @classmethod
-    def from_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
-        """Return texts and their label indices for a classifier."""
-        inputs = RaggedArray.from_rows(texts)
-        targets = np.array(labels, dtype=np.int64)[:, None]
-        return cls(inputs.to_padded(_PADDING), targets, input_lengths=inputs.lengths())
-
-    @classmethod
-    def from_pair_sequences(
-        cls, sources: RaggedArray, targets: RaggedArray, *, start: int, learns_source: bool = False
-    ) -> Batch:
-        """Return pairs as single sequences for decoder-only translation.
-
-        Args:
-            sources: (rows,) source IDs.
-            targets: (rows,) IDs to predict, including the end token.
-            start: ID between source and target.
-            learns_source: whether source tokens from the second on are `source_targets`.
-        """
-        halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
-        rows = RaggedArray.concatenate([sources.wrap_rows((), (start,)), targets]).take(halves)
-        ids = rows.merge_rows(np.arange(2, 2 * len(sources) + 1, 2)).to_padded(IGNORE_INDEX)
-        inputs, following = np.where(ids[:, 1:] == IGNORE_INDEX, _PADDING, ids[:, :-1]), ids[:, 1:]
-        positions, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
-        return cls(
-            inputs=inputs,
-            targets=np.where(positions < lengths, IGNORE_INDEX, following),
-            source_targets=np.where(positions < lengths - 1, following, IGNORE_INDEX) if learns_source else None,
-        )
+        return cls(inputs.to_padded(PADDING), targets)
 
     @property
     def rows(self) -> int:
@@ -148,7 +88,7 @@ class Batch:
 
     def with_vocab_size(self, vocab_size: int) -> Batch:
         """Return a batch of the same shape with IDs below `vocab_size`, for timing."""
-        return self.map_arrays(lambda ids: _limit_ids(ids, vocab_size))
+        return self.map_arrays(lambda ids: ids if ids.ndim == 1 else np.where(ids < 0, ids, ids % vocab_size))
 
     def split(self, rows: int | None) -> Iterator[Batch]:
         """Yield micro-batches of at most `rows` rows; the batch itself for None."""
@@ -159,15 +99,6 @@ class Batch:
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         changed: dict[str, Any] = {name: None if ids is None else change(ids) for name, ids in arrays.items()}
         return Batch(**changed)
-
-
-def _limit_ids(ids: Ids, vocab_size: int) -> Ids:
-    """Map IDs below `vocab_size`; lengths and tree positions, which stand beside IDs, stay."""
-    if ids.ndim == 1:
-        return ids
-    if ids.ndim == 3:
-        return np.concatenate((ids[..., :1] % vocab_size, ids[..., 1:]), axis=-1)
-    return np.where(ids == IGNORE_INDEX, IGNORE_INDEX, ids % vocab_size)
 
 
 def batch_rows(config: RunConfig) -> int:

@@ -41,8 +41,13 @@ class DropoutMerges:
         keys = (pairs[:, 0] << 32) | pairs[:, 1]
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NO_RULE)
-        self._results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        self._characters = RaggedArray.from_rows(_token_characters(vocabulary, set(whole)))
+        self.results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
+        unsplit, spelled = {*whole}, [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
+        for token, index in vocabulary.items():
+            characters = [vocabulary.get(character, -1) for character in token]
+            if index not in unsplit and -1 not in characters:
+                spelled[index] = characters
+        self._characters = RaggedArray.from_rows(spelled)
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> DropoutMerges | None:
@@ -54,24 +59,11 @@ class DropoutMerges:
         """Return the characters of words that are given as tokens."""
         return self._characters.take(words.values).merge_rows(words.ends)
 
-    def ranks_of(self, left: Integers, right: Integers) -> Integers:
+    def ranks(self, left: Integers, right: Integers) -> Integers:
         """Return the rank of the rule that merges each pair of tokens, or the largest integer without one."""
         keys = (left << 32) | right
         indices = np.searchsorted(self._keys[:-1], keys)
         return np.where(self._keys[indices] == keys, self._ranks[indices], _NO_RULE)
-
-    def merge_results(self, ranks: Integers) -> Integers:
-        """Return the tokens that rules produce."""
-        return self._results[ranks]
-
-
-def _token_characters(vocabulary: Mapping[str, int], whole: set[int]) -> list[list[int]]:
-    letters = [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
-    for token, index in vocabulary.items():
-        spelled = [vocabulary.get(character, -1) for character in token]
-        if index not in whole and -1 not in spelled:
-            letters[index] = spelled
-    return letters
 
 
 def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, keys: Indices) -> RaggedArray:
@@ -94,50 +86,33 @@ def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, 
     return RaggedArray.concatenate(done).take(np.argsort(order, kind="stable"))
 
 
-class _MergeTable:
-    """Words as linked lists in rows of an array, with an empty column on both sides."""
-
-    def __init__(self, words: RaggedArray, merges: DropoutMerges) -> None:
-        lengths = words.lengths()
-        width = int(lengths.max()) + 2
-        columns = np.arange(width)
-        self._merges = merges
-        self._tokens = np.full((len(lengths), width), -1, dtype=np.int64)
-        self._tokens[(columns > 0) & (columns <= lengths[:, None])] = words.values
-        self._next = np.tile(columns + 1, (len(lengths), 1))
-        self._previous = np.tile(columns - 1, (len(lengths), 1))
-        self.ranks = np.full(self._tokens.shape, _NO_RULE)
-        self.ranks[:, :-1] = merges.ranks_of(self._tokens[:, :-1], self._tokens[:, 1:])
-
-    def merge(self, rows: Integers, left: Integers) -> None:
-        """Merge the token in column `left` with the next one, in each of some rows."""
-        right = self._next[rows, left]
-        after, before = self._next[rows, right], self._previous[rows, left]
-        self._tokens[rows, left] = self._merges.merge_results(self.ranks[rows, left])
-        self._tokens[rows, right] = -1
-        self._next[rows, left], self._previous[rows, after] = after, left
-        self.ranks[rows, right] = _NO_RULE
-        for first, second in ((before, left), (left, after)):
-            self.ranks[rows, first] = self._merges.ranks_of(self._tokens[rows, first], self._tokens[rows, second])
-
-    def words(self) -> RaggedArray:
-        kept = self._tokens >= 0
-        return RaggedArray(self._tokens[kept], np.cumsum(kept.sum(axis=1)))
-
-
 def _merge_words(words: RaggedArray, merges: DropoutMerges, dropout: float, keys: Indices) -> RaggedArray:
-    table = _MergeTable(words, merges)
-    candidates = table.ranks.copy()  # not skipped in this step
+    """Merge words as linked lists in rows of arrays, with an empty column on both sides."""
+    lengths = words.lengths()
+    columns = np.arange(int(lengths.max()) + 2)
+    tokens = np.full((len(lengths), len(columns)), -1, dtype=np.int64)
+    tokens[(columns > 0) & (columns <= lengths[:, None])] = words.values
+    following, preceding = (np.tile(columns + step, (len(lengths), 1)) for step in (1, -1))
+    ranks = np.full(tokens.shape, _NO_RULE)
+    ranks[:, :-1] = merges.ranks(tokens[:, :-1], tokens[:, 1:])
+    candidates = ranks.copy()  # not skipped in this step
     rows, draw = np.arange(len(keys)), np.uint64(0)
     while len(rows):
-        column = candidates[rows].argmin(axis=1)
-        unfinished = candidates[rows, column] < _NO_RULE
-        rows, column = rows[unfinished], column[unfinished]
+        left = candidates[rows].argmin(axis=1)
+        unfinished = candidates[rows, left] < _NO_RULE
+        rows, left = rows[unfinished], left[unfinished]
         with np.errstate(over="ignore"):
             draw += _STEP
         skipped = (hash64(keys[rows] ^ draw) >> np.uint64(11)) < dropout * 2.0**53
-        candidates[rows[skipped], column[skipped]] = _NO_RULE
-        merged = rows[~skipped]
-        table.merge(merged, column[~skipped])
-        candidates[merged] = table.ranks[merged]
-    return table.words()
+        candidates[rows[skipped], left[skipped]] = _NO_RULE
+        merged, left = rows[~skipped], left[~skipped]
+        right = following[merged, left]
+        after, before = following[merged, right], preceding[merged, left]
+        tokens[merged, left], tokens[merged, right] = merges.results[ranks[merged, left]], -1
+        following[merged, left], preceding[merged, after] = after, left
+        ranks[merged, right] = _NO_RULE
+        for first, second in ((before, left), (left, after)):
+            ranks[merged, first] = merges.ranks(tokens[merged, first], tokens[merged, second])
+        candidates[merged] = ranks[merged]
+    kept = tokens >= 0
+    return RaggedArray(tokens[kept], np.cumsum(kept.sum(axis=1)))

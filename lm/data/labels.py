@@ -25,59 +25,6 @@ _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
 """Limits of completions that are labels: number, bytes, and mean number of examples of each."""
 
 
-def load_labels(folder: Path) -> tuple[str, ...]:
-    """Return the labels of all examples in a folder, including held-out ones, sorted.
-
-    Raises:
-        InputError: the folder holds no prepared examples.
-        UsageError: there is only one label, or there are too many.
-    """
-    labels = sorted({label for split in SPLITS for label in _read_labels(open_split(folder, split))})
-    if len(labels) < 2:
-        raise UsageError(f"all examples have the same label, {labels[0]!r}: a classifier needs two or more")
-    return tuple(labels)
-
-
-def find_label_completions(folder: Path) -> tuple[str, ...]:
-    """Return the completions of the examples in a folder, sorted, if they are labels; else none.
-
-    They are labels if they are few, short and frequent, and differ in their tokens.
-
-    Raises:
-        InputError: the folder holds no prepared examples.
-    """
-    if not 2 <= (Manifest.read(folder).labels) <= _MAX_LABELS:
-        return ()
-    examples, distinct = 0, set[str]()
-    for split in (open_split(folder, name) for name in SPLITS):
-        if not split.documents or split.labels is None:
-            continue
-        labels, sizes = split.labels.tolist(), split.column("bytes").tolist()
-        distinct |= {
-            label if size == len(label.encode()) else LABEL_DELIMITER + label
-            for label, size in set(zip(labels, sizes, strict=True))
-        }
-        examples += split.documents
-    completions = tuple(sorted(distinct, key=parse_label))
-    is_seen_often = examples >= _MIN_EXAMPLES * len(completions)
-    if not is_seen_often or max(len(parse_label(completion).encode()) for completion in completions) > _MAX_LABEL_BYTES:
-        return ()
-    encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
-    are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(parse_label, completions)}) == len(completions)
-    return completions if are_distinct else ()
-
-
-def read_completions(name: str) -> tuple[str, ...]:
-    """Return the different completions of a file of examples, sorted by label.
-
-    Raises:
-        InputError: there is no such file, or it has no examples.
-    """
-    files = find_text_files([name], DataConfig(supervised=True))
-    completions = {example.completion for file in files for example in file.examples()}
-    return tuple(sorted(completions, key=parse_label))
-
-
 @dataclass(frozen=True)
 class LabelCounts:
     """Number of examples per label, most frequent first.
@@ -97,10 +44,50 @@ class LabelCounts:
 
 
 def count_labels(folder: Path) -> LabelCounts:
-    """Count the labels of the examples in a folder; InputError if it holds none."""
+    """Count the labels of the examples in a folder.
+
+    Raises:
+        InputError: the folder holds no prepared examples.
+        UsageError: there are too many different labels.
+    """
     train, validation = (Counter(_read_labels(open_split(folder, split))) for split in SPLITS)
     labels = sorted({*train, *validation}, key=lambda label: (-train[label], label))
     return LabelCounts(*({label: counts[label] for label in labels} for counts in (train, validation)))
+
+
+def load_labels(folder: Path) -> tuple[str, ...]:
+    """Return the labels of all examples in a folder, sorted; raises as `count_labels`, and for a single label."""
+    labels = sorted(count_labels(folder).train)
+    if len(labels) < 2:
+        raise UsageError(f"all examples have the same label, {labels[0]!r}: a classifier needs two or more")
+    return tuple(labels)
+
+
+def find_label_completions(folder: Path) -> tuple[str, ...]:
+    """Return the completions of the examples in a folder, sorted, if they are labels; else none.
+
+    They are labels if they are few, short and frequent, and differ in their tokens.
+    """
+    manifest, found = Manifest.read(folder), set[tuple[str, int]]()
+    if not 2 <= manifest.labels <= _MAX_LABELS:
+        return ()
+    for split in (open_split(folder, name) for name in SPLITS):
+        found |= {*zip(_read_labels(split), split.column("bytes").tolist(), strict=True)}
+    distinct = {label if size == len(label.encode()) else LABEL_DELIMITER + label for label, size in found}
+    completions = tuple(sorted(distinct, key=parse_label))
+    if sum(split.documents for split in manifest.splits.values()) < _MIN_EXAMPLES * len(completions):
+        return ()
+    if len(completions) > manifest.labels or max(len(label.encode()) for label, _ in found) > _MAX_LABEL_BYTES:
+        return ()
+    encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
+    return completions if len({ids.tobytes() for ids in encoded}) == len(completions) else ()
+
+
+def read_completions(name: str) -> tuple[str, ...]:
+    """Return the different completions of a file of examples, sorted by label; InputError if it has none."""
+    files = find_text_files([name], DataConfig(supervised=True))
+    completions = {example.completion for file in files for example in file.examples()}
+    return tuple(sorted(completions, key=parse_label))
 
 
 def label_indices(split: Split, labels: Sequence[str]) -> NDArray[np.int64]:
@@ -114,11 +101,11 @@ def label_indices(split: Split, labels: Sequence[str]) -> NDArray[np.int64]:
         ) from None
 
 
-def _read_labels(examples: Split) -> list[str]:
+def _read_labels(split: Split) -> list[str]:
     """Return the label of each example; UsageError if there are too many different ones."""
-    if examples.labels is None:
+    if split.labels is None:
         raise UsageError(
             "the examples have too many different completions to be labels: a classifier chooses among few"
         )
-    labels: list[str] = examples.labels.tolist()
+    labels: list[str] = split.labels.tolist()
     return labels

@@ -1,22 +1,17 @@
-"""Examples and conversations as batches: the model reads all of a row, and predicts what is learned of it.
-
-Rows longer than the context are truncated: prompts from the left, texts with labels and conversations from the right.
-"""
+"""Examples, labelled texts and conversations as batches: one per row, in a new order in each epoch."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run_config import RunConfig
-from lm.corpus.store import SPLITS, Split, open_split
-from lm.data.batch import Batch, batch_rows
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.store import Split
+from lm.data.batch import PADDING, Batch
 from lm.data.bucketing import length_batches
 from lm.data.labels import label_indices
 from lm.data.training_data import LabelledPrompt, TrainingData
@@ -27,27 +22,40 @@ _EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
 
 
-class RowData(TrainingData):
-    """Training data with an example or a conversation per row, in a new order in each epoch."""
+class Rows(TrainingData):
+    """Rows truncated to the context: prompts from the left, texts with labels and conversations from the right.
 
-    noun: ClassVar[str]
-    truncated: ClassVar[str]
+    Completions of examples, replies of conversations and labels of texts are learned. A row of which nothing is learned
+    within the context is left out.
+    """
 
-    def __init__(self, train: Split, validation: Split, *, context: int, rows: int, seed: int) -> None:
+    def __init__(
+        self, train: Split, validation: Split, *, context: int, rows: int, seed: int, labels: Sequence[str] = ()
+    ) -> None:
+        """Create batches of `rows` rows.
+
+        Args:
+            labels: of a classifier, for which the label is the only target of a text.
+
+        Raises:
+            InputError: nothing is learned within the context, or an example has none of the labels.
+        """
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
-        self._key = hash64(np.array([seed], dtype=np.uint64))
-        self._used = {split.name: self._choose_rows(split) for split in (train, validation)}
+        self.holds_conversations = train.manifest.kind == "conversations"
+        self._key, splits = hash64(np.array([seed], dtype=np.uint64)), (train, validation)
+        self._labels = {split.name: label_indices(split, labels) for split in splits} if labels else {}
+        learned, sizes = zip(*map(self._count, splits), strict=True)
+        self._used = {split.name: np.flatnonzero(count) for split, count in zip(splits, learned, strict=True)}
         self.samples = len(self._used["train"])
+        if not self.samples:
+            raise InputError(f"no {self._what} fits into the context of {context} tokens")
         self.steps_per_epoch = self.samples / rows
-        self.n_truncated = int((self._lengths(train) > context + 1).sum())
-        self.tokens = self._count(train)[0]
-        self.validation_bytes = self._count(validation)[1]
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        train, validation = (open_split(folder, split) for split in SPLITS)
-        context = config.model.context_length
-        return cls(train, validation, context=context, rows=batch_rows(config), seed=config.training.seed)
+        self.tokens, self.validation_bytes = int(learned[0].sum()), int(sizes[1].sum())
+        lengths, room = train.lengths[self._used["train"]], context + 1
+        if labels:
+            lengths, room = lengths - learned[0] + 1, context
+            self.tokens = int(np.minimum(lengths, room).sum())
+        self.n_truncated = int((lengths > room).sum())
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
         """Return the rows after `consumed` ones; a batch may cross the end of an epoch."""
@@ -63,49 +71,27 @@ class RowData(TrainingData):
             yield self._make_batch(self._validation, used[numbers])
 
     def describe_batch_size(self) -> str:
-        return f"{self._rows} {self.noun}"
+        return f"{self._rows} {self._noun}"
+
+    @property
+    def _noun(self) -> str:
+        return "conversations" if self.holds_conversations else "texts" if self._labels else "examples"
+
+    @property
+    def _what(self) -> str:
+        return "reply" if self.holds_conversations else "completion"
 
     def warnings(self) -> list[str]:
-        """Warn about truncated rows."""
-        if not self.n_truncated:
-            return []
-        return [f"{self.n_truncated:,} of {self.samples:,} {self.noun} are longer than the context: {self.truncated}"]
-
-    def _choose_rows(self, split: Split) -> NDArray[np.int64]:
-        """Return the rows that are used; InputError if one cannot be."""
-        return np.arange(split.documents)
-
-    def _lengths(self, split: Split) -> NDArray[np.int64]:
-        return split.lengths[self._used[split.name]]
-
-    def _count(self, split: Split) -> tuple[int, int]:
-        """Return the learned tokens of a split, and their UTF-8 bytes."""
-        return tuple(int(_values(split, name).sum()) for name in ("learned", "bytes"))  # type: ignore[return-value]
-
-    @abstractmethod
-    def _make_batch(self, split: Split, numbers: NDArray[np.int64]) -> Batch:
-        """Return the rows with these numbers."""
-
-
-def _values(split: Split, column: str) -> NDArray[np.int64]:
-    return split.column(column).astype(np.int64) if split.documents else np.empty(0, dtype=np.int64)
-
-
-class ExampleData(RowData):
-    """Training data of prompts and completions; prompts longer than the context are truncated."""
-
-    noun, truncated = "examples", "the beginning of the prompt is left out"
-
-    def _choose_rows(self, split: Split) -> NDArray[np.int64]:
-        too_long = np.flatnonzero(_values(split, "learned") > self._context)
-        if len(too_long):
-            first = int(too_long[0])
-            file, line, learned = (int(split.column(name)[first]) for name in ("file", "line", "learned"))
-            name = (*split.manifest.sources, *split.manifest.validation_sources)[file].path
-            others = f", and {len(too_long) - 1:,} more are too long" * (len(too_long) > 1)
-            problem = completion_length_error(learned, context=self._context)
-            raise InputError(f"{name}: line {line}: {problem}{others}")
-        return super()._choose_rows(split)
+        """Warn about truncated rows, and those of which nothing is learned within the context."""
+        documents = self._train.documents + self._validation.documents
+        left_out, end = documents - sum(map(len, self._used.values())), "ends"
+        if self._noun == "examples":
+            end = "beginnings of prompts"
+        counted = (
+            (left_out, documents, f"are left out: no {self._what} fits into the context"),
+            (self.n_truncated, self.samples, f"are longer than the context: their {end} are left out"),
+        )
+        return [f"{count:,} of {total:,} {self._noun} {problem}" for count, total, problem in counted if count]
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
         """Return validation examples with their label indices; none if there are too many labels."""
@@ -114,89 +100,36 @@ class ExampleData(RowData):
             return []
         count = min(limit, split.documents)
         chosen = np.arange(count) * split.documents // max(1, count)
-        rows, learned = split.take(chosen), _values(split, "learned")[chosen].tolist()
+        rows, learned = split.take(chosen), split.column("learned")[chosen].tolist()
         return [
             LabelledPrompt(rows.row(row)[1 : -learned[row]], numbers[split.labels[number]])
             for row, number in enumerate(chosen.tolist())
         ]
 
-    def _make_batch(self, split: Split, numbers: NDArray[np.int64]) -> Batch:
-        rows = split.take(numbers)
-        texts = [truncate_prompt(rows.row(row), context=self._context) for row in range(len(rows))]
-        return Batch.from_rows(texts, split.column("learned")[numbers].tolist())
-
-
-class LabelledData(RowData):
-    """Training data of a masked classifier: one text per row, with its label as the only target."""
-
-    noun, truncated = "texts", "their ends are left out"
-
-    def __init__(
-        self, train: Split, validation: Split, *, context: int, rows: int, seed: int, labels: Sequence[str]
-    ) -> None:
-        """Create batches of `rows` texts; InputError if an example has none of these labels."""
-        super().__init__(train, validation, context=context, rows=rows, seed=seed)
-        self._numbers = {split.name: label_indices(split, labels) for split in (train, validation)}
-        lengths = train.lengths - _values(train, "learned") + 1
-        self.tokens = int(np.minimum(lengths, context).sum())
-        self.n_truncated = int((lengths > context).sum())
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        train, validation = (open_split(folder, split) for split in SPLITS)
-        context, seed, labels = config.model.context_length, config.training.seed, config.model.labels
-        return cls(train, validation, context=context, rows=batch_rows(config), seed=seed, labels=labels)
-
-    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
-        return ExampleData.labelled_prompts(self, labels, limit)  # type: ignore[arg-type]
+    def _count(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (rows,) learned tokens of each row within the context, and their UTF-8 bytes."""
+        learned, sizes = (np.array(split.column(name), dtype=np.int64) for name in ("learned", "bytes"))
+        if self.holds_conversations:
+            for row in np.flatnonzero(split.lengths > self._context + 1).tolist():
+                inside = split.take(np.array([row]), "replies").values[: self._context + 1]
+                learned[row], sizes[row] = (inside >= 0).sum(), inside.clip(0).sum()
+        elif not self._labels:
+            learned[learned > self._context] = 0
+        return learned, sizes * (learned > 0)
 
     def _make_batch(self, split: Split, numbers: NDArray[np.int64]) -> Batch:
-        rows, learned = split.take(numbers), split.column("learned")[numbers].tolist()
-        texts = [
-            truncate_text(np.append(ids[:-count], ids[-1]), context=self._context)
-            for ids, count in ((rows.row(row), learned[row]) for row in range(len(rows)))
-        ]
-        return Batch.from_texts(texts, self._numbers[split.name][numbers].tolist())
-
-
-class ConversationData(RowData):
-    """Training data of conversations; what is beyond the context is left out."""
-
-    holds_conversations: ClassVar[bool] = True
-    noun, truncated = "conversations", "their last turns are left out"
-
-    def _choose_rows(self, split: Split) -> NDArray[np.int64]:
-        """Return the conversations with a reply within the context."""
-        used = np.flatnonzero(self._count_within(split)[:, 0] > 0)
-        if split is self._train and not len(used):
-            raise InputError(f"no conversation has a reply within the context of {self._context} tokens")
-        return used
-
-    def _count(self, split: Split) -> tuple[int, int]:
-        learned, text_bytes = self._count_within(split).sum(axis=0).tolist()
-        return learned, text_bytes
-
-    def _count_within(self, split: Split) -> NDArray[np.int64]:
-        """Return (conversations, 2) tokens of the assistant in the first `context` + 1 of each, and their bytes."""
-        counts = np.stack([_values(split, name) for name in ("learned", "bytes")], axis=1)
-        for row in np.flatnonzero(split.lengths > self._context + 1).tolist():
-            inside = split.take(np.array([row]), "replies").values[: self._context + 1]
-            counts[row] = (inside >= 0).sum(), inside.clip(0).sum()
-        return counts
-
-    def warnings(self) -> list[str]:
-        """Warn about conversations longer than the context."""
-        total = self._train.documents + self._validation.documents
-        left_out = total - sum(map(len, self._used.values()))
-        problem = f"{left_out:,} of {total:,} conversations have no reply within the context: they are left out"
-        return [*([problem] if left_out else []), *super().warnings()]
-
-    def _make_batch(self, split: Split, numbers: NDArray[np.int64]) -> Batch:
-        size, rows, replies = self._context + 1, split.take(numbers), split.take(numbers, "replies")
-        return Batch.from_masked_rows(
-            [rows.row(row)[:size] for row in range(len(rows))],
-            [replies.row(row)[:size] >= 0 for row in range(len(rows))],
-        )
+        taken, context = split.take(numbers), self._context
+        rows, learned = [taken.row(row) for row in range(len(taken))], split.column("learned")[numbers].tolist()
+        if self._labels:
+            texts = [np.append(ids[:-count], ids[-1]) for ids, count in zip(rows, learned, strict=True)]
+            inputs = RaggedArray.from_rows([truncate_text(ids, context=context) for ids in texts])
+            targets = self._labels[split.name][numbers][:, None]
+            return Batch(inputs.to_padded(PADDING), targets, input_lengths=inputs.lengths())
+        if self.holds_conversations:
+            replies = split.take(numbers, "replies")
+            masks = [replies.row(row)[: context + 1] >= 0 for row in range(len(rows))]
+            return Batch.from_rows([ids[: context + 1] for ids in rows], masks)
+        return Batch.from_rows([truncate_prompt(ids, context=context) for ids in rows], learned)
 
 
 def truncate_prompt(ids: NDArray[Any], *, context: int) -> NDArray[Any]:

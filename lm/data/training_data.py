@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.special_tokens import LanguageTag
@@ -44,8 +42,6 @@ class LabelledPrompt(NamedTuple):
 class TrainingData(ABC):
     """Data that a model is trained on; the order is a pure function of (data, seed, samples consumed).
 
-    Each kind has a module in this package, and an entry in `lm.training.training_corpus.DATA_CLASSES`.
-
     Attributes:
         holds_pairs: whether it is for translation models.
         holds_conversations: whether the assistant's tokens of conversations are learned.
@@ -56,23 +52,13 @@ class TrainingData(ABC):
         tag: default target language of bidirectional models.
     """
 
-    holds_pairs: ClassVar[bool] = False
-    holds_conversations: ClassVar[bool] = False
+    holds_pairs = False
+    holds_conversations = False
     samples: int
     tokens: int
     steps_per_epoch: float
     validation_bytes: int
     tag: LanguageTag | None = None
-
-    @classmethod
-    @abstractmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        """Open the data in a folder for a run.
-
-        Raises:
-            InputError: the data are damaged, too small, or a sample does not fit into the context.
-            UsageError: the settings of the run don't fit the data.
-        """
 
     @abstractmethod
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
@@ -82,15 +68,15 @@ class TrainingData(ABC):
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, each target once."""
 
+    @abstractmethod
+    def describe_batch_size(self) -> str:
+        """Describe the batch size."""
+
     def set_total_steps(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
         """Set the total number of steps, which decides for instance when BPE dropout ends.
 
         It may be called again when the end of a run is moved; before the first call such things last for the whole run.
         """
-
-    @abstractmethod
-    def describe_batch_size(self) -> str:
-        """Describe the batch size."""
 
     def warnings(self) -> list[str]:
         """Return what of the data does not fit into the context."""

@@ -1,13 +1,10 @@
-"""Candidates of beam search, found by a fast and stable top k."""
+"""The best next tokens of each row, by a fast and stable top k."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lm.errors import nan_logits_error
 from lm.kernels.torch_ops import TopK, top_k
 
 _ROWS_PER_CHUNK = 64
@@ -15,47 +12,6 @@ _ROWS_PER_CHUNK = 64
 
 _BLOCK = 64
 """Adjacent numbers whose maximum is computed first on a CPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Extensions of the hypotheses of each source, best first: (sources, n) each, on the CPU.
-
-    Attributes:
-        total_logprobs: float64, summed log-probabilities; -inf if banned.
-        parents: indices of the hypotheses that they extend.
-    """
-
-    total_logprobs: Tensor
-    parents: Tensor
-    tokens: Tensor
-
-    @classmethod
-    def extend(cls, totals: Tensor, following: TopK) -> Candidates:
-        """Extend each hypothesis by some tokens.
-
-        Args:
-            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32, those of long
-                texts would make different tokens equal.
-            following: the best next tokens of each: (sources · width, k).
-
-        Raises:
-            InputError: the model's output is not a number.
-        """
-        logprobs = following.logprobs.cpu().double()
-        if bool(logprobs.isnan().any()):
-            raise nan_logits_error()
-        continued = totals[:, :, None] + logprobs.reshape(*totals.shape, -1)
-        ordered, order = continued.flatten(1).sort(stable=True, descending=True)
-        tokens = following.indices.cpu().reshape(len(totals), -1)
-        return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
-
-    def keep(self, chosen: Tensor) -> Candidates:
-        """Keep the `chosen` (sources, n) candidates; rows are padded with a total of -inf."""
-        width = int(chosen.sum(1).max())
-        order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
-        totals = self.total_logprobs.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
-        return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
 def top_k_mask(scores: Tensor, k: int) -> Tensor:
@@ -66,7 +22,7 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
 
 
 def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> TopK:
-    """Find the k best tokens of each row.
+    """Find the k best tokens of each row, of equal ones the first.
 
     Args:
         logits: (rows, vocabulary), unfiltered.
@@ -74,25 +30,19 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
         k: fewer are found if the vocabulary is smaller.
         by_compiled_code: whether it is loaded; used where it applies.
     """
-    compiled = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
-    result = compiled or _top_k_in_chunks(logits, filtered, k)
+    result = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
+    if result is None:
+        rows = _ROWS_PER_CHUNK if logits.device.type == "cpu" else len(logits)
+        parts = []
+        for part, filtered_part in zip(logits.split(rows), filtered.split(rows), strict=True):
+            values, tokens = _stable_top_k(filtered_part, k)
+            parts.append((values, tokens, part.log_softmax(-1).gather(1, tokens)))
+        result = TopK(*map(torch.cat, zip(*parts, strict=True)))
     if filtered is logits:
         return result
     is_banned = result.values == -torch.inf  # -inf - -inf would be NaN
     added = (result.values - logits.gather(1, result.indices)).masked_fill(is_banned, -torch.inf)
     return result._replace(logprobs=result.logprobs + added)
-
-
-def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
-    """The k best filtered logits of each row, their tokens, and the unfiltered log-probabilities."""
-    rows = _ROWS_PER_CHUNK if logits.device.type == "cpu" else len(logits)
-    parts = [_top_k_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-    return TopK(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    values, tokens = _stable_top_k(filtered, k)
-    return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 
 
 def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -6,18 +6,13 @@ left out of what the model reads; the system prompt stays.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Generator as Events
 from functools import partial
 
-import torch
-
-from lm.decoding.batching import Finish, SampleBatch, SampleSpec, StopStringStream, Token
+from lm.decoding.batching import Finish, Token, decode
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import History
-from lm.decoding.session import DecodeSession
 from lm.errors import UsageError
 from lm.text.conversations import Message
 from lm.tokenizer.chat_template import PLAIN_STOP, PLAIN_TEMPLATE, ChatTemplate
@@ -79,7 +74,6 @@ class Chat:
         self.generator, self.messages, self.dropped = generator, list(messages), 0
         template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
         self.template = ChatTemplate.default(start, PLAIN_TEMPLATE) if template is None else template
-        self._session: DecodeSession | None = None
         self._replies = 0
 
     @property
@@ -106,21 +100,22 @@ class Chat:
             UsageError: the message and the system prompt alone exceed the context.
         """
         self.messages.append(Message("user", content))
-        text = ""
-        generator = self.generator
+        text, generator, config = "", self.generator, self.generator.config
+        context = generator.model.config.context_length
         try:
             prompt, self.dropped = fit_into_context(
-                self.messages, partial(self.template.encode, generator.tokenizer), dropped=self.dropped,
-                context=generator.model.config.context_length, max_tokens=generator.config.max_tokens,
+                self.messages, partial(self.template.encode, generator.tokenizer), context=context,
+                max_tokens=config.max_tokens, dropped=self.dropped,
             )  # fmt: skip
-            for event in self._sample(prompt):
+            sample = generator.build_sample(
+                prompt, generator.sampler.rng(self._replies, prompt=prompt),
+                max_tokens=min(config.max_tokens, context - len(prompt)),
+                stop=config.stop if self.has_template else (*config.stop, PLAIN_STOP),
+            )  # fmt: skip
+            self._replies += 1
+            for event in decode(generator.open_session(generator.plan(), prompt[:-1]), [sample], batch_size=1):
                 text += event.text
                 yield event
-        except GeneratorExit:
-            raise
-        except BaseException:  # the cache may be behind the tokens
-            self._session = None
-            raise
         finally:
             if text.strip():
                 self.messages.append(Message("assistant", text.strip()))
@@ -133,28 +128,3 @@ class Chat:
             if (last := self.messages.pop()).role == "user":
                 return last.content
         return None
-
-    def _sample(self, prompt: list[int]) -> Iterator[Token | Finish]:
-        config, tokenizer = self.generator.config, self.generator.tokenizer
-        sampler = self.generator.sampler
-        stops = config.stop if self.has_template else (*config.stop, PLAIN_STOP)
-        limit = min(config.max_tokens, self.generator.model.config.context_length - len(prompt))
-        rng = sampler.rng(self._replies, prompt=prompt)
-        self._replies += 1
-        spec = SampleSpec(0, limit, StopStringStream(tokenizer.decode_stream(prompt), stops), rng)
-        session, logits = self._prefill(prompt)
-        history = History(torch.tensor([prompt]), len(prompt))
-        batch = SampleBatch(session, sampler, [spec], history, logits, stop_ids=self.generator.stop_ids)
-        while len(batch):
-            yield from batch.sample()
-            batch.extend()
-
-    def _prefill(self, prompt: list[int]) -> tuple[DecodeSession, torch.Tensor]:
-        """Prefill what the cache does not hold; return the session, and the logits after the prompt."""
-        if self._session is None or not self._session.tokens:
-            self._session = DecodeSession(self.generator.plan())
-            return self._session, self._session.add([prompt]).last_logits
-        session, cached = self._session, self._session.tokens[0]
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(cached, prompt, strict=False)))
-        session.truncate([min(same, len(prompt) - 1)])
-        return session, session.extend(torch.tensor([prompt[len(session.tokens[0]) :]])).last_logits

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -26,7 +24,7 @@ from lm.engine.selection import plan_engines
 from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.text.examples import parse_label
-from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
+from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SORT_WINDOW = 1024
@@ -71,82 +69,50 @@ class Classifier:
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
         """
+        frame, device = build_example_frame(self.tokenizer), next(self.model.parameters()).device
+        context = self.model.config.context_length
         for batch in batched(texts, self.batch_size):
-            yield from self._classify(batch)
-
-    @torch.inference_mode()
-    def _classify(self, texts: Sequence[str]) -> Iterator[ClassifiedText]:
-        frame, config = build_example_frame(self.tokenizer), self.model.config
-        rows = RaggedArray.from_rows(
-            [
-                truncate_text(frame.wrap(ids), context=config.context_length)
-                for ids in self.tokenizer.encode_batch(list(texts))
-            ]
-        )
-        device = next(self.model.parameters()).device
-        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.to_padded(0), rows.lengths()))
-        probabilities = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
-        for text, text_probabilities in zip(texts, probabilities, strict=True):
-            yield _rank_labels(text, config.labels, text_probabilities)
+            encoded = [truncate_text(frame.wrap(ids), context=context) for ids in self.tokenizer.encode_batch(batch)]
+            rows = RaggedArray.from_rows(encoded)
+            tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.to_padded(0), rows.lengths()))
+            with torch.inference_mode():
+                probabilities = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
+            yield from map(_rank_labels, batch, [self.labels] * len(batch), probabilities)
 
 
-@dataclass(frozen=True)
 class CompletionClassifier:
     """Classifies texts with a decoder: the label is the most probable completion of the text.
 
     The log-probability of a label is the sum over its tokens and the end-of-example token, so that a label can be a
     prefix of another. Probabilities are normalised over the labels.
-
-    Attributes:
-        completions: of each label, with its delimiter.
-        batch_size: pairs of text and label per batch; affects only speed.
     """
 
-    model: DecoderOnly
-    tokenizer: Tokenizer
-    completions: Sequence[str]
-    batch_size: int = 16
+    def __init__(
+        self, model: DecoderOnly, tokenizer: Tokenizer, completions: Sequence[str], batch_size: int = 16
+    ) -> None:
+        """Encode the labels.
 
-    def __post_init__(self) -> None:
-        """UsageError unless there are two or more labels, which fit into the context and differ in their tokens."""
-        if len(self.completions) < 2:
-            raise UsageError("a classifier needs two or more labels")
+        Args:
+            completions: of each label, with its delimiter.
+            batch_size: pairs of text and label per batch; affects only speed.
+
+        Raises:
+            UsageError: there are fewer than two, or they don't fit into the context, or have the same tokens.
+        """
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.labels = tuple(map(parse_label, completions))
+        frame = build_example_frame(tokenizer)
+        self._start, encoded = list(frame.before), tokenizer.encode_batch(list(completions))
+        ids = [(*completion.tolist(), *frame.after) for completion in encoded]
+        if len({*self.labels}) < max(2, len(ids)) or len({*ids}) < len(ids):
+            raise UsageError("a classifier needs two or more labels, each with tokens of its own")
+        columns = takewhile(lambda tokens: len({*tokens}) == 1, zip(*ids, strict=False))
+        self._common = [tokens[0] for tokens in columns]  # of all completions, prefilled with the text
+        self._suffixes = [completion[len(self._common) :] for completion in ids]
+        # The last token of a completion is only predicted.
+        self._max_text_tokens = model.config.context_length + 1 - len(self._start) - max(map(len, ids))
         if self._max_text_tokens < 0:
-            longest = max(self.labels, key=len)
-            raise UsageError(f"label {longest!r} does not fit into the context")
-        for keys, problem in ((self._suffixes, "have the same tokens"), (self.labels, "are written in two ways")):
-            counts = Counter[object](keys)
-            if alike := [label for label, key in zip(self.labels, keys, strict=True) if counts[key] > 1]:
-                named = " and ".join(map(repr, alike[:2]))
-                raise UsageError(f"labels {named} {problem}: the model can't tell them apart")
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(map(parse_label, self.completions))
-
-    @cached_property
-    def _frame(self) -> SpecialTokenFrame:
-        return build_example_frame(self.tokenizer)
-
-    @cached_property
-    def _ids(self) -> list[tuple[int, ...]]:
-        encoded = self.tokenizer.encode_batch(list(self.completions))
-        return [(*ids.tolist(), *self._frame.after) for ids in encoded]
-
-    @cached_property
-    def _common_prefix(self) -> tuple[int, ...]:
-        """Tokens that all completions start with, which are prefilled with the text; each has others after them."""
-        columns = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
-        return tuple(tokens[0] for tokens in columns)
-
-    @cached_property
-    def _suffixes(self) -> list[tuple[int, ...]]:
-        return [ids[len(self._common_prefix) :] for ids in self._ids]
-
-    @property
-    def _max_text_tokens(self) -> int:
-        """Tokens of a text that fit with the longest completion, whose last token is only predicted."""
-        return self.model.config.context_length + 1 - len(self._frame.before) - max(map(len, self._ids))
+            raise UsageError(f"label {max(self.labels, key=len)!r} does not fit into the context")
 
     def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
         """Classify texts, in order. A text longer than the context is truncated at its start.
@@ -156,59 +122,43 @@ class CompletionClassifier:
         """
         for chunk in batched(texts, _SORT_WINDOW):
             probabilities = self.probabilities(self.tokenizer.encode_batch(chunk)).tolist()
-            for text, text_probabilities in zip(chunk, probabilities, strict=True):
-                yield _rank_labels(text, self.labels, text_probabilities)
+            yield from map(_rank_labels, chunk, [self.labels] * len(chunk), probabilities)
 
     @torch.inference_mode()
     def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         """Return (prompts, labels) probabilities; prompts are IDs without start of text."""
-        scores = torch.zeros(len(prompts), len(self.completions), dtype=torch.float64)
-        plan = plan_engines(self.model, tokens=max(map(len, self._suffixes)))
-        read = [
-            [*self._frame.before, *ids[max(0, len(ids) - self._max_text_tokens) :].tolist(), *self._common_prefix]
-            for ids in prompts
-        ]
-        rows = max(1, self.batch_size // len(self.completions))
-        for numbers in length_batches(list(map(len, read)), rows=rows):
+        scores = torch.zeros(len(prompts), len(self.labels), dtype=torch.float64)
+        plan, most = plan_engines(self.model, tokens=max(map(len, self._suffixes))), self._max_text_tokens
+        read = [[*self._start, *ids[max(0, len(ids) - most) :].tolist(), *self._common] for ids in prompts]
+        for numbers in length_batches(list(map(len, read)), rows=max(1, self.batch_size // len(self.labels))):
             session = DecodeSession(plan)
-            following = session.add([read[number] for number in numbers]).last_logits
-            scores[numbers] = self._log_probabilities(session, following.log_softmax(-1))
+            following = session.add([read[number] for number in numbers]).last_logits.log_softmax(-1)
+            chunks = batched(self._suffixes, max(1, self.batch_size // len(numbers)))
+            scores[numbers] = torch.cat([_score_suffixes(session, following, chunk) for chunk in chunks], dim=1)
         return scores.softmax(-1).numpy()
 
-    def _log_probabilities(self, session: DecodeSession, following: Tensor) -> Tensor:
-        """(rows, labels) log-probabilities of the suffixes of all labels, float64 on the CPU.
 
-        Args:
-            session: with a row for each text; it has the same rows again afterwards.
-            following: (rows, vocabulary) log-probabilities of the next token.
-        """
-        lengths, chunks = list(map(len, session.tokens)), []
-        suffixes_per_chunk = max(1, self.batch_size // len(lengths))
-        for suffixes in (
-            self._suffixes[first : first + suffixes_per_chunk]
-            for first in range(0, len(self._suffixes), suffixes_per_chunk)
-        ):
-            ids = torch.from_numpy(RaggedArray.from_rows(suffixes).to_padded(IGNORE_INDEX)).to(
-                following.device
-            )  # (labels, longest)
-            scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
-            if (n := ids.shape[1] - 1) > 0:
-                session.select([row for row in range(len(lengths)) for _ in suffixes])
-                logits = session.extend(
-                    ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), OutputSpec(logits_to_keep=n)
-                ).logits
-                assert logits is not None
-                nats = F.cross_entropy(
-                    logits.flatten(0, 1),
-                    ids[:, 1:].repeat(len(lengths), 1).flatten(),
-                    ignore_index=IGNORE_INDEX,
-                    reduction="none",
-                )
-                scores -= nats.cpu().double().view(len(lengths), len(suffixes), n).sum(-1)
-                session.truncate([length for length in lengths for _ in suffixes])
-                session.select(range(0, len(session), len(suffixes)))
-            chunks.append(scores)
-        return torch.cat(chunks, dim=1)
+def _score_suffixes(session: DecodeSession, following: Tensor, suffixes: Sequence[tuple[int, ...]]) -> Tensor:
+    """(rows, suffixes) log-probabilities, float64 on the CPU.
+
+    Args:
+        session: with a row for each text; it has the same rows again afterwards.
+        following: (rows, vocabulary) log-probabilities of the next token.
+    """
+    lengths, size = list(map(len, session.tokens)), len(suffixes)
+    ids = torch.from_numpy(RaggedArray.from_rows(suffixes).to_padded(IGNORE_INDEX)).to(following.device)
+    scores = following[:, ids[:, 0]].cpu().double()
+    if (n := ids.shape[1] - 1) > 0:
+        session.select([row for row in range(len(lengths)) for _ in suffixes])
+        read = ids[:, :-1].clamp(min=0).repeat(len(lengths), 1)
+        logits = session.extend(read, OutputSpec(logits_to_keep=n)).logits
+        assert logits is not None
+        targets = ids[:, 1:].repeat(len(lengths), 1).flatten()
+        nats = F.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
+        scores -= nats.cpu().double().view(len(lengths), size, n).sum(-1)
+        session.truncate([length for length in lengths for _ in suffixes])
+        session.select(range(0, len(session), size))
+    return scores
 
 
 def build_classifier(
@@ -223,18 +173,14 @@ def build_classifier(
         UsageError: the run is not a classifier, or its labels are fixed.
     """
     model, folder = loaded.model, loaded.folder
-    if isinstance(model, EncoderOnly) and model.config.labels:
-        if completions:
-            settled = "this run has an output for each of its labels, and can't choose among others"
-            raise UsageError(f"{folder}: {settled}; leave them out")
+    if isinstance(model, EncoderOnly) and model.config.labels and not completions:
         return Classifier(model, loaded.tokenizer, batch_size)
     if not isinstance(model, DecoderOnly) or model.config.translates:
-        raise UsageError(f"{folder}: this run {model.config.purpose}; it does not classify texts")
+        own = " among other labels" if completions else ""
+        raise UsageError(f"{folder}: this run {model.config.purpose}; it does not classify texts{own}")
     completions = completions or loaded.config.label_completions
     if not completions:
-        raise UsageError(
-            f"{folder}: no labels are recorded in this run; name a file of examples that have all of them",
-        )
+        raise UsageError(f"{folder}: no labels are recorded in this run; name a file of examples that have all of them")
     return CompletionClassifier(model, loaded.tokenizer, completions, batch_size)
 
 

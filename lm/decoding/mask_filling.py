@@ -66,49 +66,37 @@ class MaskFiller:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
             UsageError: a text is longer than the model's context, or the tokenizer has no mask token.
         """
+        mask, frame = require_mask_token(self.tokenizer), build_text_frame(self.tokenizer)
         for batch in batched(texts, self.batch_size):
-            yield from self._fill(batch, k)
-
-    def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:
-        rows = [self.encode(text) for text in texts]
-        ids = RaggedArray.from_rows(rows)
-        tokens, lengths = torch.from_numpy(ids.to_padded(0)), torch.from_numpy(ids.lengths())
-        blanks = tokens == require_mask_token(self.tokenizer)
-        all_candidates = iter(self._top_candidates(tokens, lengths, blanks, k))
-        for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
-            candidates = tuple(islice(all_candidates, number))
-            yield FilledText(text, candidates, self._fill_in(row, candidates))
+            rows = [self.encode(text) for text in batch]
+            found = iter(self._top_candidates(rows, mask, k))
+            for text, row in zip(batch, rows, strict=True):
+                candidates = tuple(islice(found, int((row == mask).sum())))
+                filled = row.copy()
+                filled[row == mask] = [ranked[0].id for ranked in candidates]
+                inner = filled[len(frame.before) : len(filled) - len(frame.after)]
+                yield FilledText(text, candidates, self.tokenizer.decode(inner, skip_special=False))
 
     @torch.inference_mode()
-    def _top_candidates(
-        self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
-    ) -> list[tuple[MaskCandidate, ...]]:
-        device = next(self.model.parameters()).device
-        hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
-        probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
+    def _top_candidates(self, rows: Sequence[NDArray[np.int64]], mask: int, k: int) -> list[tuple[MaskCandidate, ...]]:
+        """The candidates of all masks of some rows, one mask after the other."""
+        ids, device = RaggedArray.from_rows(rows), next(self.model.parameters()).device
+        tokens, lengths = (torch.from_numpy(each).to(device) for each in (ids.to_padded(0), ids.lengths()))
+        hidden = self.model.hidden(tokens, target_lengths=lengths)
+        probabilities = self.model.logits(hidden[tokens == mask]).float().softmax(-1)
         known = probabilities[:, : self.tokenizer.vocab_size]  # the others are vocabulary padding
-        top = known.topk(min(k, known.shape[-1]))
-        candidates = []
-        for ids, probabilities_of_ids in zip(top.indices.tolist(), top.values.tolist(), strict=True):
-            check_not_nan(probabilities_of_ids[0])
-            candidates.append(tuple(map(self._to_candidate, ids, probabilities_of_ids)))
-        return candidates
-
-    def _to_candidate(self, index: int, probability: float) -> MaskCandidate:
-        return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
+        top, found = known.topk(min(k, known.shape[-1])), []
+        for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+            check_not_nan(values[0])
+            texts = [self.tokenizer.token_bytes(index).decode(errors="replace") for index in indices]
+            found.append(tuple(map(MaskCandidate, indices, texts, values)))
+        return found
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """Encode a text with start and end tokens; UsageError if it is too long."""
         ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
-        context = self.model.config.context_length
-        if len(ids) > context:
+        if len(ids) > (context := self.model.config.context_length):
             raise UsageError(
-                f"the text has {len(ids):,} tokens with its start and end, but the model's context is {context:,}; "
-                "give less text"
+                f"the text has {len(ids):,} tokens with its start and end, more than the context {context:,}"
             )
         return ids
-
-    def _fill_in(self, row: NDArray[np.int64], candidates: Sequence[Sequence[MaskCandidate]]) -> str:
-        frame, filled = build_text_frame(self.tokenizer), row.copy()
-        filled[row == require_mask_token(self.tokenizer)] = [ranked[0].id for ranked in candidates]
-        return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

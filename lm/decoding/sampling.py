@@ -12,9 +12,10 @@ import random
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
@@ -25,53 +26,46 @@ from lm.tokenizer.tokenizer import Tokenizer
 Biases = Mapping[tuple[int, ...], float]
 """Token sequences, and what is added to the logit of each one's last token after the others; -inf bans it."""
 
-
 NO_TOKEN = -1
-"""Left padding of shorter rows."""
+"""Left padding of shorter rows; and what is returned instead of a token if every one is banned."""
+
+_MIN_TEMPERATURE = 1e-6  # a lower temperature would overflow float32
+ALL_BANNED = "every token is banned by biases or repeated n-grams"
+_MAX_BIAS = 1e20
+"""Larger biases have no more effect, and float32 has room to add these and divide them by a low temperature."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class History:
-    """The tokens before the next one.
+    """The tokens before the next one, of each row; they become tensors if a filter reads them.
 
     Attributes:
-        tokens: (rows, length) IDs of prompt and continuation; left-padded with NO_TOKEN.
-        prompt_length: length of the prompt, NO_TOKEN included; (rows,) if different.
+        rows: IDs of prompt and continuation.
+        prompt_lengths: tokens of each prompt.
+        device: of the tensors.
     """
 
-    tokens: Tensor
-    prompt_length: int | Tensor
+    rows: Sequence[Sequence[int]]
+    prompt_lengths: Sequence[int]
+    device: torch.device | None = None
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """(rows, length) IDs, left-padded with NO_TOKEN."""
+        length = max(map(len, self.rows))
+        return torch.tensor([[NO_TOKEN] * (length - len(row)) + [*row] for row in self.rows], device=self.device)
 
     @property
     def generated(self) -> Tensor:
-        """(rows, length - prompt_length) IDs; left-padded with NO_TOKEN if prompts differ in length."""
-        if isinstance(self.prompt_length, int):
-            return self.tokens[:, self.prompt_length :]
-        first = int(self.prompt_length.min())
-        columns = torch.arange(first, self.tokens.shape[1], device=self.tokens.device)
-        return self.tokens[:, first:].where(columns >= self.prompt_length[:, None], NO_TOKEN)
+        """(rows, length) IDs of the continuations, left-padded with NO_TOKEN."""
+        last = torch.arange(self.tokens.shape[1], 0, -1, device=self.device)
+        return self.tokens.where(last <= self.n_generated[:, None], NO_TOKEN)
 
-    def to(self, device: torch.device) -> History:
-        length = self.prompt_length
-        return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
-
-    def append(self, tokens: Tensor) -> History:
-        """Append the next token of each row, (rows,)."""
-        return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
-
-    def select(self, rows: Tensor) -> History:
-        rows, length = rows.to(self.tokens.device), self.prompt_length
-        return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
-
-    def stack(self, prompts: Sequence[Sequence[int]]) -> History:
-        """Append rows with prompts and no continuation."""
-        used_columns = (self.tokens != NO_TOKEN).any(0).nonzero()
-        past = self.tokens[:, int(used_columns[0]) if len(used_columns) else self.tokens.shape[1] :]
-        generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
-        width = max(past.shape[1], *map(len, prompts))
-        new_rows = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(new_rows, device=past.device))
-        return History(torch.cat(rows), width - F.pad(generated, (0, len(prompts))))
+    @property
+    def n_generated(self) -> Tensor:
+        """(rows,) tokens of the continuations."""
+        lengths = [len(row) - prompt for row, prompt in zip(self.rows, self.prompt_lengths, strict=True)]
+        return torch.tensor(lengths, device=self.device)
 
 
 Filter = Callable[[Tensor, History], Tensor]
@@ -151,12 +145,10 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     return logits.masked_fill(hits > 0, -torch.inf)
 
 
-def ban_early_end(logits: Tensor, history: History, end_ids: Collection[int], min_tokens: int) -> Tensor:
-    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens."""
-    generated = torch.as_tensor(history.tokens.shape[1] - history.prompt_length, device=logits.device)
-    is_early = (generated < min_tokens).expand(len(logits))
+def ban_early_end(logits: Tensor, n_generated: Tensor, end_ids: Collection[int], min_tokens: int) -> Tensor:
+    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens, of (rows,)."""
     banned = logits.clone()
-    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill(is_early[:, None], -torch.inf)
+    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill((n_generated < min_tokens)[:, None], -torch.inf)
     return banned
 
 
@@ -237,31 +229,22 @@ def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] =
 def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator[Filter]:
     """Yield the filter of `min_tokens`, if it has an effect."""
     if config.min_tokens and end_ids:
-        yield lambda logits, history: ban_early_end(logits, history, end_ids, config.min_tokens)
-
-
-def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
-    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length."""
-    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
-        return math.inf
-    bias_of_token: dict[int, float] = {}
-    for (*_, last), bias in biases.items():  # several sequences with the same last token may be complete
-        bias_of_token[last] = bias_of_token.get(last, 0.0) + max(bias, 0.0)
-    return max(bias_of_token.values(), default=0.0) + max(-config.presence_penalty, 0.0)
+        yield lambda logits, history: ban_early_end(logits, history.n_generated, end_ids, config.min_tokens)
 
 
 def truncations(config: SamplingConfig) -> Iterator[Filter]:
     """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
-    if config.temperature != 1:
-        yield lambda logits, _: apply_temperature(logits, config.temperature)
-    if (k := config.top_k) is not None:
-        yield lambda logits, _: keep_top_k(logits, k)
-    if (top := config.top_p) is not None:
-        yield lambda logits, _: keep_top_p(logits, top)
-    if (min_p := config.min_p) is not None:
-        yield lambda logits, _: keep_min_p(logits, min_p)
-    if (mass := config.typical_p) is not None:
-        yield lambda logits, _: keep_typical(logits, mass)
+    chosen: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None, float | None], ...] = (
+        (apply_temperature, config.temperature, 1), (keep_top_k, config.top_k, None), (keep_top_p, config.top_p, None),
+        (keep_min_p, config.min_p, None), (keep_typical, config.typical_p, None),
+    )  # fmt: skip
+    for function, value, off in chosen:
+        if value != off:
+            yield partial(_apply, function, value)
+
+
+def _apply(function: Callable[[Tensor, Any], Tensor], value: float | None, logits: Tensor, _: History) -> Tensor:
+    return function(logits, value)
 
 
 def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
@@ -269,14 +252,6 @@ def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -
     for apply in filters:
         logits = apply(logits, history)
     return logits
-
-
-_MAX_BIAS = 1e20
-"""Larger biases have no more effect, and float32 has room to add these and divide them by a low temperature."""
-
-
-_MAX_ID_DIGITS = 18
-"""More than any ID has; Python refuses to parse thousands."""
 
 
 def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
@@ -289,44 +264,20 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple
     Raises:
         UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    return dict(_parse_logit_bias(text, tokenizer) for text in specs)
-
-
-def _parse_logit_bias(spec: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
-    text, _, value = spec.rpartition("=")
-    try:
-        bias = float(value)
-    except ValueError:
-        bias = math.nan
-    if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf")
-    if abs(bias) > _MAX_BIAS and bias != -math.inf:
-        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token")
-    if not text.isdecimal():
-        tokens = tuple(tokenizer.encode(text))
-        if not tokens:
-            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID")
-        return tokens, bias
-    if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
-        raise UsageError(f"there is no token {text}; IDs go from 0 to {tokenizer.vocab_size - 1}")
-    return (int(text),), bias
-
-
-_MIN_TEMPERATURE = 1e-6  # a lower temperature would overflow float32
-
-
-NO_TOKEN_LEFT = -1
-"""Returned instead of a token if every one is banned."""
+    biases: dict[tuple[int, ...], float] = {}
+    for spec in specs:
+        text, _, value = spec.rpartition("=")
+        try:
+            bias, ids = float(value), (int(text),) if text.isdecimal() else tuple(tokenizer.encode(text))
+        except ValueError:
+            bias, ids = math.nan, ()
+        if not ids or max(ids) >= tokenizer.vocab_size or not (bias == -math.inf or abs(bias) <= _MAX_BIAS):
+            raise UsageError(f"{spec!r} is not TOKEN=X with a text or an ID of the vocabulary, and a number or -inf")
+        biases[ids] = bias
+    return biases
 
 
 Alternatives = tuple[tuple[int, float], ...]
-
-
-def no_token_left() -> UsageError:
-    """Return the error for a row whose tokens are all banned."""
-    return UsageError(
-        "every token is banned by biases or repeated n-grams",
-    )
 
 
 @dataclass(frozen=True)
@@ -338,14 +289,14 @@ class Sampler:
         truncations: filters that select the tokens to sample from, after those.
         greedy: choose the most probable token instead of sampling.
         seed: each sample has a random generator of its own: see `rng`.
-        max_added_bias: the most that the filters add to a logit; only beam search needs it.
+        raises_logits: whether a penalty may raise a logit.
     """
 
     penalties: tuple[Filter, ...] = ()
     truncations: tuple[Filter, ...] = ()
     greedy: bool = False
     seed: int = 0
-    max_added_bias: float = math.inf
+    raises_logits: bool = False
 
     @classmethod
     def from_config(
@@ -358,11 +309,12 @@ class Sampler:
             biases: from `parse_logit_biases`.
             end_ids: the end-of-text tokens, for `min_tokens`.
         """
-        greedy = config.temperature < _MIN_TEMPERATURE
-        filters = () if greedy else tuple(truncations(config))
+        greedy, biases = config.temperature < _MIN_TEMPERATURE, biases or {}
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        changes = tuple(penalties(config, biases or {}, end_ids))
-        return cls(changes, filters, greedy, seed, max_added_bias(config, biases or {}))
+        raises = config.repetition_penalty < 1 or min(config.presence_penalty, config.frequency_penalty) < 0
+        raises |= max(biases.values(), default=0.0) > 0
+        cut = () if greedy else tuple(truncations(config))
+        return cls(tuple(penalties(config, biases, end_ids)), cut, greedy, seed, raises)
 
     @property
     def filters(self) -> tuple[Filter, ...]:
@@ -385,35 +337,22 @@ class Sampler:
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """Return (rows, vocabulary) sampling probabilities from logits; unless greedy."""
-        return apply_filters(logits, self.filters, history.to(logits.device)).softmax(-1)
+        return apply_filters(logits, self.filters, history).softmax(-1)
 
-    def sample(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
         """Choose the next token of each row.
 
         Args:
-            logits: (rows, vocabulary) float32.
+            logits: (rows, vocabulary) float32, on a device with float64.
             rngs: one per row; each is drawn from once, unless greedy.
 
         Returns:
-            (rows,) token IDs, or NO_TOKEN_LEFT; and (rows,) log-probabilities in nats of the model itself: at
-            temperature 1, before any filter. They are NaN where the logits are not finite.
+            (rows,) token IDs, or NO_TOKEN.
         """
-        if logits.device.type == "mps":  # has no float64
-            logits = logits.cpu()
-        tokens = self.sample_tokens(logits, rngs, history)
-        chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
-        return tokens, chosen - log_normaliser(logits)
-
-    def sample_tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
-        """Choose as `sample` does, from logits on a device with float64."""
-        filtered = apply_filters(logits, self.filters, history.to(logits.device))
-        return _argmax(filtered) if self.greedy else draw(filtered.softmax(-1), rngs)
-
-
-def _argmax(logits: Tensor) -> Tensor:
-    """The best token of each row, or NO_TOKEN_LEFT."""
-    highest, best = logits.max(-1)
-    return best.masked_fill_(highest == -torch.inf, NO_TOKEN_LEFT)
+        if not self.greedy:
+            return draw(self.probabilities(logits, history), rngs)
+        highest, best = apply_filters(logits, self.filters, history).max(-1)
+        return best.masked_fill_(highest == -torch.inf, NO_TOKEN)
 
 
 def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
@@ -423,14 +362,22 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
         probabilities: (rows, vocabulary), of any sum; NaN if every token is banned.
 
     Returns:
-        (rows,) token IDs, or NO_TOKEN_LEFT.
+        (rows,) token IDs, or NO_TOKEN.
     """
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     uniform = torch.tensor([[stream.random()] for stream in rngs], dtype=torch.float64)
     # Less than the total even if the product rounds up: a token of probability zero is never drawn.
     threshold = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
-    return torch.searchsorted(cumulative, threshold, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
+    return torch.searchsorted(cumulative, threshold, right=True).masked_fill(total.isnan(), NO_TOKEN).squeeze(-1)
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return (rows,) log-probabilities in nats of one token per row: at temperature 1, before any filter.
+
+    They are NaN exactly where a logit of the row is NaN or +inf, or all are -inf.
+    """
+    return logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1) - log_normaliser(logits)
 
 
 def log_normaliser(logits: Tensor) -> Tensor:

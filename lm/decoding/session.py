@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lm.decoding.candidates import top_k_tokens
-from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, EngineOutput, KVCache, OutputSpec
-from lm.engine.pytorch import SequenceKVCache, SharedPrefix
-from lm.engine.selection import EnginePlan, Operation
+from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, Output, OutputSpec
+from lm.engine.pytorch import KVCache
+from lm.engine.selection import EnginePlan
+from lm.engine.sequence_cache import PrefixCache, SequenceKVCache
 from lm.kernels.torch_ops import TopK
 
 _MAX_PREFILL_TOKENS = 4096
@@ -32,26 +33,6 @@ def window_start(length: int, context_length: int) -> int:
     return -(-max(0, length - context_length) // advance) * advance
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """The output for the rows of a session.
-
-    Attributes:
-        logits: (rows, logits_to_keep, vocabulary) float32, of an ensemble log-probabilities; None if not requested.
-        attention: of each model, (rows, source length) attention weights, if requested.
-    """
-
-    logits: Tensor | None = None
-    top_k: TopK | None = None
-    attention: Sequence[Tensor] = ()
-
-    @property
-    def last_logits(self) -> Tensor:
-        """(rows, vocabulary) logits after the last token of each row."""
-        assert self.logits is not None, "no logits were requested"
-        return self.logits[:, -1]
-
-
 class DecodeSession:
     """Rows of tokens, continued by one model or an ensemble: add, extend, select, truncate and release them.
 
@@ -62,17 +43,18 @@ class DecodeSession:
     Source: of the averaging, Sutskever et al. 2014, section 3.6.
     """
 
-    def __init__(self, *plans: EnginePlan) -> None:
-        """Create a session without rows; an engine plan for each model."""
+    def __init__(self, *plans: EnginePlan, prefixes: PrefixCache | None = None) -> None:
+        """Create a session without rows.
+
+        Args:
+            plans: of each model.
+            prefixes: of one model; rows start with them if they can.
+        """
         self.tokens: list[list[int]] = []
-        self._models = [_ModelRows(plan, self.tokens) for plan in plans]
+        self._models = [_ModelRows(plan, self.tokens, prefixes) for plan in plans]
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @property
-    def is_compiled(self) -> bool:
-        return any(model.plan.is_compiled for model in self._models)
 
     @property
     def removes_rows_for_free(self) -> bool:
@@ -83,24 +65,12 @@ class DecodeSession:
         return all(model.cache is not None and model.cache.removes_rows_for_free for model in self._models)
 
     @torch.inference_mode()
-    def prefill_prefix(self, prefix: Sequence[int]) -> None:
-        """Prefill a prefix that many of the rows to come start with."""
-        for model in self._models:
-            model.prefill_prefix(prefix)
-
-    def share_prefix(self, prefix: SharedPrefix | None) -> None:
-        """Let rows to come start with a computed prefix, if their window does; only with one model."""
-        (model,) = self._models
-        if isinstance(model.cache, SequenceKVCache):
-            model.cache.share_prefix(prefix)
-
-    @torch.inference_mode()
     def add(
         self,
         prompts: Sequence[Sequence[int]],
         sources: Sequence[SourceBatch] | None = None,
         output_spec: OutputSpec = LAST_LOGITS,
-    ) -> StepOutput:
+    ) -> Output:
         """Append rows, and prefill their prompts.
 
         Args:
@@ -112,56 +82,47 @@ class DecodeSession:
         """
         first = len(self.tokens)
         self.tokens += [list(prompt) for prompt in prompts]
-        new = range(first, len(self.tokens))
         for index, model in enumerate(self._models):
             model.add(len(prompts), None if sources is None else sources[index])
         tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
-        return self._read(new, tokens, _with_attention_of(output_spec, max(map(len, prompts))))
+        return self._forward(range(first, len(self.tokens)), tokens, output_spec)
 
     @torch.inference_mode()
-    def extend(self, tokens: Tensor, output_spec: OutputSpec = LAST_LOGITS) -> StepOutput:
+    def extend(self, tokens: Tensor, output_spec: OutputSpec = LAST_LOGITS) -> Output:
         """Append (rows, n) tokens on any device, n at least 1; return the output for all rows."""
+        n, kept = tokens.shape[1], output_spec.logits_to_keep
+        fits = n if kept <= 1 else min(model.max_tokens_in_window(n) for model in self._models)
+        if fits < n:  # logits of several windows
+            first = self.extend(tokens[:, :fits], replace(output_spec, logits_to_keep=fits))
+            rest = self.extend(tokens[:, fits:], replace(output_spec, logits_to_keep=min(kept, n - fits)))
+            joined = torch.cat([part.logits for part in (first, rest) if part.logits is not None], dim=1)
+            return replace(rest, logits=joined[:, -kept:])
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
-        rows = range(len(self))
-        if output_spec.logits_to_keep <= 1:
-            return self._read(rows, tokens, _with_attention_of(output_spec, tokens.shape[1]))
-        logits, n_left = [], tokens.shape[1]
-        while n_left > (window_size := min(model.max_tokens_in_window(n_left) for model in self._models)):
-            first, tokens = tokens.split((window_size, n_left - window_size), 1)
-            n_left -= window_size
-            logits.append(self._read(rows, first, OutputSpec(logits_to_keep=window_size), held_back=n_left).logits)
-        output = self._read(
-            rows,
-            tokens,
-            _with_attention_of(replace(output_spec, logits_to_keep=min(output_spec.logits_to_keep, n_left)), n_left),
-        )
-        if not logits:
-            return output
-        joined = torch.cat([part for part in (*logits, output.logits) if part is not None], dim=1)
-        return StepOutput(joined[:, -output_spec.logits_to_keep :], output.top_k, output.attention)
+        return self._forward(range(len(self)), tokens, output_spec)
 
-    def _read(
-        self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int = 0
-    ) -> StepOutput:
-        """Run the models on the unread tokens of some rows.
+    def _forward(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec) -> Output:
+        """Run the models on the last tokens of rows, (rows, n), of which cached rows have no others unread."""
+        is_single, k = len(self._models) == 1, output_spec.top_k
+        if output_spec.attention and tokens is not None:
+            output_spec = replace(output_spec, attention=tokens.shape[1])
+        model_spec = output_spec if is_single else replace(output_spec, top_k=0)
+        outputs = [model.forward(rows, tokens, model_spec) for model in self._models]
+        output = outputs[0]
+        if not is_single:
+            parts = [part.logits.log_softmax(-1) for part in outputs if part.logits is not None]
+            size = min(part.shape[-1] for part in parts)  # some vocabularies are padded
+            mean = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
+            output = Output(mean, attention=[weights for part in outputs for weights in part.attention])
+        if k and output.top_k is None:
+            logits = output.last_logits
+            output = replace(output, top_k=self.top_k(logits, logits, k))
+        return output
 
-        Args:
-            tokens: (rows, n) the last tokens, which are all unread tokens of cached rows; None if no row is cached.
-            held_back: last tokens of the rows that are left for later.
-        """
-        model_spec = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
-        outputs = [model.read(rows, tokens, model_spec, held_back) for model in self._models]
-        attention = [output.attention for output in outputs if output.attention is not None]
-        logits, best = outputs[0].logits, outputs[0].top_k
-        if len(outputs) > 1:
-            parts = [output.logits.log_softmax(-1) for output in outputs if output.logits is not None]
-            size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded
-            if parts:
-                logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
-        if output_spec.top_k and best is None and logits is not None:
-            best = top_k_tokens(logits[:, -1], logits[:, -1], output_spec.top_k, by_compiled_code=self.is_compiled)
-        return StepOutput(logits, best, attention)
+    def top_k(self, logits: Tensor, filtered: Tensor, k: int) -> TopK:
+        """Find the k best tokens of each row; see `top_k_tokens`."""
+        is_compiled = any(model.plan.is_compiled for model in self._models)
+        return top_k_tokens(logits, filtered, k, by_compiled_code=is_compiled)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -173,10 +134,10 @@ class DecodeSession:
     @torch.inference_mode()
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and the freed cache rows are reused."""
-        removed = set(rows)
-        self.tokens[:] = [tokens for row, tokens in enumerate(self.tokens) if row not in removed]
+        kept = [row for row in range(len(self)) if row not in rows]
+        self.tokens[:] = [self.tokens[row] for row in kept]
         for model in self._models:
-            model.release(removed)
+            model.select(kept, released=rows)
 
     @torch.inference_mode()
     def truncate(self, lengths: Sequence[int]) -> None:
@@ -190,158 +151,125 @@ class DecodeSession:
 class _ModelRows:
     """The rows of a session as one model sees them: cache, sources and attention windows."""
 
-    def __init__(self, plan: EnginePlan, tokens: list[list[int]]) -> None:
+    def __init__(self, plan: EnginePlan, tokens: list[list[int]], prefixes: PrefixCache | None) -> None:
         """Create a session's rows of a model; `tokens` are the session's, which it changes in place."""
         config = plan.model.config
         self.plan, self._tokens = plan, tokens
+        self._prefixes = prefixes if plan.layout == "sequence" else None
         self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
         self._context = None if config.translates else config.context_length
         self._sources: list[list[int]] = []  # of each row, for a decoder-only model that translates
         self._window_starts: list[int] = []  # of the cached window of each row
 
-    def prefill_prefix(self, prefix: Sequence[int]) -> None:
-        fits = self._context is not None and len(prefix) < self._context
-        if isinstance(self.cache, SequenceKVCache):
-            self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
-
     def add(self, rows: int, source: SourceBatch | None) -> None:
         self._window_starts += [0] * rows
+        sources: list[list[int]] = [[]] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
-            self.cache, self._sources = self.plan.pytorch.new_cache(self.plan.layout, *source), [[]] * rows
-            return
-        self.cache.add(rows)
-        if source is None:
-            self._sources += [[]] * rows
-            return
-        ids, lengths = source[0], source[1].tolist()
-        self._sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
-        if self.plan.layout == "tree":
-            self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NO_OUTPUT, lengths=lengths)
+            self.cache = self.plan.pytorch.new_cache(self.plan.layout, *source)
+        else:
+            self.cache.add(rows)
+            if source is not None:
+                ids, lengths = source[0], source[1].tolist()
+                sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
+                if self.plan.layout == "tree":
+                    self.plan.pytorch.forward(ids, range(rows), (), self.cache, NO_OUTPUT, lengths=lengths)
+        self._sources += sources
 
     def max_tokens_in_window(self, n: int) -> int:
-        """Return how many of the last `n` tokens of all rows fit into one window each."""
+        """Return how many of the next `n` tokens of all rows fit into one window each."""
         if self._context is None:
             return n
-        before = [len(tokens) - n for tokens in self._tokens]
-        return min(n, *(window_start(length + 1, self._context) + self._context - length for length in before))
+        starts = [(len(tokens), window_start(len(tokens) + 1, self._context)) for tokens in self._tokens]
+        return min(n, *(start + self._context - length for length, start in starts))
 
-    def _window(self, row: int, held_back: int) -> list[int]:
-        """The visible tokens of a row, without the last `held_back`."""
-        tokens = self._sources[row] + self._tokens[row]
-        return tokens[self._window_starts[row] : len(tokens) - held_back]
-
-    def read(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int) -> EngineOutput:
-        """See `DecodeSession._read`: a step for cached rows, a prefill for the others."""
+    def forward(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec) -> Output:
+        """See `DecodeSession._forward`: a step for cached rows, a prefill for the others."""
         assert self.cache is not None
         if self._context is not None:
             for row in rows:
-                start = window_start(len(self._tokens[row]) - held_back, self._context)
+                start = window_start(len(self._tokens[row]), self._context)
                 if start != self._window_starts[row]:
                     self._window_starts[row] = start
-                    self.cache.clear([row])
-        uncached = [row for row in rows if self.cache.needs_prefill(row)]
-        if len(uncached) == len(rows):
-            return self._prefill(uncached, output_spec, held_back)
+                    self.cache.clear(row)
+        empty = [index for index, row in enumerate(rows) if self.cache.needs_prefill(row)]
+        if len(empty) == len(rows):
+            return self._prefill(rows, output_spec)
         assert tokens is not None
-        if not uncached:
+        if not empty:
             return self._step(rows, tokens, output_spec)
-        assert not output_spec.attention
-        cached = [row for row in rows if not self.cache.needs_prefill(row)]
-        cached_tokens = tokens[[index for index, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
+        cached = [index for index in range(len(rows)) if index not in empty]
+        spec = OutputSpec(output_spec.logits_to_keep)
         parts = [
-            self._step(cached, cached_tokens, OutputSpec(output_spec.logits_to_keep)),
-            self._prefill(uncached, output_spec, held_back),
+            self._step([rows[index] for index in cached], tokens[cached], spec),
+            self._prefill([rows[index] for index in empty], spec),
         ]
-        number = {row: index for index, row in enumerate([*cached, *uncached])}
-        logits = [part.logits for part in parts if part.logits is not None]
-        return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
+        order = torch.tensor([*cached, *empty]).argsort()
+        logits = torch.cat([part.logits for part in parts if part.logits is not None])
+        return Output(logits[order.to(logits.device)])
 
-    def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> EngineOutput:
+    def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> Output:
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
-        engine = self.plan.engine(self._operation(positions, tokens.shape[1], output_spec), tokens.numel())
+        is_beyond = self._context is None and max(positions) + tokens.shape[1] > self.plan.model.config.context_length
+        is_pytorch = output_spec.attention or is_beyond or not positions[0]  # which computes keys of sources
+        engine = self.plan.pytorch if is_pytorch else self.plan.step_engine(tokens.numel())
         return engine.forward(tokens, rows, positions, self.cache, output_spec)
 
-    def _operation(self, positions: Sequence[int], n: int, output_spec: OutputSpec) -> Operation:
-        if output_spec.attention:
-            return "attention"
-        if not positions[0]:
-            return "prefill"
-        is_beyond = self._context is None and max(positions) + n > self.plan.model.config.context_length
-        return "beyond_context" if is_beyond else "step" if n == 1 else "verify"
-
-    def _prefill(self, rows: Sequence[int], output_spec: OutputSpec, held_back: int) -> EngineOutput:
-        """Prefill the windows of rows; equal ones once."""
+    def _prefill(self, rows: Sequence[int], output_spec: OutputSpec) -> Output:
+        """Prefill the windows of empty rows; equal ones once."""
         assert self.cache is not None
-        windows = [self._window(row, held_back) for row in rows]
         forward, cache = self.plan.pytorch.forward, self.cache
+        windows = [tuple((self._sources[row] + self._tokens[row])[self._window_starts[row] :]) for row in rows]
         if not isinstance(cache, SequenceKVCache) or self._context is None:
             ids, lengths = _pad(windows)
-            return forward(ids, rows, [0] * len(rows), cache, output_spec, lengths=lengths)
-        rows_of_window: dict[tuple[int, ...], list[int]] = {}
-        for row, ids_of_row in zip(rows, windows, strict=True):
-            rows_of_window.setdefault(tuple(ids_of_row), []).append(row)
-        logits: dict[int, Tensor] = {}
-        for group in self._group_windows(list(rows_of_window), cache.prefix):
-            shared = _shared_prefix_length(group[0], cache.prefix)
-            ids, lengths = _pad([window[shared:] for window in group])
-            firsts = [rows_of_window[window][0] for window in group]
-            window_logits = forward(ids, firsts, [shared] * len(group), cache, output_spec, lengths=lengths).logits
-            if window_logits is not None:
-                logits |= {
-                    row: window_logits[index] for index, window in enumerate(group) for row in rows_of_window[window]
-                }
-            copied = [(row, rows_of_window[window][0]) for window in group for row in rows_of_window[window][1:]]
-            if copied:
-                cache.copy(*map(list, zip(*copied, strict=True)))
-        return EngineOutput(torch.stack([logits[row] for row in rows]) if logits else None)
+            return forward(ids, rows, (), cache, output_spec, lengths=lengths)
+        logits: dict[tuple[int, ...], Tensor] = {}
+        row_of_window: dict[tuple[int, ...], int] = {}
+        for window, row in zip(windows, rows, strict=True):
+            row_of_window.setdefault(window, row)
+        for prefix, group in self._group_windows(row_of_window):
+            past = self._prefixes.copy(prefix, len(group)) if prefix and self._prefixes is not None else None
+            ids, lengths = _pad([window[len(prefix) :] for window in group])
+            firsts = [row_of_window[window] for window in group]
+            output = forward(ids, firsts, (), cache, output_spec, lengths=lengths, past=past)
+            assert output.logits is not None
+            logits |= zip(group, output.logits, strict=True)
+        copies = [(row, row_of_window[window]) for row, window in zip(rows, windows, strict=True)]
+        if copies := [(row, other) for row, other in copies if row != other]:
+            cache.copy(*map(list, zip(*copies, strict=True)))
+        return Output(torch.stack([logits[window] for window in windows]))
 
     def _group_windows(
-        self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]
-    ) -> Iterator[list[tuple[int, ...]]]:
-        """Batches of windows of similar length, for recurrent layers of equal length."""
-        group: list[tuple[int, ...]] = []
-        for window in sorted(windows, key=lambda window: (_shared_prefix_length(window, prefix), len(window))):
-            is_full = (len(group) + 1) * len(window) > _MAX_PREFILL_TOKENS
-            differs_in_prefix = group and _shared_prefix_length(window, prefix) != _shared_prefix_length(
-                group[0], prefix
-            )
-            differs_in_length = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
-            if group and (is_full or differs_in_prefix or differs_in_length):
-                yield group
+        self, windows: Collection[tuple[int, ...]]
+    ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+        """Yield prefixes with windows that start with them, of similar length; for recurrent layers of equal length."""
+        prefix_of = {window: () if self._prefixes is None else self._prefixes.find(window) for window in windows}
+        is_recurrent, group = self.plan.model.config.is_recurrent, list[tuple[int, ...]]()
+        for window in sorted(windows, key=lambda window: (prefix_of[window], len(window))):
+            if group and (
+                (len(group) + 1) * len(window) > _MAX_PREFILL_TOKENS
+                or prefix_of[window] != prefix_of[group[0]]
+                or (is_recurrent and len(window) != len(group[0]))
+            ):
+                yield prefix_of[group[0]], group
                 group = []
             group.append(window)
-        yield group
+        yield prefix_of[group[0]], group
 
-    def select(self, rows: Sequence[int]) -> None:
+    def select(self, rows: Sequence[int], released: Collection[int] | None = None) -> None:
         assert self.cache is not None
-        self._window_starts, self._sources = (
-            [self._window_starts[row] for row in rows],
-            [self._sources[row] for row in rows],
-        )
-        self.cache.select(rows)
-
-    def release(self, removed: Collection[int]) -> None:
-        assert self.cache is not None
-        remaining = [row for row in range(len(self._window_starts)) if row not in removed]
-        self._window_starts, self._sources = (
-            [self._window_starts[row] for row in remaining],
-            [self._sources[row] for row in remaining],
-        )
-        self.cache.release(removed)
+        self._window_starts = [self._window_starts[row] for row in rows]
+        self._sources = [self._sources[row] for row in rows]
+        if released is None:
+            self.cache.select(rows)
+        else:
+            self.cache.release(released)
 
     def truncate(self) -> None:
         assert self.cache is not None
-        self.cache.truncate([
-            max(0, len(source) + len(tokens) - start)
-            for source, tokens, start in zip(self._sources, self._tokens, self._window_starts, strict=True)
-        ])  # fmt: skip
-
-
-def _with_attention_of(output_spec: OutputSpec, n: int) -> OutputSpec:
-    """The same spec; if attention is requested, that of `n` tokens."""
-    return replace(output_spec, attention=n) if output_spec.attention else output_spec
+        rows = zip(self._sources, self._tokens, self._window_starts, strict=True)
+        self.cache.truncate([max(0, len(source) + len(tokens) - start) for source, tokens, start in rows])
 
 
 def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
@@ -349,9 +277,3 @@ def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
     lengths = list(map(len, windows))
     longest = max(lengths)
     return torch.tensor([[*window, *[0] * (longest - len(window))] for window in windows]), lengths
-
-
-def _shared_prefix_length(window: tuple[int, ...], prefix: tuple[int, ...]) -> int:
-    """The length of the prefix if a window starts with it, else 0."""
-    length = len(prefix)
-    return length if len(window) > length and window[:length] == prefix else 0

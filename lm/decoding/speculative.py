@@ -8,15 +8,15 @@ Source: Leviathan et al. 2023; Chen et al. 2023.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lm.decoding.batching import Finish, SampleSettings, SampleSpec, SampleState, Token
-from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, draw, log_normaliser, top_alternatives
+from lm.decoding.batching import Finish, Sample, Token
+from lm.decoding.sampling import NO_TOKEN, History, Sampler, draw, token_logprobs, top_alternatives
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec
 
@@ -49,7 +49,7 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
-        """Propose at most `count` tokens to follow (1, length) others; possibly none."""
+        """Propose at most `count` tokens to follow those of one row; possibly none."""
 
 
 class PromptLookupDrafter:
@@ -59,7 +59,7 @@ class PromptLookupDrafter:
     """
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:  # noqa: ARG002
-        tokens: list[int] = history.tokens[0].tolist()
+        (tokens,) = history.rows
         for length in range(min(_MAX_NGRAM, len(tokens) - 1), _MIN_NGRAM - 1, -1):
             last = tokens[-length:]
             for begin in range(len(tokens) - length - 1, -1, -1):
@@ -77,32 +77,31 @@ class ModelDrafter:
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
         draft_tokens: list[DraftToken] = []
-        unread = self._rewind(history.tokens[0].tolist())
+        (tokens,), session = history.rows, self._session
+        if len(session):  # forget what was not accepted
+            read = session.tokens[0]
+            pairs = enumerate(zip(read, tokens[:-1], strict=False))
+            n_common = next(
+                (index for index, (ours, theirs) in pairs if ours != theirs), min(len(read), len(tokens) - 1)
+            )
+            session.truncate([n_common])
+            unread = tokens[n_common:]
+        else:
+            unread = tokens
+        tokens = [*tokens]
         while len(draft_tokens) < count:
-            output = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
-            logits = output.last_logits.cpu()
+            output = session.extend(torch.tensor([unread])) if len(session) else session.add([unread])
+            logits, history = output.last_logits.cpu(), History([tokens], history.prompt_lengths)
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
-                token = self._sampler.sample_tokens(logits, [rng], history)
+                token = int(self._sampler.sample(logits, [rng], history))
             else:
-                token = draw(probabilities, [rng])
-            if token == NO_TOKEN_LEFT:
+                token = int(draw(probabilities, [rng]))
+            if token == NO_TOKEN:
                 break
-            draft_tokens.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
-            unread, history = [int(token)], history.append(token)
+            draft_tokens.append(DraftToken(token, None if probabilities is None else probabilities[0]))
+            unread, tokens = [token], [*tokens, token]
         return draft_tokens
-
-    def _rewind(self, tokens: list[int]) -> list[int]:
-        """Truncate the session to the common prefix, and return the unread tokens: at least the last one."""
-        if not len(self._session):
-            return tokens
-        (read,) = self._session.tokens
-        pairs = zip(read, tokens[:-1], strict=False)
-        first_difference = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        n_common = min(len(read), len(tokens) - 1) if first_difference is None else first_difference
-        if n_common < len(read):
-            self._session.truncate([n_common])
-        return tokens[n_common:]
 
 
 @dataclass
@@ -148,47 +147,30 @@ class _DraftLength:
 
 
 @torch.inference_mode()
-def generate_speculatively(
-    session: DecodeSession,
-    drafter: Drafter,
-    prompt: Tensor,
-    spec: SampleSpec,
-    sampler: Sampler,
-    *,
-    stats: AcceptanceStats,
-    stop_ids: Collection[int] = (),
-    alternatives: int = 0,
+def decode_speculatively(
+    session: DecodeSession, drafter: Drafter, sample: Sample, stats: AcceptanceStats
 ) -> Iterator[Token | Finish]:
-    """Continue a prompt in one sample, by speculative decoding.
+    """Continue one sample by speculative decoding; see `lm.decoding.batching.decode`.
 
     Args:
         session: without rows.
-        prompt: (1, length) IDs; at least one.
-        sampler: chooses the tokens; with a seed the sample is reproducible, but not the one without a draft.
-        alternatives: how many of the most probable tokens to return with each token.
-
-    Yields:
-        Tokens, and a Finish.
-
-    Raises:
-        InputError: the model's output is not a number.
-        UsageError: the sampler bans every token.
+        sample: with a seed it is reproducible, but not the one without a draft.
     """
-    sample = SampleState.start(spec, SampleSettings(sampler, stop_ids, alternatives))
-    history, draft_length = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
+    tokens, sampler, draft_length = [*sample.prompt], sample.sampler, _DraftLength()
     draft_tokens: Sequence[DraftToken] = ()
-    output = session.add(prompt.tolist())
+    output = session.add([tokens])
     while True:
         assert output.logits is not None
         following = output.logits[0].cpu()
         n_accepted = -1  # the last token chosen is the model's own
         for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
-            token = sample.first_token
+            token = None if sample.n_tokens else sample.first_token
             if token is None:
+                history = History([tokens], [len(sample.prompt)])
                 token = _accept_or_resample(logits, draft_token, sampler, sample.rng, history)
-            logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
-            yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0])
-            history = history.append(torch.tensor([token]))
+            logprob = float(token_logprobs(logits, torch.tensor([token])))
+            yield from sample.append(token, logprob, top_alternatives(logits, sample.alternatives)[0])
+            tokens = [*tokens, token]
             n_accepted += 1
             if sample.is_finished or draft_token is None or token != draft_token.token:
                 break
@@ -196,10 +178,11 @@ def generate_speculatively(
         if sample.is_finished:
             return
         draft_length.update(len(draft_tokens), n_accepted)
-        session.truncate([history.tokens.shape[1] - 1])
-        count = min(draft_length.next_length, sample.n_left - 1)
+        session.truncate([len(tokens) - 1])
+        count = min(draft_length.next_length, sample.max_tokens - sample.n_tokens - 1)
+        history = History([tokens], [len(sample.prompt)])
         draft_tokens = drafter.propose(history, count, sample.rng) if count else ()
-        unread = [int(history.tokens[0, -1]), *(draft_token.token for draft_token in draft_tokens)]
+        unread = [tokens[-1], *(draft_token.token for draft_token in draft_tokens)]
         output = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
 
 
@@ -212,13 +195,12 @@ def _accept_or_resample(
         logits: (1, vocabulary).
     """
     if draft_token is None or sampler.greedy:
-        return int(sampler.sample_tokens(logits, [rng], history))
+        return int(sampler.sample(logits, [rng], history))
     target = sampler.probabilities(logits, history)[0]
-    if draft_token.probabilities is None:
+    draft = draft_token.probabilities
+    if draft is None:
         draft = torch.zeros_like(target)
         draft[draft_token.token] = 1.0
-    else:
-        draft = draft_token.probabilities
     if rng.random() * float(draft[draft_token.token]) < float(target[draft_token.token]):
         return draft_token.token
     residual = (target - draft).clamp(min=0)

@@ -15,16 +15,16 @@ from __future__ import annotations
 import codecs
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, apply_filters, draw, no_token_left
+from lm.decoding.sampling import ALL_BANNED, NO_TOKEN, History, Sampler, apply_filters, draw
 from lm.decoding.session import DecodeSession
-from lm.errors import check_not_nan
+from lm.errors import UsageError, check_not_nan
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SUBWORD_KINDS = ("bpe", "unigram")
@@ -33,8 +33,6 @@ _MAX_BYTES = 24
 """The most bytes to remove, within the last word."""
 _CONTEXT_CHARACTERS = 200
 """Characters before the last word that are encoded with its prefixes, if the tokens are the same."""
-
-_NO_HISTORY = History(torch.empty(1, 0, dtype=torch.long), 0)
 
 TokenSequence = tuple[int, ...]
 
@@ -63,33 +61,31 @@ class PromptEnding:
         if tokenizer.kind not in _SUBWORD_KINDS or tokenizer.merges_within_characters:
             return None
         tokens, words = tokenizer.encode_words([text])[0]
-        if not len(tokens):
+        if not len(tokens) or len(ids) < 2:
             return None
-        last = tokens[words == words[-1]].tolist()[-(len(ids) - 1) :] if len(ids) > 1 else []
-        token_bytes = {token: tokenizer.token_bytes(token) for token in last}
+        last = tokens[words == words[-1]].tolist()[-(len(ids) - 1) :]
+        spelled = [tokenizer.token_bytes(token) for token in last]
         for first in range(len(last)):
-            own, ending_bytes = last[first:], b"".join(token_bytes[token] for token in last[first:])
+            ending_bytes = b"".join(spelled[first:])
             if len(ending_bytes) <= _MAX_BYTES and _is_end_of(ending_bytes, text):
                 break
         else:
             return None
-        tokenisations = {
-            tuple(own[:n]): len(b"".join(token_bytes[token] for token in own[:n])) for n in range(len(own))
-        }
-        for tokenisation in _tokenise_beginnings(tokenizer, text, own, len(ending_bytes.decode())):
+        own = tuple(last[first:])
+        beginnings = [own[:n] for n in range(len(own))]
+        beginnings += _tokenise_beginnings(tokenizer, text, own, len(ending_bytes.decode()))
+        tokenisations = {}
+        for tokenisation in beginnings:
             beginning = b"".join(map(tokenizer.token_bytes, tokenisation))
             if ending_bytes.startswith(beginning):
                 tokenisations[tokenisation] = len(beginning)
         return cls(ids[: len(ids) - len(own)], ending_bytes, tokenisations)
 
-    def next_tokens(self, tokens: TokenSequence) -> Iterable[int]:
+    def next_tokens(self, tokens: TokenSequence) -> Sequence[int]:
         """The tokens that follow a sequence in longer tokenisations."""
         n = len(tokens)
-        return dict.fromkeys(
-            tokenisation[n]
-            for tokenisation in self.tokenisations
-            if len(tokenisation) > n and tokenisation[:n] == tokens
-        )
+        longer = (other for other in self.tokenisations if len(other) > n and other[:n] == tokens)
+        return list(dict.fromkeys(other[n] for other in longer))
 
 
 def _is_end_of(token_bytes: bytes, text: str) -> bool:
@@ -101,7 +97,7 @@ def _is_end_of(token_bytes: bytes, text: str) -> bool:
 
 
 def _tokenise_beginnings(
-    tokenizer: Tokenizer, text: str, own: Sequence[int], characters: int
+    tokenizer: Tokenizer, text: str, own: TokenSequence, characters: int
 ) -> Iterator[TokenSequence]:
     """Tokenise each prefix of the last `characters` of a text, which are its `own` tokens."""
     for first in (max(0, len(text) - characters - _CONTEXT_CHARACTERS), 0):
@@ -109,7 +105,7 @@ def _tokenise_beginnings(
         prefixes = [tail[: len(tail) - missing] for missing in range(characters)]
         whole, *shorter = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(prefixes)]
         before = len(whole) - len(own)
-        if whole[before:] == tuple(own):
+        if whole[before:] == own:
             yield from (ids[before:] for ids in shorter if ids[:before] == whole[:before])
             return
 
@@ -132,13 +128,7 @@ class TokenPrefixIndex:
         return self._ids[first:beyond], self._ids[beyond:end]
 
 
-_vocabularies: WeakKeyDictionary[Tokenizer, TokenPrefixIndex] = WeakKeyDictionary()
-
-
-def _prefix_index(tokenizer: Tokenizer) -> TokenPrefixIndex:
-    if tokenizer not in _vocabularies:
-        _vocabularies[tokenizer] = TokenPrefixIndex(tokenizer)
-    return _vocabularies[tokenizer]
+_indices: WeakKeyDictionary[Tokenizer, TokenPrefixIndex] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +150,9 @@ class HealedPrompt:
 
 @torch.inference_mode()
 def heal_prompts(
-    session: DecodeSession, endings: Sequence[PromptEnding], tokenizer: Tokenizer, sampler: Sampler
+    session: DecodeSession, endings: Sequence[PromptEnding | None], tokenizer: Tokenizer, sampler: Sampler
 ) -> list[list[HealedPrompt]]:
-    """Find all retokenisations of the ends of some prompts.
+    """Find all retokenisations of the ends of some prompts; none where there is no ending.
 
     Args:
         session: without rows, before and afterwards.
@@ -172,37 +162,35 @@ def heal_prompts(
         InputError: the model's output is not a number.
     """
     healed: list[list[HealedPrompt]] = [[] for _ in endings]
-    logits = session.add([ending.prefix_ids for ending in endings]).last_logits.cpu()
-    partial: list[tuple[int, TokenSequence, float]] = [(prompt_index, (), 0.0) for prompt_index in range(len(endings))]
+    found = [(number, ending) for number, ending in enumerate(endings) if ending is not None]
+    if not found:
+        return healed
+    if tokenizer not in _indices:
+        _indices[tokenizer] = TokenPrefixIndex(tokenizer)
+    rows: list[tuple[int, PromptEnding, TokenSequence, float]] = [(*prompt, (), 0.0) for prompt in found]
+    logits = session.add([ending.prefix_ids for _, ending in found]).last_logits.cpu()
     while True:
-        logprobs = logits.double().log_softmax(-1)
-        extended: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it extends
-        for row, (prompt_index, tokens, score) in enumerate(partial):
-            ending = endings[prompt_index]
+        logprobs, extended = logits.double().log_softmax(-1), []
+        for row, (number, ending, tokens, score) in enumerate(rows):
             check_not_nan(float(logprobs[row, 0]))
             if tokens in ending.tokenisations:
-                healed[prompt_index] += _healed_prompts_after(tokens, ending, logprobs[row] + score, tokenizer, sampler)
+                prompt, rest = [*ending.prefix_ids, *tokens], ending.text[ending.tokenisations[tokens] :]
+                same, beyond = _indices[tokenizer].starting_with(rest)
+                scores = logprobs[row] + score
+                healed[number] += [
+                    HealedPrompt([*prompt, id_], 0, same[:0], scores[id_, None]) for id_ in same.tolist()
+                ]
+                if len(beyond):
+                    filtered = apply_filters(scores[None], sampler.penalties, History([prompt], [len(prompt)]))[0]
+                    healed[number].append(HealedPrompt(prompt, len(rest), beyond, filtered[beyond]))
             for token in ending.next_tokens(tokens):
-                extended.append((row, (prompt_index, (*tokens, token), score + float(logprobs[row, token]))))
+                extended.append((row, (number, ending, (*tokens, token), score + float(logprobs[row, token]))))
         if not extended:
             session.release(range(len(session)))
             return healed
         session.select([row for row, _ in extended])
-        partial = [prompt for _, prompt in extended]
-        logits = session.extend(torch.tensor([[tokens[-1]] for _, tokens, _ in partial])).last_logits.cpu()
-
-
-def _healed_prompts_after(
-    tokens: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
-) -> Iterator[HealedPrompt]:
-    """The retokenisations that start with some tokens, given (vocabulary,) scores of the next token."""
-    prompt, rest = [*ending.prefix_ids, *tokens], ending.text[ending.tokenisations[tokens] :]
-    same, beyond = _prefix_index(tokenizer).starting_with(rest)
-    for token in same.tolist():
-        yield HealedPrompt([*prompt, token], 0, beyond[:0], scores[token, None])
-    if len(beyond):
-        filtered = apply_filters(scores[None], sampler.penalties, History(torch.tensor([prompt]), len(prompt)))[0]
-        yield HealedPrompt(prompt, len(rest), beyond, filtered[beyond])
+        rows = [prompt for _, prompt in extended]
+        logits = session.extend(torch.tensor([[tokens[-1]] for _, _, tokens, _ in rows])).last_logits.cpu()
 
 
 def choose_healed_prompt(
@@ -213,17 +201,15 @@ def choose_healed_prompt(
     Raises:
         UsageError: the sampler bans every one.
     """
-    scores = apply_filters(
-        torch.cat([healed_prompt.scores for healed_prompt in healed_prompts])[None], sampler.truncations, _NO_HISTORY
-    )
+    choices = [
+        (healed_prompt, token) for healed_prompt in healed_prompts for token in healed_prompt.tokens.tolist() or [None]
+    ]
+    scores = torch.cat([healed_prompt.scores for healed_prompt in healed_prompts])[None]
+    scores = apply_filters(scores, sampler.truncations, History([[]], [0]))
     index = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
-    if index == NO_TOKEN_LEFT:
-        raise no_token_left()
-    for healed_prompt in healed_prompts:
-        if index < len(healed_prompt.scores):
-            return healed_prompt, int(healed_prompt.tokens[index]) if len(healed_prompt.tokens) else None
-        index -= len(healed_prompt.scores)
-    raise AssertionError("there is one score for each retokenisation")
+    if index == NO_TOKEN:
+        raise UsageError(ALL_BANNED)
+    return choices[index]
 
 
 def text_after_prompt(tokenizer: Tokenizer, token: int, prompt_bytes: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,24 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.decoding import TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import batched, length_batches
-from lm.decoding.batching import Continuation, SampleSpec, generate
+from lm.decoding.batching import Continuation, Sample, decode
 from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
-from lm.decoding.sampling import Filter, History, Sampler, no_token_left
-from lm.decoding.session import DecodeSession, SourceBatch
-from lm.decoding.translation_input import Ids, SourceLine, TranslationModel, build_source_line, pad_sources
+from lm.decoding.sampling import ALL_BANNED, Filter, History, Sampler
+from lm.decoding.session import DecodeSession
+from lm.decoding.translation_input import SourceLine, TranslationModel, pad_sources
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
 from lm.processes import ParallelMap, map_on_threads
 from lm.text.dependency_trees import DependencyHeads, check_heads
 from lm.text.prompts import RepeatCounter
-from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, build_pair_frames
+from lm.tokenizer.special_tokens import build_pair_frames
 
 _READ_AHEAD = 4096
-
-_GREEDY = Sampler.from_config(SamplingConfig(temperature=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Translator:
         models: Sequence[TranslationModel],
         config: TranslationConfig | None = None,
         *,
-        sampler: Sampler = _GREEDY,
+        sampler: Sampler | None = None,
         to: str | None = None,
         parallel_map: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
@@ -89,7 +88,7 @@ class Translator:
 
         Args:
             models: one or more, with one target tokenizer.
-            sampler: samples translations if it is not greedy; its filters apply to beam search too.
+            sampler: samples translations if it is not greedy [default: greedy]; its filters apply to beam search too.
             to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
             parallel_map: translates batches in other processes, each with such a translator (`translate_batch`).
 
@@ -104,15 +103,20 @@ class Translator:
         self._frames = [
             build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        truncations = (*map(_skip_start_token, sampler.truncations), *_ban_start_token(self._frames[0]))
-        self._sampler = dataclasses.replace(
-            sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
-        )
+        sampler, (start, target) = sampler or Sampler(greedy=True), (self._frames[0].start, self._frames[0].target)
+        truncations = sampler.truncations
+        if start not in target.after:
+
+            def ban_start(logits: Tensor, _: History) -> Tensor:
+                return logits.index_fill(-1, torch.tensor([start], device=logits.device), -torch.inf)
+
+            truncations = (*truncations, ban_start)
+        penalties = tuple(map(_skip_start_token, sampler.penalties))
+        self._sampler = dataclasses.replace(sampler, penalties=penalties, truncations=truncations)
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} translations per line need a beam at least as wide")
-        if self.config.coverage_penalty and not all(
-            model.model.decoder.attention_layers(cross=True) for model in self.models
-        ):
+        has_attention = all(model.model.decoder.attention_layers(cross=True) for model in self.models)
+        if self.config.coverage_penalty and not has_attention:
             raise UsageError("a coverage penalty needs a model with cross-attention")
 
     def translate(
@@ -143,8 +147,9 @@ class Translator:
             read = self._encode_lines(chunk)
             if not self._sampler.greedy:
                 read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]
-            done = {line.number: self._blank_result(line) for line in read if line.is_blank}
-            batches = list(self._batches([line for line in read if not line.is_blank]))
+            blank = (Translation(""),) * self.config.n_best
+            done = {line.number: TranslatedLine(line.text, blank, heads=line.heads) for line in read}
+            batches = list(self._batches([line for line in read if line.text.strip()]))
             for batch, results in zip(batches, self._translate_batches(batches), strict=True):
                 done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
@@ -171,20 +176,22 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
-        numbers, texts, prefixes, _ = zip(*chunk, strict=True)
-        heads = [_check_heads(line_heads, text, number) for number, text, _, line_heads in chunk]
-        sources = zip(*(self._encode_sources(index, texts, heads) for index in range(len(self.models))), strict=True)
-        prefix_ids = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
-
-    def _encode_sources(
-        self, index: int, texts: Sequence[str], heads: Sequence[DependencyHeads | None]
-    ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        model, frame = self.models[index], self._frames[index].source
-        return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
-
-    def _blank_result(self, line: SourceLine) -> TranslatedLine:
-        return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
+        _, texts, prefixes, all_heads = zip(*chunk, strict=True)
+        for number, text, _, heads in chunk:
+            if heads is not None:
+                check_heads(heads, text, where=f"line {number + 1}")
+        checked = [None if heads is None else tuple(heads) for heads in all_heads]
+        stripped = [text.strip() for text in texts]
+        of_models = [
+            [model.add_frame(ids, frames.source) for ids in model.encode(stripped, checked)]
+            for model, frames in zip(self.models, self._frames, strict=True)
+        ]
+        prefix_ids = self.tokenizer.encode_batch(prefixes)
+        lines = zip(chunk, zip(*of_models, strict=True), prefix_ids, checked, strict=True)
+        return [
+            SourceLine(number, text, tuple(ids for ids, _ in framed), prefix.tolist(), max(n for _, n in framed), heads)
+            for (number, text, _, _), framed, prefix, heads in lines
+        ]
 
     def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
         """Batches of lines of similar length and equal prefix length; the longest first."""
@@ -199,83 +206,55 @@ class Translator:
     def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
         """Translate a batch of lines encoded by this translator."""
         session = DecodeSession(*(plan_engines(member.model) for member in self.models))
-        sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
-        prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
-        if self._sampler.greedy:
-            hypotheses = self._beam_search(session, prompts, batch, sources)
+        sources = [pad_sources([line.sources[index] for line in batch]) for index in range(len(self.models))]
+        prompts = [[self._frames[0].start, *line.prefix] for line in batch]
+        limits, stop_ids = list(map(self._max_tokens, batch)), self._frames[0].target.after
+        config, sampler, n = self.config, self._sampler, self.config.n_best
+        found: Sequence[Sequence[Hypothesis | Continuation]]
+        if sampler.greedy:
+            found = beam_search(
+                session, torch.tensor(prompts), beam_size=config.beam, max_tokens=limits, stop_ids=stop_ids,
+                length_penalty=config.length_penalty, n=n, refill=True, sampler=sampler, sources=sources,
+                coverage=CoveragePenalty(config.coverage_penalty, sources) if config.coverage_penalty else None,
+            )  # fmt: skip
+            if not all(found):
+                raise UsageError(ALL_BANNED)
         else:
-            hypotheses = self._sample(session, prompts, batch, sources)
+            samples = [
+                Sample(
+                    prompt, sampler, sampler.rng(number, prompt=_seed_text(line), repeat=line.repeat), limit,
+                    number=index * n + number, stop_ids=stop_ids,
+                )
+                for index, (line, prompt, limit) in enumerate(zip(batch, prompts, limits, strict=True))
+                for number in range(n)
+            ]  # fmt: skip
+            continuations = [Continuation() for _ in samples]
+            for event in decode(session, samples, batch_size=len(samples), sources=sources):
+                continuations[event.row].append(event)
+            found = list(batched(continuations, n))
         return [
             TranslatedLine(
-                line.text,
-                tuple(self._to_translation(line, hypothesis) for hypothesis in best),
-                line.left_out,
-                line.heads,
+                line.text, tuple(self._to_translation(line, each) for each in best), line.left_out, line.heads
             )
-            for line, best in zip(batch, hypotheses, strict=True)
+            for line, best in zip(batch, found, strict=True)
         ]
-
-    def _beam_search(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
-    ) -> list[list[Hypothesis]]:
-        penalty = self.config.coverage_penalty
-        hypotheses = beam_search(
-            session,
-            prompts,
-            beam_size=self.config.beam,
-            max_tokens=[self._max_tokens(line) for line in batch],
-            stop_ids=self._frames[0].target.after,
-            length_penalty=self.config.length_penalty,
-            n=self.config.n_best,
-            refill=True,
-            filters=self._sampler.filters,
-            max_added_bias=self._sampler.max_added_bias,
-            sources=sources,
-            coverage=CoveragePenalty(penalty, sources) if penalty else None,
-        )
-        if not all(hypotheses):
-            raise no_token_left()
-        return hypotheses
-
-    def _sample(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
-    ) -> list[list[Hypothesis]]:
-        n = self.config.n_best
-        rows = [
-            SampleSpec(
-                line.number * n + sample, self._max_tokens(line),
-                rng=self._sampler.rng(sample, prompt=_seed_text(line), repeat=line.repeat),
-            )
-            for line in batch
-            for sample in range(n)
-        ]  # fmt: skip
-        continuations = {row.number: Continuation() for row in rows}
-        stop_ids = self._frames[0].target.after
-        for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
-            continuations[event.row].append(event)
-        samples = [_to_hypothesis(continuations[row.number]) for row in rows]
-        return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def _max_tokens(self, line: SourceLine) -> int:
         """The most tokens of a translation after its prefix."""
-        config = self.config
-        longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
-        max_lengths = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
-        max_length = min(
-            (max_length for max_length in max_lengths if max_length is not None), default=longest + len(line.prefix)
-        ) - len(line.prefix)
-        if max_length < 1:
+        longest, n_prefix = self.config.max_length_ratio * line.length + self.config.max_length_extra, len(line.prefix)
+        limits = [model.max_target_length(ids) for model, ids in zip(self.models, line.sources, strict=True)]
+        room = min((limit for limit in limits if limit is not None), default=math.inf) - n_prefix
+        if room < 1:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
-        return min(longest, max_length)
+        return int(min(max(1, int(longest) - n_prefix), room))
 
-    def _to_translation(self, line: SourceLine, hypothesis: Hypothesis) -> Translation:
-        """Decode a hypothesis: one line, with the prefix."""
-        known = [
-            token for token in hypothesis.tokens if token < self.tokenizer.vocab_size
-        ]  # the others are vocabulary padding
+    def _to_translation(self, line: SourceLine, found: Hypothesis | Continuation) -> Translation:
+        """Decode a hypothesis or a sample: one line, with the prefix."""
+        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # others are padding
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-        return Translation(text, hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.finish_reason)
+        score = sum(found.logprobs) if found.score is None else found.score
+        return Translation(text, tuple(found.tokens), tuple(found.logprobs), score, str(found.finish_reason))
 
 
 def _seed_text(line: SourceLine) -> str:
@@ -292,29 +271,11 @@ def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[i
         raise InputError("there are fewer lines of heads than lines to translate")
 
 
-def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> DependencyHeads | None:
-    """The heads of a line's words, if given and a tree; `number` is the line's, from 0."""
-    if heads is None:
-        return None
-    check_heads(heads, text, where=f"line {number + 1}")
-    return tuple(heads)
-
-
 def _skip_start_token(apply: Filter) -> Filter:
     """A filter that ignores the start token, which may also be the end token."""
-    return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
+    def apply_without_start(logits: Tensor, history: History) -> Tensor:
+        lengths = [length - 1 for length in history.prompt_lengths]
+        return apply(logits, History([row[1:] for row in history.rows], lengths, history.device))
 
-def _ban_start_token(frames: PairSpecialTokens) -> list[Filter]:
-    """A filter that bans the start token, unless it is also the end token."""
-    if frames.start in frames.target.after:
-        return []
-    start = torch.tensor([frames.start])
-    return [lambda logits, _: logits.index_fill(-1, start.to(logits.device), -torch.inf)]
-
-
-def _to_hypothesis(sample: Continuation) -> Hypothesis:
-    """A sample as a hypothesis, whose score is the summed log-probability."""
-    assert sample.finish_reason is not None
-    assert sample.finish_reason != "interrupted"
-    return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)
+    return apply_without_start

@@ -91,6 +91,14 @@ class TranslationModel:
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
 
+    def add_frame(self, ids: Ids, frame: SpecialTokenFrame) -> tuple[SourceIds, int]:
+        """Return a source in its frame, truncated to what the model reads, and the number of IDs left out."""
+        limit = max(0, self.source_limit - len(frame))
+        left_out, ids = max(0, len(ids) - limit), np.asarray(ids[:limit])
+        if ids.ndim == 1:
+            return [*frame.before, *ids.tolist(), *frame.after], left_out
+        return wrap_sources(RaggedArray.from_rows([ids]), frame).values.tolist(), left_out
+
 
 SourceIds = list[int] | list[list[int]]
 Ids = NDArray[Any]
@@ -118,39 +126,9 @@ class SourceLine:
     repeat: int = 0
 
     @property
-    def is_blank(self) -> bool:
-        return not self.text.strip()
-
-    @property
     def length(self) -> int:
         """IDs of its longest source."""
         return max(map(len, self.sources))
-
-
-def build_source_line(
-    number: int,
-    text: str,
-    sources: Sequence[tuple[TranslationModel, SpecialTokenFrame, Sequence[int] | NDArray[Any]]],
-    prefix: list[int],
-    heads: DependencyHeads | None = None,
-) -> SourceLine:
-    """Frame a line for each model, and truncate it to the model's limit.
-
-    Args:
-        sources: for each model the frame, and the IDs of the line, with tree positions if used.
-    """
-    encoded, left_out = [], 0
-    for model, frame, ids in sources:
-        max_length = max(0, model.source_limit - len(frame))
-        left_out = max(left_out, len(ids) - max_length)
-        encoded.append(_add_frame(np.asarray(ids[:max_length]), frame))
-    return SourceLine(number, text, tuple(encoded), prefix, left_out, heads)
-
-
-def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
-    if ids.ndim == 1:
-        return [*frame.before, *ids.tolist(), *frame.after]
-    return wrap_sources(RaggedArray.from_rows([ids]), frame).values.tolist()
 
 
 def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:

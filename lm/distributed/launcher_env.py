@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
-_START_TIME = "LAUNCHER_BEGAN_AT"
+START_TIME = "LAUNCHER_BEGAN_AT"
+"""Variable with the start of the launching command, in seconds of the machine's monotonic clock."""
+reporting = SimpleNamespace(is_first=None)
+"""Whether this process was the first to fail; None as long as no process has."""
 
 
 def world_size() -> int:
@@ -28,7 +31,7 @@ def local_rank() -> int:
 
 def is_external_launcher() -> bool:
     """Whether this process was started by `torchrun` or another launcher, not by `lm.distributed.launcher`."""
-    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() and _START_TIME not in os.environ
+    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() and START_TIME not in os.environ
 
 
 def silence_torch_logs() -> None:
@@ -45,37 +48,14 @@ def restart_count() -> int:
     return _env_int("TORCHELASTIC_RESTART_COUNT", 0)
 
 
-def can_restart() -> bool:
-    """Whether the launcher restarts failed processes."""
-    return _env_int("TORCHELASTIC_MAX_RESTARTS", 0) > 0
-
-
-def export_start_time(seconds: float) -> None:
-    """Pass the start time of the command to the launched processes, in seconds of the machine's monotonic clock."""
-    os.environ[_START_TIME] = repr(seconds)
-
-
-def clear_start_time() -> None:
-    """Undo `export_start_time`."""
-    os.environ.pop(_START_TIME, None)
-
-
 def start_time() -> float | None:
     """Return the start time of the launching command; None without our launcher."""
-    return float(os.environ[_START_TIME]) if _START_TIME in os.environ else None
-
-
-_REPORTING = SimpleNamespace(override=None)
+    return float(os.environ[START_TIME]) if START_TIME in os.environ else None
 
 
 def is_reporting() -> bool:
-    """Whether this process reports to the user: rank 0, unless `set_reporting` decided otherwise."""
-    return rank() == 0 if _REPORTING.override is None else bool(_REPORTING.override)
-
-
-def set_reporting(is_reporting: bool | None) -> None:
-    """Set whether this process reports to the user; None restores the default."""
-    _REPORTING.override = is_reporting
+    """Whether this process reports to the user: rank 0, or the first one that has failed."""
+    return rank() == 0 if reporting.is_first is None else reporting.is_first
 
 
 def _env_int(name: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""The protocols of engines and their KV caches, and the inputs and outputs of a forward pass.
+"""The protocol of engines, and the inputs and outputs of a forward pass.
 
 A KV cache has one of two layouts. A `SequenceKVCache` is contiguous: each sequence has a buffer row of its own, and
 repeated sequences are copied. It is for samples, which diverge for good, and for recurrent states. In a `TreeKVCache`
@@ -7,9 +7,9 @@ the continuations of one prompt or source share a buffer row and the slots of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from torch import Tensor
 from lm.kernels.torch_ops import TopK
 from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
+
+if TYPE_CHECKING:
+    from lm.engine.pytorch import KVCache
 
 DecoderModel = DecoderOnly | EncoderDecoder
 Layout = Literal["sequence", "tree", "none"]
@@ -30,7 +33,8 @@ class OutputSpec:
     Attributes:
         logits_to_keep: logits after this many last tokens of each row.
         top_k: if the engine supports it, this many best next tokens of each row, instead of logits.
-        attention: the source attention weights of the last layer, for this many last tokens.
+        attention: the source attention weights of the last layer, for this many last tokens; a session reads it as a
+            boolean, and wants those of the new tokens.
     """
 
     logits_to_keep: int = 1
@@ -42,82 +46,41 @@ NO_OUTPUT, LAST_LOGITS = OutputSpec(logits_to_keep=0), OutputSpec()
 
 
 @dataclass(frozen=True, slots=True)
-class EngineOutput:
+class Output:
     """The outputs of a forward pass.
 
     Attributes:
-        logits: (rows, logits_to_keep, vocabulary) float32; None if not requested, or if the top k were.
+        logits: (rows, logits_to_keep, vocabulary) float32, of an ensemble log-probabilities; None if not requested, or
+            if the top k were.
         top_k: the best next tokens of each row, if requested and supported.
-        attention: (rows, source length) mean over heads, summed over the requested tokens.
+        attention: of each model (rows, source length), mean over heads, summed over the new tokens; if requested.
     """
 
     logits: Tensor | None = None
     top_k: TopK | None = None
-    attention: Tensor | None = None
+    attention: Sequence[Tensor] = ()
+
+    @property
+    def last_logits(self) -> Tensor:
+        """(rows, vocabulary) logits after the last token of each row."""
+        assert self.logits is not None, "no logits were requested"
+        return self.logits[:, -1]
 
 
 class Engine(Protocol):
-    """Computes a model's forward pass; thread-safe, with a cache per thread."""
-
-    name: str
+    """Computes decode steps of a model; thread-safe, with a cache per thread."""
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Sequence[int],
-        positions: Sequence[int],
-        cache: KVCache,
-        output_spec: OutputSpec,
-        *,
-        lengths: Sequence[int] | None = None,
-    ) -> EngineOutput:
-        """Compute a forward pass, and write keys and values into the cache.
+        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: KVCache, output_spec: OutputSpec
+    ) -> Output:
+        """Compute a step, and write keys and values into the cache.
 
         Args:
-            tokens: (rows, n) IDs; of rows that are new to the cache the whole window.
-            rows: of the cache; all of them in a `TreeKVCache`.
+            tokens: (rows, n) IDs.
+            rows: of the cache, none of them empty; all of them in a `TreeKVCache`.
             positions: of the first token of each row.
             cache: extended in place.
-            lengths: number of real tokens of each row, where padding follows them; only of new rows.
         """
-
-
-class KVCache(Protocol):
-    """The KV cache of the rows of a session, numbered from 0.
-
-    Attributes:
-        lengths: cached positions of each row.
-        removes_rows_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
-    """
-
-    lengths: list[int]
-    removes_rows_for_free: bool
-
-    def needs_prefill(self, row: int) -> bool:
-        """Whether a row has no cached positions."""
-
-    def compute_hidden(
-        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
-    ) -> Tensor:
-        """Compute (rows, n, d_model) final states in PyTorch; arguments as of `Engine.forward`."""
-
-    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
-        """Return the inputs of a compiled step, and count its positions as cached."""
-
-    def add(self, rows: int) -> None:
-        """Add empty rows."""
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
-
-    def release(self, rows: Collection[int]) -> None:
-        """Remove rows; the others keep their order."""
-
-    def truncate(self, lengths: Sequence[int]) -> None:
-        """Truncate each row to a length; a row whose recurrent state of then is not kept becomes empty."""
-
-    def clear(self, rows: Collection[int]) -> None:
-        """Empty some rows."""
 
 
 @dataclass(frozen=True, slots=True)

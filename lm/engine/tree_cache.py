@@ -24,88 +24,72 @@ class TreeKVCache:
     A slot table, as of a paged cache with pages of one token, and a tree attention mask tell them apart.
 
     All rows have the same number of tokens after their start: a prompt, or the source of a decoder-only model that
-    translates; or nothing, where an encoder has read the source.
-
-    Attributes:
-        removes_rows_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
+    translates; or nothing, where an encoder has read the source. The methods are those of `SequenceKVCache`, of all
+    rows at once.
     """
 
     def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
         """Create a cache without rows, or with one for each source."""
-        self._first_parameter, self._needs_key_positions, self._source = (
-            next(model.parameters()),
-            model.config.needs_key_positions,
-            source,
-        )
+        self._model, self._first_parameter, self._source = model, next(model.parameters()), source
         self.lengths: list[int] = []
-        self.removes_rows_for_free = False
-        self._slots: SlotTable | None
-        self._cache, self._slots = _new_cache(model), None
+        self.removes_rows_for_free = False  # after a compiled step, which finds prompts and sources wherever they are
+        self._slots: SlotTable | None = None
+        self._cache = _new_cache(model)
         if source is not None:
             self.add(len(source.output))
             self._slots = SlotTable(self._cache, len(source.output), source.output)
 
     def needs_prefill(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
-        """See `KVCache`; the prompts of all rows are computed at once."""
         return self._slots is None
 
     def add(self, rows: int) -> None:
-        """Add rows, while the cache is empty."""
         assert not any(self.lengths), "rows of a tree cache are added together"
         self.lengths += [0] * rows
 
-    def compute_hidden(
+    def prefill(
         self,
-        model: DecoderModel,
         tokens: Tensor,
-        rows: Sequence[int],
-        positions: Sequence[int],  # noqa: ARG002
+        rows: Sequence[int],  # noqa: ARG002
         lengths: Sequence[int],
+        past: object = None,  # noqa: ARG002
     ) -> Tensor:
-        """See `KVCache`; of all rows."""
-        tokens = tokens.to(self._first_parameter.device)
-        if self._slots is None:
-            return self._prefill(model, tokens, lengths)
-        slots, n = self._slots, tokens.shape[1]
-        self._compact()
-        start = slots.next_position
-        mask = slots.allocate_and_mask(n)
-        inputs = AttentionInputs(
-            mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
-            query_positions=slots.query_positions(n),
-            key_positions=slots.key_positions(n) if self._needs_key_positions else None,
-        )  # fmt: skip
-        hidden = model.decode(tokens.reshape(slots.n_groups, -1), inputs, self._cross_inputs())
-        self._advance(n)
-        self.removes_rows_for_free = False
-        return hidden.view(len(rows), n, -1)
-
-    def _prefill(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
         """Compute the prompts; padding comes last, so it is masked causally."""
-        assert isinstance(model, DecoderOnly)
+        assert isinstance(self._model, DecoderOnly)
+        tokens = tokens.to(self._first_parameter.device)
         is_even = min(lengths) == tokens.shape[1]
-        real_lengths = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
-        self._cache = _new_cache(model)
-        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real_lengths)
+        real_lengths = None if is_even else torch.tensor(lengths, device=tokens.device)
+        self._cache = _new_cache(self._model)
+        hidden = self._model.hidden(tokens, cache=self._cache, target_lengths=real_lengths)
         self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real_lengths)
         self.lengths = list(lengths)
         return hidden
 
-    def _cross_inputs(self) -> AttentionInputs | None:
-        source = self._source
-        if source is None:
-            return None
-        mask = Mask()
-        if source.lengths is not None:
-            mask = Mask(
-                bias=padding_bias(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype)
-            )
-        return AttentionInputs(mask=mask, encoder_output=source.output, caches=self._cache.cross_attention)
+    def step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Tensor:  # noqa: ARG002
+        assert self._slots is not None
+        slots, n, source, cross_inputs = self._slots, tokens.shape[1], self._source, None
+        self._move_sources(slots.compact())
+        start = slots.next_position
+        mask = slots.allocate_and_mask(n)
+        inputs = AttentionInputs(
+            mask, caches=self._cache.self_attention, start=start, query_positions=slots.query_positions(n),
+            end=start + n,
+            key_positions=slots.key_positions(n) if self._model.config.needs_key_positions else None,
+        )  # fmt: skip
+        if source is not None:
+            cross_mask = Mask()
+            if source.lengths is not None:
+                bias = padding_bias(source.lengths, source.output.shape[1])[:, None, None]
+                cross_mask = Mask(bias=bias.to(source.output.dtype))
+            cross_inputs = AttentionInputs(cross_mask, encoder_output=source.output, caches=self._cache.cross_attention)
+        batch = tokens.to(self._first_parameter.device).reshape(slots.n_groups, -1)
+        hidden = self._model.decode(batch, inputs, cross_inputs)
+        self._advance(n)
+        self.removes_rows_for_free = False
+        return hidden.view(len(rows), n, -1)
 
     def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:  # noqa: ARG002
-        """See `KVCache`; of all rows."""
         assert self._slots is not None
-        slots, n, source = self._slots, tokens.shape[1], self._source
+        slots, n, source, lengths = self._slots, tokens.shape[1], self._source, None
         slots.allocate(n)
         for layer in self._cache.self_attention:
             layer.reserve(slots.rows_per_group * n)
@@ -114,23 +98,14 @@ class TreeKVCache:
         starts = torch.tensor(positions)
         at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
         group_rows = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
-        slot_table = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
-        if source is None:
-            return CompiledStepInputs(
-                tokens.flatten(), group_rows, at, self._cache.self_attention, slot_table.shape[1], slots=slot_table
-            )
-        n_groups, longest, _ = source.output.shape
-        source_lengths = torch.full((n_groups,), longest) if source.lengths is None else source.lengths
+        table = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
+        if source is not None:
+            n_groups, longest, _ = source.output.shape
+            lengths = torch.full((n_groups,), longest) if source.lengths is None else source.lengths
         return CompiledStepInputs(
-            tokens.flatten(),
-            group_rows,
-            at,
-            self._cache.self_attention,
-            slot_table.shape[1],
-            slots=slot_table,
-            cross_layers=self._cache.cross_attention,
-            lengths=source_lengths,
-        )
+            tokens.flatten(), group_rows, at, self._cache.self_attention, table.shape[1], slots=table,
+            cross_layers=() if source is None else self._cache.cross_attention, lengths=lengths,
+        )  # fmt: skip
 
     def _advance(self, n: int) -> None:
         self.lengths = [length + n for length in self.lengths]
@@ -145,26 +120,22 @@ class TreeKVCache:
     def release(self, rows: Collection[int]) -> None:
         self.select([row for row in range(len(self.lengths)) if row not in rows])
 
-    def _compact(self) -> None:
-        assert self._slots is not None
-        self._move_sources(self._slots.compact())
-
     def _move_sources(self, moved: Tensor | None) -> None:
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Truncate each row to a length, but not below its start."""
+        """Truncate each row to a length; below its start, all are emptied."""
         held = min(length - held for length, held in zip(lengths, self.lengths, strict=True))
         if self._slots is None or held >= 0:
             return
         if self._slots.length + held < 0:
-            self.clear(range(len(lengths)))
+            self.clear(0)
             return
         self._slots.truncate(self._slots.length + held)
         self._advance(held)
 
-    def clear(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
+    def clear(self, row: int) -> None:  # noqa: ARG002 (they are all alike)
         """Empty all rows, which are then recomputed, each as a prompt of its own."""
         assert self._source is None, "encoded sources are not prefilled again"
         self._slots, self.lengths = None, [0] * len(self.lengths)
@@ -240,12 +211,10 @@ class SlotTable:
         visible_slots = visible_slots.reshape(self.n_groups, self.rows_per_group * n, self.length)
         return Mask(bias=hidden.scatter_(2, visible_slots, 0.0).to(self._dtype)[:, None])
 
-    def query_positions(self, n: int) -> Tensor | None:
-        """(groups, rows of each · n) positions of the last `n` tokens; None if the same for all rows."""
-        if self._prefix_lengths is None:
-            return None
-        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
-        return self._prefix_lengths[:, None] + positions
+    def query_positions(self, n: int) -> Tensor:
+        """(groups or 1, rows of each · n) positions of the last `n` tokens."""
+        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)[None]
+        return positions + (self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None])
 
     def key_positions(self, n: int) -> Tensor:
         """(groups, slots) positions of the slots, the last `n` positions of each row included.

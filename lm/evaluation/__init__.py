@@ -1,5 +1,5 @@
 """Evaluation: perplexity, surprisal, translation and classification metrics, attention maps, model comparison.
 
-Start with `window_scorers` (`TextScorer`), `batch_scoring` (`score_batch`) and `perplexity` (`PerplexityResult`). Must
-not import `lm.training`, `lm.interop` or the command line.
+Start with `scoring` (`Scorer`), the one loop that scores text, and `perplexity` (`PerplexityResult`), sums over it.
+Must not import `lm.training`, `lm.interop` or the command line.
 """

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.overlap import Overlap, TrainingOverlap, measure_pair_overlap
+from lm.corpus.overlap import MOST_PAIRS, Overlap, TrainingOverlap, measure_pair_overlap
 from lm.corpus.store import open_split
 from lm.errors import InputError
-from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
+from lm.evaluation.scoring import Scored
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.conversations import Conversation
 from lm.text.examples import Example
 from lm.text.parallel_text import SentencePair
 from lm.text.text_files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 _MAX_NAMED = 3
-_EXAMPLES_AT_ONCE = 1024
 
 
 class ContaminationCheck:
@@ -37,65 +35,51 @@ class ContaminationCheck:
         self._trained_on: Path | None = None
         with contextlib.suppress(InputError):
             self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
-        self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
-        self._pairs: list[Iterable[SentencePair]] = []
+        self._overlap = TrainingOverlap(loaded.tokenizer)
+        self._pairs: dict[int, list[SentencePair]] = defaultdict(list)
 
-    @classmethod
-    def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
-        check = cls(loaded)
+    def watch(self, scored: Iterable[Scored]) -> Iterator[Scored]:
+        """Pass scored tokens through and record their text."""
+        for some in scored:
+            piece, record = some.piece, some.piece.record
+            if some.first == 0 and self._trained_on:
+                if isinstance(record, SentencePair):
+                    self.add_pair(piece.file, record)
+                elif record is None:
+                    self._overlap.add(piece.file, piece.tokens, starts_document=piece.starts_document)
+                elif piece.starts_document:
+                    self._overlap.add(piece.file, record, starts_document=True, is_framed=False)
+            yield some
+
+    def watch_examples(self, files: Iterable[TextFile]) -> Iterator[Example]:
+        """Yield the examples of files, and record them."""
         for number, file in enumerate(files):
-            check.add_examples(number, file.examples())
-        return check.warnings([file.name for file in files])
+            for example in file.examples():
+                self.add_example(number, example)
+                yield example
 
-    def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
-        """Pass segments through and record them."""
-        for segment in segments:
-            self.add_piece(segment)
-            yield segment
+    def add_example(self, file: int, example: Example) -> None:
+        """Record an example of a file, up to a limit."""
+        if self._trained_on and not self._overlap.is_full:
+            tokens = np.concatenate(self._loaded.tokenizer.encode_batch(example.texts))
+            self._overlap.add(file, tokens, starts_document=True)
 
-    def add_piece(self, segment: ScoredSegment) -> None:
-        """Record the piece of its first segment."""
-        piece = segment.piece
-        if self._overlap is not None and segment.first == 0:
-            self._overlap.add(piece.file, piece.tokens, starts_document=piece.text_piece.starts_document)
-
-    def add_examples(self, file: int, examples: Iterable[Example]) -> None:
-        """Record examples of a file, up to a limit."""
-        rows = iter(examples)
-        while self._overlap is not None and not self._overlap.is_full:
-            some = list(islice(rows, _EXAMPLES_AT_ONCE))
-            if not some:
-                return
-            texts = [text for example in some for text in (example.prompt, example.completion)]
-            encoded = self._loaded.tokenizer.encode_batch(texts)
-            for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True):
-                self._overlap.add(file, np.concatenate([prompt, completion]), starts_document=True)
-
-    def add_conversations(self, file: int, conversations: Iterable[Conversation]) -> None:
-        """Record conversations of a file, as the chat template writes them, up to a limit."""
-        tokenizer = self._loaded.tokenizer
-        for conversation in conversations:
-            if self._overlap is None or self._overlap.is_full or tokenizer.chat_template is None:
-                return
-            ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
-            self._overlap.add(file, np.array(ids), starts_document=True, is_framed=False)
-
-    def add_pairs(self, pairs: Iterable[SentencePair]) -> None:
-        """Record the sentence pairs of the next file."""
-        self._pairs.append(pairs)
+    def add_pair(self, file: int, pair: SentencePair) -> None:
+        """Record a sentence pair, up to a limit."""
+        if len(self._pairs[file]) < MOST_PAIRS:
+            self._pairs[file].append(pair)
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few."""
-        if self._trained_on is None or self._overlap is None:
-            return []
-        seen, run = {}, self._loaded.folder
+        seen: dict[int, float] = {}
         with contextlib.suppress(InputError):
-            if self._loaded.config.model.translates:
+            if self._trained_on and self._loaded.config.model.translates:
                 seen = _notable(measure_pair_overlap(self._trained_on, self._pairs))
-            else:
+            elif self._trained_on:
                 seen = _notable(self._overlap.measure(open_split(self._trained_on, "train")))
         said = [
-            f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
+            f"{names[file]}: {_percent(part)} was training text of {self._loaded.folder}; measure it on text that it "
+            "has not seen"
             for file, part in list(seen.items())[:_MAX_NAMED]
         ]
         others = len(seen) - len(said)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_config import RunConfig
-from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
+from lm.corpus.store import DataKind, Manifest, open_split, read_held_out, verify_checksums
 from lm.errors import InputError
+from lm.evaluation.scoring import ScoredTexts, find_scored_kind
 from lm.text.parallel_text import ParallelText
 from lm.text.rows import FIELD, PAIR_FIELDS
-from lm.text.text_files import TextFile, write_temporary_file
+from lm.text.text_files import TextFile, find_text_files, select_readable, write_temporary_file
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_NAME = "held-out"
@@ -27,10 +29,6 @@ _MAX_ROW_TOKENS = 1 << 24
 """Tokens; a longer document is cut, so that each row fits into memory."""
 
 _ADVICE = "name text to measure it on, or prepare its corpus again"
-
-
-_AS_PREPARED = DataConfig(keep_line_ends=True)
-"""Line ends were normalised when the text was prepared."""
 
 
 def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
@@ -46,53 +44,34 @@ def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
     return folder
 
 
-def open_held_out_text(loaded: LoadedModel) -> TextFile:
-    """Return the held-out documents or examples of a run as JSON Lines.
+def open_held_out(loaded: LoadedModel) -> ScoredTexts:
+    """Return the held-out documents, examples, conversations or sentence pairs of a run.
 
     Raises:
         InputError: nothing was held out, or the prepared tokens are gone or damaged.
     """
-    folder = _verified_folder(loaded)
+    folder = find_prepared_folder(loaded.folder, loaded.config)
     manifest = Manifest.read(folder)
+    verify_checksums(folder, manifest.sha256, advice=_ADVICE)
     if not manifest.splits["validation"].tokens:
-        raise _nothing_held_out(loaded)
-    rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
-    return dataclasses.replace(write_temporary_file(_lines(rows), name=HELD_OUT_NAME), data=_AS_PREPARED)
-
-
-def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
-    """Return the held-out pairs of a translation run, and their target language if known.
-
-    Raises:
-        InputError: nothing was held out, or the prepared pairs are gone or damaged.
-    """
-    folder = _verified_folder(loaded)
-    manifest, pairs = Manifest.read(folder), list(read_held_out(folder))
-    if not pairs:
-        raise _nothing_held_out(loaded)
-    rows = write_temporary_file(
-        _lines({field: pair[field] for field in PAIR_FIELDS} for pair in pairs), name=HELD_OUT_NAME
-    )
-    heads = None
+        raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
+    as_prepared = DataConfig(keep_line_ends=True)  # line ends were normalised then
+    if manifest.kind != "pairs":
+        rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
+        file = dataclasses.replace(_write_rows(rows), data=as_prepared)
+        return ScoredTexts([file], manifest.kind)
+    pairs, heads = list(read_held_out(folder)), None
+    file = _write_rows({field: pair[field] for field in PAIR_FIELDS} for pair in pairs)
     if manifest.has_dependency_heads:
         lines = (" ".join(map(str, pair["heads"])) + "\n" for pair in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
-    return ParallelText(
-        dataclasses.replace(rows, data=DataConfig(text_column=PAIR_FIELDS[0], keep_line_ends=True)),
-        None,
-        PAIR_FIELDS,
-        heads,
-    ), manifest.languages[1]
+    file = dataclasses.replace(file, data=as_prepared.replace(text_column=PAIR_FIELDS[0]))
+    return ScoredTexts([ParallelText(file, None, PAIR_FIELDS, heads)], "pairs", file_language=manifest.languages[1])
 
 
-def _verified_folder(loaded: LoadedModel) -> Path:
-    folder = find_prepared_folder(loaded.folder, loaded.config)
-    verify_checksums(folder, Manifest.read(folder).sha256, advice=_ADVICE)
-    return folder
-
-
-def _nothing_held_out(loaded: LoadedModel) -> InputError:
-    return InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
+def _write_rows(rows: Iterable[Mapping[str, Any]]) -> TextFile:
+    lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    return write_temporary_file(lines, name=HELD_OUT_NAME)
 
 
 def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
@@ -102,22 +81,39 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
     pending = np.empty(0, dtype=np.int64)
     for start in range(0, len(tokens), _MAX_ROW_TOKENS):
         pending = np.concatenate([pending, tokens.read(start, min(start + _MAX_ROW_TOKENS, len(tokens)))])
+        is_last = start + _MAX_ROW_TOKENS >= len(tokens)
         edges = [-1, *np.flatnonzero(np.isin(pending, frame)).tolist()]
-        yield from (
-            _decode_row(tokenizer, pending[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1
-        )
+        if is_last or len(pending) - edges[-1] > _MAX_ROW_TOKENS:
+            edges.append(len(pending))
+        for before, end in pairwise(edges):
+            if end > before + 1:
+                yield {FIELD: tokenizer.decode(pending[before + 1 : end])}
         pending = pending[edges[-1] + 1 :]
-        if len(pending) > _MAX_ROW_TOKENS:
-            yield _decode_row(tokenizer, pending)
-            pending = pending[:0]
-    if len(pending):
-        yield _decode_row(tokenizer, pending)
 
 
-def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
-    return {FIELD: tokenizer.decode(ids)}
+def open_texts(
+    loaded: LoadedModel,
+    names: Sequence[str],
+    reading: FilesConfig,
+    data: Mapping[str, Any],
+    *,
+    kind: DataKind | None = None,
+) -> ScoredTexts:
+    """Return files to score by a run, or without any what it held out.
 
+    Args:
+        names: files, folders and globs.
+        data: settings of `DataConfig` that differ from those of the run.
+        kind: what files hold [default: see `find_scored_kind`].
 
-def _lines(rows: Iterable[Mapping[str, str]]) -> Iterator[bytes]:
-    for row in rows:
-        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    Raises:
+        InputError: a file is missing; or as of `open_held_out`.
+        UsageError: as of `find_scored_kind`.
+    """
+    if not names:
+        return open_held_out(loaded)
+    config = loaded.config.data.for_other_files(**data)
+    files = find_text_files(names, config, reading)
+    kind = kind or find_scored_kind(loaded, files, as_text="text_column" in data)
+    read = select_readable(files) if reading.skip_unreadable else files
+    return ScoredTexts(read, kind, config.separator, notes=files.notes)

@@ -1,22 +1,15 @@
-"""Perplexity of files: totals over tokens, and the metrics computed from them."""
+"""Perplexity: totals over scored tokens, and the metrics computed from them."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from lm.errors import nan_logits_error
-from lm.evaluation.batch_scoring import Nats
-from lm.evaluation.file_scoring import FileWindows, ScoredSegment, W, WindowBatcher, WindowScorer
-from lm.processes import ParallelMap
-from lm.text.text_files import TextFile
-from lm.tokenizer.offsets import RoundTripLoss
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.evaluation.scoring import Scored
 
 
 class Totals:
@@ -41,6 +34,7 @@ class PerplexityResult(Totals):
     Attributes:
         unscored: first tokens of documents, if there is no start token to predict them from, and skipped tokens, if
             only every Nth is scored.
+        documents: documents, examples, conversations or sentence pairs.
         words: whitespace-separated words of their text.
         bytes: UTF-8 bytes of the scored tokens.
         nats: surprisal of the scored tokens.
@@ -48,6 +42,8 @@ class PerplexityResult(Totals):
         unknown_tokens: tokens for text that the vocabulary cannot represent.
         lost_bytes: bytes that encoding and decoding loses. They have no surprisal, so results per word and per byte are
             not comparable with those of another tokenizer.
+        shortened: examples and conversations that were truncated to fit the context.
+        blank: pairs with a blank side, and conversations without a reply in the context, which are left out.
     """
 
     tokens: int = 0
@@ -59,57 +55,39 @@ class PerplexityResult(Totals):
     squares: float = 0.0
     unknown_tokens: int = 0
     lost_bytes: int = 0
+    shortened: int = 0
+    blank: int = 0
 
     def __repr__(self) -> str:
         if not self.tokens:
             return "<PerplexityResult of no tokens>"
         bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits/byte"
-        size = f"{self.tokens:,} tokens, {self.bytes:,} bytes"
         perplexity = "beyond the greatest float" if self.perplexity is None else f"{self.perplexity:.4g}"
-        return f"<PerplexityResult: perplexity {perplexity}{bits}, {size}>"
+        return f"<PerplexityResult: perplexity {perplexity}{bits}, {self.tokens:,} tokens, {self.bytes:,} bytes>"
 
     @property
     def loses_text(self) -> bool:
         """Return whether the tokenizer loses some of the text."""
         return bool(self.unknown_tokens or self.lost_bytes)
 
-    def add(self, nats: Nats) -> None:
+    def add(self, scored: Scored) -> None:
+        """Count scored tokens and, with the first of a piece, the piece's text."""
+        piece, is_scored = scored.piece, ~np.isnan(scored.nats)
+        nats = scored.nats[is_scored]
         self.tokens += len(nats)
         self.nats += float(nats.sum())
         self.squares += float(np.square(nats).sum())
-
-    def add_round_trip_loss(self, loss: RoundTripLoss) -> None:
-        """Count what encoding loses of some text."""
-        self.unknown_tokens += loss.unknown
-        self.lost_bytes += loss.bytes
-
-    def add_document(self, nats: Nats, texts: Sequence[str], losses: Iterable[RoundTripLoss], *, where: str) -> None:
-        """Count a document of some texts, and what encoding loses of them.
-
-        Raises:
-            InputError: a surprisal is not a number; the message begins with `where`.
-        """
-        if not np.isfinite(nats).all():
-            raise nan_logits_error(where)
-        self.add(nats)
-        self.documents += 1
-        self.words += sum(len(text.split()) for text in texts)
-        self.bytes += sum(len(text.encode()) for text in texts)
-        for loss in losses:
-            self.add_round_trip_loss(loss)
-
-    def add_segment(self, segment: ScoredSegment) -> None:
-        """Count the tokens of a segment and, with the first segment of a piece, the piece's text."""
-        piece, scored = segment.piece, ~np.isnan(segment.nats)
-        self.add(segment.nats[scored])
-        if segment.first == 0:
-            self.documents += piece.text_piece.starts_document
+        if scored.first == 0:
+            self.documents += piece.starts_document
+            self.shortened += piece.is_shortened and (piece.starts_document or not piece.text)
+            self.blank += not piece.text
             self.words += piece.words
             self.bytes += len(piece.data)
-            self.add_round_trip_loss(piece.round_trip_loss)
-        if not scored.all():
-            self.unscored += int((~scored).sum())
-            self.bytes -= int(np.diff(segment.ends, prepend=segment.start)[~scored].sum())
+            self.unknown_tokens += piece.loss.unknown
+            self.lost_bytes += piece.loss.bytes
+        if not is_scored.all():
+            self.unscored += int((~is_scored).sum())
+            self.bytes -= int(np.diff(scored.ends, prepend=scored.start)[~is_scored].sum())
 
     @property
     def perplexity(self) -> float | None:
@@ -123,6 +101,10 @@ class PerplexityResult(Totals):
         Also None if tokens other than first ones are unscored, since words cannot be counted in parts.
         """
         return _exp_ratio(self.nats, self.words) if self.tokens and self.unscored <= self.documents else None
+
+    @property
+    def nats_per_token(self) -> float | None:
+        return self.nats / self.tokens if self.tokens else None
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -141,113 +123,15 @@ class PerplexityResult(Totals):
         variance = (self.squares - self.nats**2 / self.tokens) / (self.tokens - 1)
         return math.sqrt(max(0.0, variance) / self.tokens)
 
+    @property
+    def bits_per_byte_error(self) -> float | None:
+        """Return the standard error of bits per byte; None below two tokens, or without bytes."""
+        error = self.standard_error
+        return error * self.tokens / math.log(2) / self.bytes if error is not None and self.bytes else None
+
 
 def _exp_ratio(nats: float, count: int) -> float | None:
     try:
         return math.exp(nats / count) if count else None
     except OverflowError:
         return None
-
-
-@dataclass(frozen=True)
-class MacroAverage:
-    """Unweighted means over files with scored tokens.
-
-    Attributes:
-        word_perplexity: mean word perplexity; None if a file has none.
-        standard_error: of the mean over files of mean nats per token: standard deviation over √files; None below two.
-    """
-
-    files: int
-    perplexity: float | None
-    word_perplexity: float | None
-    bits_per_byte: float | None
-    standard_error: float | None
-
-    @classmethod
-    def from_results(cls, results: Iterable[PerplexityResult]) -> MacroAverage:
-        """Average the metrics of files."""
-        scored = [result for result in results if result.tokens]
-        means = np.array([result.nats / result.tokens for result in scored])
-        return cls(
-            files=len(scored),
-            perplexity=_mean(scored, lambda result: result.perplexity),
-            word_perplexity=_mean(scored, lambda result: result.word_perplexity),
-            bits_per_byte=_mean(scored, lambda result: result.bits_per_byte),
-            standard_error=float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None,
-        )
-
-
-def _mean(results: Sequence[PerplexityResult], figure: Callable[[PerplexityResult], float | None]) -> float | None:
-    values = [value for result in results if (value := figure(result)) is not None]
-    return math.fsum(values) / len(values) if values and len(values) == len(results) else None
-
-
-@dataclass(frozen=True)
-class BatchScored:
-    """Event: a batch was scored.
-
-    Attributes:
-        tokens: scored so far.
-        bytes: approximate bytes of text scored so far.
-        segments: of this batch, in reading order.
-    """
-
-    tokens: int
-    bytes: int
-    segments: Sequence[ScoredSegment] = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class FileScore:
-    """The totals of a file."""
-
-    name: str
-    result: PerplexityResult
-
-
-def measure_perplexity(
-    window_scorer: WindowScorer[W],
-    tokenizer: Tokenizer,
-    files: Sequence[TextFile],
-    *,
-    separator: str,
-    batch_size: int,
-    parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
-) -> Iterator[BatchScored | FileScore]:
-    """Score files in bounded memory, each document on its own.
-
-    Args:
-        separator: the line that ends a document.
-        batch_size: windows scored together, across files.
-        parallel_map: scores batches in other processes, each with such a window scorer.
-
-    Yields:
-        BatchScored after each batch, with its segments in reading order: every token once, and every piece at least
-        once. A FileScore for each file when all of it is scored.
-
-    Raises:
-        InputError: a file is not text that the tokenizer can encode, after all before it are scored; or the model
-            outputs NaN.
-    """
-    reader = FileWindows(tokenizer, separator, window_scorer.make_splitter)
-    packing = WindowBatcher(reader.read(files), batch_size)
-    batches = packing.batches()
-    scored = packing.restore_order(map(window_scorer.score, batches) if parallel_map is None else parallel_map(batches))
-    results = [PerplexityResult() for _ in files]
-    tokens, text, finished = 0, 0.0, 0
-    for nats in itertools.chain(scored, [[np.zeros(0)]]):
-        segments = list(reader.take(np.concatenate(nats)))
-        for segment in segments:
-            if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
-                raise nan_logits_error(files[segment.piece.file].name)
-            results[segment.piece.file].add_segment(segment)
-            tokens += len(segment.nats)
-            text += len(segment.piece.data) * len(segment.nats) / max(1, len(segment.piece.tokens))
-        if segments:
-            yield BatchScored(tokens, round(text), segments)
-        for number in range(finished, reader.n_finished):
-            yield FileScore(files[number].name, results[number])
-        finished = reader.n_finished
-    if reader.error is not None:
-        raise reader.error

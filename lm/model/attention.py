@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
@@ -103,9 +102,6 @@ class MultiHeadAttention(Attention):
         """Return the number of query-key pairs in a sequence; causal attention has half of them."""
         return length * length / 2 if is_causal else float(length * length)
 
-    def cached_values_per_position(self) -> Fraction:
-        return Fraction(2 * self.kv_heads * self.head_size)
-
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attend from each position of `x`.
 
@@ -200,12 +196,8 @@ class CrossAttention(MultiHeadAttention):
 
     part = "cross-attention"
 
-    def macs_per_position(self) -> float:
-        """MACs per target position: queries, outputs and all adapters."""
-        return super().macs_per_position() - self.macs_per_source_position()
-
     def macs_per_source_position(self) -> float:
-        """MACs per source position: keys and values."""
+        """Return the MACs of keys and values, which are per source position."""
         return count_macs(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
 

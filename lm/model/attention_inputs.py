@@ -128,11 +128,8 @@ class AttentionInputs:
         caches: for each layer, keys and values of earlier positions, extended in place; those of an encoder output are
             computed once.
         start: the position of the first query.
-        n_branches: the number of continuations of one past that are packed into a row. Each continues at `start`,
-            and the mask keeps them apart.
-        end: an upper bound of `query_positions`; without it they are searched, for which a GPU must synchronise.
-        query_positions: (batch, queries) positions of the queries, branches included [default: consecutive from
-            `start`].
+        query_positions: (batch or 1, queries) positions of the queries, if they are not consecutive from `start`.
+        end: an upper bound of `query_positions`.
         key_positions: (batch, keys) positions of the keys [default: consecutive from 0]. Schemes of relative positions
             need them; masked keys may have any.
         rotation: rotates queries and keys by position (rotary embeddings).
@@ -147,9 +144,8 @@ class AttentionInputs:
     encoder_output: Tensor | None = None
     caches: Sequence[LayerKVCache] | None = None
     start: int = 0
-    n_branches: int = 1
-    end: int | None = None
     query_positions: Tensor | None = None
+    end: int = 0
     key_positions: Tensor | None = None
     rotation: Callable[[Tensor], Tensor] | None = None
     relative_embeddings: Sequence[RelativeEmbeddings] | None = None
@@ -166,11 +162,10 @@ class AttentionInputs:
         return None if self.relative_embeddings is None else self.relative_embeddings[layer]
 
     def compute_query_positions(self, length: int, device: torch.device) -> Tensor:
-        """(batch or 1, length) positions of the queries, branches included."""
+        """(batch or 1, length) positions of the queries."""
         if self.query_positions is not None:
             return self.query_positions
-        end = self.start + length // self.n_branches
-        return torch.arange(self.start, end, device=device).repeat(self.n_branches)[None]
+        return torch.arange(self.start, self.start + length, device=device)[None]
 
     def with_relative_embeddings(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
         """Add relative embeddings, one for each layer, to those that are there."""
@@ -183,7 +178,7 @@ class AttentionInputs:
 
     def compute_distances(self, length: int, device: torch.device) -> Tensor:
         """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
-        end, queries = self.start + length // self.n_branches, self.compute_query_positions(length, device)
-        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches are not consecutive"
-        keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
+        queries, keys = self.compute_query_positions(length, device), self.key_positions
+        if keys is None:
+            keys = torch.arange(self.start + length, device=device)[None]
         return keys[:, None, :] - queries[:, :, None]

@@ -1,15 +1,19 @@
-"""The cost of a model: parameters by part, training FLOPs, KV-cache bytes; each module reports its own."""
+"""The cost of a model: parameters by part, training FLOPs, KV-cache bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from typing import Any
+
+from torch import nn
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import module
 from lm.model.lora import build_model_with_lora
-from lm.model.transformer import Model, count_parameters, init_empty_weights
+from lm.model.module import Module, count_macs
+from lm.model.transformer import EncoderDecoder, EncoderOnly, Model, count_parameters, init_empty_weights
 
 PARTS = (
     "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",
@@ -60,7 +64,9 @@ def training_flops(
 ) -> float:
     """Return the FLOPs of training on a batch, padding included: three times those of the forward pass.
 
-    `Transformer.forward_macs` says what is counted; a MAC is two FLOPs. The backward pass takes twice as many as the
+    A multiply-accumulate (MAC) is two FLOPs. Each position takes one per weight of the matrices it passes, and each
+    query-key pair two per feature of all heads. The output layer counts whether or not it is tied, but only for
+    predicted positions. Biases and embedding look-ups count nothing. The backward pass takes twice as many as the
     forward pass, for a frozen matrix, which has no gradient, only as many.
 
     Args:
@@ -79,7 +85,32 @@ def _forward_macs(
     config: ModelConfig, lora: LoraConfig, length: int, source_length: int, n_targets: float | None
 ) -> float:
     model = _meta_model(config, lora)
-    return model.forward_macs(length=length, source_length=source_length, n_targets=n_targets)
+    decoder: Any = model.decoder
+    cross_layers = decoder.attention_layers(cross=True)
+    of_source = sum(layer.macs_per_source_position() for layer in cross_layers)
+    macs = length * (_macs_per_position(decoder) - of_source) + _pair_macs(decoder, length)
+    macs += sum(2 * layer.heads * layer.head_size * length * source_length for layer in cross_layers)
+    if model.transform is not None:
+        macs += length * _macs_per_position(model.transform)
+    if isinstance(model, EncoderDecoder):
+        syntax = 0.0 if model.syntax_positions is None else _macs_per_position(model.syntax_positions)
+        macs += source_length * (_macs_per_position(model.encoder) + syntax + of_source)
+        macs += _pair_macs(model.encoder, source_length)
+    head = model.classifier if isinstance(model, EncoderOnly) else None
+    per_target = count_macs(model.output_layer[0]) if head is None else _macs_per_position(head)
+    return macs + (length if n_targets is None else n_targets) * per_target
+
+
+def _macs_per_position(module: nn.Module) -> float:
+    own = module.own_macs() if isinstance(module, Module) else sum(map(count_macs, module.parameters(recurse=False)))
+    return getattr(module, "uses", 1.0) * (own + sum(map(_macs_per_position, module.children())))
+
+
+def _pair_macs(stack: Any, length: int) -> float:
+    """Return the MACs of query-key and weight-value products of self-attention; recurrent layers have none."""
+    layers = stack.attention_layers()
+    pairs = sum(layer.count_query_key_pairs(length, is_causal=stack.is_causal) for layer in layers)
+    return 2 * layers[0].heads * layers[0].head_size * pairs if layers else 0.0
 
 
 def training_flops_per_token(
@@ -107,4 +138,6 @@ def training_flops_per_token(
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
     """Return the KV-cache bytes per token of one sequence."""
-    return int(_meta_model(config, _NO_ADAPTERS).cached_values_per_position() * bytes_per_value)
+    if config.is_masked or config.is_recurrent or config.attention == "compressed":
+        return 0
+    return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_value

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.hardware import measure_speedup
 from lm.kernels.torch_ops import int8_matmul
-from lm.model.module import Module, count_macs
+from lm.model.module import Module
 
 _MIN_ONEDNN_MACS = 1_000_000
 """MACs from which a matmul may be computed by oneDNN."""
@@ -127,9 +127,6 @@ class Linear(nn.Linear, Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def macs_per_position(self) -> float:
-        return count_macs(self.weight)
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
         return self.matmul(input, self.bias)
@@ -152,7 +149,7 @@ class Linear(nn.Linear, Module):
         rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67; in float32 144 and
         129. With AVX2 oneDNN is slower.
         """
-        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in onednn_kernels.fused_dtypes
+        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in onednn_kernels.fused_dtypes and type(self) is Linear
         if may_fuse and _onednn_applies(x, self.weight):
             return _onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
@@ -197,10 +194,6 @@ class Int8Linear(Linear):
 
     def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
         return self.matmul(x)
-
-    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
-        """(…, inputs) -> an activation of (…, outputs)."""
-        return ACTIVATIONS[activation](self(x))
 
     def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs)."""
@@ -395,7 +388,7 @@ class FeedForward(Module):
         self.down = Linear(width, config.d_model, bias=config.bias, std=output_std(config))
         self.activation = config.activation
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, _inputs: object = None) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
         return self.down(self.up.forward_activated(x, self.activation))
 

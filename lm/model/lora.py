@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import ACTIVATIONS, ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
-from lm.model.module import count_macs
+from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
 from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
@@ -51,16 +50,9 @@ class LoraLinear(Linear):
         self.lora_a = nn.Parameter(a.uniform_(-bound, bound))
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
 
-    def macs_per_position(self) -> float:
-        return super().macs_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
         return super().forward(input) + self._adapter_output(input, slice(0, None))
-
-    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
-        """(…, inputs) -> activation of (…, outputs), adapters included."""
-        return ACTIVATIONS[activation](self(x))
 
     def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs), of whole projections."""

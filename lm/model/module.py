@@ -1,4 +1,4 @@
-"""The base class of the model's modules: initialisation and cost accounting."""
+"""The base class of the model's modules: initialisation, and what their parameters count as."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from typing import ClassVar, ParamSpec
 import torch
 from torch import Tensor, nn
 
-_FROZEN = 2 / 3
-"""Fraction of the training FLOPs of a frozen matrix: the forward pass and the gradient of its input."""
-
 
 class Module(nn.Module):
-    """A module that initialises its own parameters and reports their cost; submodules do so themselves.
+    """A module that initialises its own parameters; submodules do so themselves.
 
     Attributes:
         part: the model part that its parameters count as, and those of submodules without a part.
         parts: the same for single parameters, by attribute.
+        uses: how often a position uses each of its weights, those of submodules included.
     """
 
     part: str = ""
     parts: ClassVar[Mapping[str, str]] = {}
+    uses: float = 1.0
 
     def initialise(self) -> None:
         """Draw the initial values of its own parameters, in registration order."""
 
-    def macs_per_position(self) -> float:
-        """Return the multiply-accumulates per position in the forward pass; those of frozen weights count 2/3."""
-        return sum(map(macs_per_position, self.children()))
+    def own_macs(self) -> float:
+        """Return the multiply-accumulates of its own parameters per position; see `lm.model.cost`."""
+        return sum(map(count_macs, self.parameters(recurse=False)))
+
+
+def count_macs(weight: Tensor) -> float:
+    """Return the multiply-accumulates per position of a matrix, 0 of a vector.
+
+    A frozen matrix counts 2/3: of forward and backward passes it lacks its own gradient.
+    """
+    macs = weight.numel() if weight.ndim > 1 else 0
+    return macs if weight.requires_grad else macs * 2 / 3
 
 
 def initialise(model: nn.Module) -> None:
@@ -41,18 +49,6 @@ def initialise(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Module):
             module.initialise()
-
-
-def macs_per_position(module: nn.Module) -> float:
-    """Return `Module.macs_per_position`, or the sum over a list of modules."""
-    if isinstance(module, Module):
-        return module.macs_per_position()
-    return sum(map(macs_per_position, module.children()))
-
-
-def count_macs(weight: Tensor) -> float:
-    """Return the multiply-accumulates per position of a matrix; a frozen one has no gradient and counts 2/3."""
-    return weight.numel() if weight.requires_grad else weight.numel() * _FROZEN
 
 
 def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:

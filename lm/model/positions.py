@@ -21,7 +21,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Dropout, TokenEmbedding, build_norm
-from lm.model.module import Module, count_macs, memoised
+from lm.model.module import Module, memoised
 
 T5_BUCKETS = 32
 """Distance buckets; an encoder has half of them for each direction."""
@@ -142,10 +142,6 @@ class Rotation:
     def _rotate(self, x: Tensor) -> Tensor:
         return _ApplyRotation.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
 
-    def tile(self, times: int) -> Rotation:
-        """Repeat the rotation for sequences of the same positions, one after the other."""
-        return self if times == 1 else Rotation(self.cos.repeat(times, 1), self.sin.repeat(times, 1))
-
     def strided(self, step: int, *, first: int) -> Rotation:
         """Return the rotation of every `step`-th position, starting with `first`."""
         return Rotation(self.cos[first::step], self.sin[first::step])
@@ -196,21 +192,16 @@ class RotaryPositions(nn.Module):
     def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """Add the rotation of `length` tokens to the attention inputs."""
         if inputs.query_positions is not None:
-            end = _end_position(inputs.query_positions) if inputs.end is None else inputs.end
-            table = self.table.rows(0, end, device)[inputs.query_positions][:, None]
-            return replace(inputs, rotation=Rotation(*table.unbind(-2)))
-        cos, sin = self.table.rows(inputs.start, length // inputs.n_branches, device).unbind(1)
-        return replace(inputs, rotation=Rotation(cos, sin).tile(inputs.n_branches))
+            table = self.table.rows(0, inputs.end, device)[inputs.query_positions][:, None]
+        else:
+            table = self.table.rows(inputs.start, length, device)
+        return replace(inputs, rotation=Rotation(*table.unbind(-2)))
 
 
 def _rotary_table_of(length: int, config: ModelConfig) -> Tensor:
     return rotary_table(
         length, rotary_frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
     )
-
-
-def _end_position(positions: Tensor) -> int:
-    return int(positions.max()) + 1
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
@@ -261,26 +252,45 @@ def _yarn_weights(config: ModelConfig) -> Tensor:
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 
-class ALiBi(nn.Module):
+class _DistanceScheme(Module):
+    """A relative scheme by distance; sparse attention, which never forms all pairs, asks it for those that it needs."""
+
+    part = "positions"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.is_on_demand = config.attention != "full"
+
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the biases of `length` tokens to the attention inputs."""
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return self.add_to(inputs, inputs.compute_distances(length, device))
+
+    def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
+        """Add the biases of (batch or 1, queries, keys) distances to the attention inputs."""
+        return replace(inputs, mask=inputs.mask.with_bias(self.score_bias(distances)))
+
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:  # noqa: ARG002
+        """See `DistanceBias`."""
+        return self.score_bias(distances), None
+
+    def score_bias(self, distances: Tensor) -> Tensor:
+        """Return (batch or 1, heads, queries, keys) biases of the scores."""
+        raise NotImplementedError
+
+
+class ALiBi(_DistanceScheme):
     """A bias of the scores that decreases linearly with distance, at a slope per head; extends beyond the context.
 
     Source: Press et al. 2022 (ALiBi).
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.heads, self.is_on_demand = config.n_heads, config.attention != "full"
+        super().__init__(config)
+        self.heads = config.n_heads
 
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the bias of `length` tokens to the mask of the attention inputs."""
-        if self.is_on_demand:
-            return replace(inputs, distance_bias=self)
-        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
-
-    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        return self._biases(distances), None
-
-    def _biases(self, distances: Tensor) -> Tensor:
+    def score_bias(self, distances: Tensor) -> Tensor:
         return -(_slopes_tensor(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
 
 
@@ -299,36 +309,21 @@ def alibi_slopes(heads: int) -> list[float]:
     return base if power == heads else base + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-class T5Bias(Module):
+class T5Bias(_DistanceScheme):
     """A learned bias of the scores per head and distance bucket, shared by all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
 
-    part = "positions"
-
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
-        super().__init__()
-        self.is_causal, self.max_distance, self.is_on_demand = (
-            is_causal,
-            config.max_distance,
-            config.attention != "full",
-        )
+        super().__init__(config)
+        self.is_causal, self.max_distance = is_causal, config.max_distance
         self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         nn.init.normal_(self.biases, std=self.std)
 
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the bias of `length` tokens to the mask of the attention inputs."""
-        if self.is_on_demand:
-            return replace(inputs, distance_bias=self)
-        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
-
-    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        return self._biases(distances), None
-
-    def _biases(self, distances: Tensor) -> Tensor:
+    def score_bias(self, distances: Tensor) -> Tensor:
         buckets = t5_buckets(distances, is_causal=self.is_causal, max_distance=self.max_distance)
         return F.embedding(buckets, self.biases).movedim(-1, 1).contiguous()
 
@@ -350,35 +345,33 @@ def t5_buckets(distances: Tensor, *, is_causal: bool, max_distance: int) -> Tens
     return buckets if is_causal else buckets + n_buckets * (distances > 0)
 
 
-class RelativeEmbeddingTables(Module):
+class RelativeEmbeddingTables(_DistanceScheme):
     """Learned embeddings for keys and values by clipped distance, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
     """
 
-    part = "positions"
-
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
         """Build tables for `n_layers` layers, for distances from -before to after."""
-        super().__init__()
-        self.before, self.after, self.is_on_demand = before, after, config.attention != "full"
+        super().__init__(config)
+        self.before, self.after = before, after
         shape = (n_layers, config.n_kv_heads, before + 1 + after, config.d_head)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.std, self.heads_per_group = config.init_std, config.n_heads // config.n_kv_heads
+        self.std, self.uses = config.init_std, config.n_heads // config.n_kv_heads  # a head multiplies by all
 
     def initialise(self) -> None:
         nn.init.normal_(self.keys, std=self.std)
         nn.init.normal_(self.values, std=self.std)
-
-    def macs_per_position(self) -> float:
-        """See `Module`; each head of a group multiplies by all of its embeddings."""
-        return self.heads_per_group * (count_macs(self.keys) + count_macs(self.values))
 
     def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
         """Add the embeddings of each layer to the inputs, given (batch or 1, queries, keys) distances."""
         rows = self._rows(distances)
         layers = zip(self.keys, self.values, strict=True)
         return inputs.with_relative_embeddings([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
+
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
+        tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
+        return tables.scores(query), tables
 
     def _rows(self, distances: Tensor) -> Tensor:
         return distances[:, None].clamp(-self.before, self.after) + self.before
@@ -389,16 +382,6 @@ class RelativePositions(RelativeEmbeddingTables):
 
     def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
         super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
-
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the embeddings of each layer to the inputs of `length` tokens."""
-        if self.is_on_demand:
-            return replace(inputs, distance_bias=self)
-        return self.add_to(inputs, inputs.compute_distances(length, device))
-
-    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
-        tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
-        return tables.scores(query), tables
 
 
 ABSOLUTE_SCHEMES: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
@@ -432,6 +415,7 @@ class InputEmbedding(Module):
 
     part = "token embeddings"
     parts: ClassVar = {"types": "token types"}
+    uses = 0.0
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -456,18 +440,16 @@ class InputEmbedding(Module):
         tokens: Tensor,
         *,
         start: int = 0,
-        n_branches: int = 1,
         positions: Tensor | None = None,
-        end: int | None = None,
+        end: int = 0,
         combine: Callable[[Tensor | None], Tensor] | None = None,
     ) -> Tensor:
         """Embed (batch, length) IDs as (batch, length, d_model).
 
         Args:
             start: the position of the first one.
-            n_branches: sequences packed into a row, each starting at `start`.
-            positions: (batch, length) positions, if they are not consecutive.
-            end: an upper bound of `positions`, if known.
+            positions: (batch or 1, length) positions, if they are not consecutive.
+            end: an upper bound of `positions`.
             combine: maps the position vectors, if any, to (batch, length, d_model) vectors to add instead.
         """
         x = self.tokens(tokens)
@@ -477,10 +459,9 @@ class InputEmbedding(Module):
             x = x + self.types[0].to(x.dtype)
         vectors = None
         if self.positions is not None and positions is not None:
-            vectors = self.positions(0, _end_position(positions) if end is None else end, tokens.device)[positions]
+            vectors = self.positions(0, end, tokens.device)[positions]
         elif self.positions is not None:
-            vectors = self.positions(start, tokens.shape[1] // n_branches, tokens.device)
-            vectors = vectors if n_branches == 1 else vectors.repeat(n_branches, 1)
+            vectors = self.positions(start, tokens.shape[1], tokens.device)
         if combine is not None:
             vectors = combine(vectors)
         if vectors is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -30,7 +29,7 @@ from lm.model.layers import (
     choose_matmul_kernels,
 )
 from lm.model.mask import Mask
-from lm.model.module import Module, count_macs, initialise
+from lm.model.module import Module, initialise
 from lm.model.positions import InputEmbedding, build_relative_positions
 from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern
 from lm.model.variants.experts import MixtureOfExperts
@@ -78,22 +77,18 @@ class Block(Module):
         x = self._residual(x, self.attention_norm, self.attention, inputs)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, cross_inputs)
-        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._expert_inputs(inputs))
+        return self._residual(x, self.feed_forward_norm, self.feed_forward, inputs)
 
     def _parallel(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
         attended = self.attention(self.attention_norm(x), inputs)
-        fed = self.feed_forward(self.feed_forward_norm(x), *self._expert_inputs(inputs))
+        fed = self.feed_forward(self.feed_forward_norm(x), inputs)
         return x + self.dropout(attended) + self.dropout(fed)
 
-    def _expert_inputs(self, inputs: AttentionInputs) -> tuple[AttentionInputs, ...]:
-        """Further inputs of the feed-forward layer: experts need to know which positions are padding."""
-        return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
-
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, seen: AttentionInputs | None) -> Tensor:
         if self.norm_first:
-            return x + self.dropout(sublayer(norm(x), *seen))
-        return norm(x + self.dropout(sublayer(x, *seen)))
+            return x + self.dropout(sublayer(norm(x), seen))
+        return norm(x + self.dropout(sublayer(x, seen)))
 
 
 class Stack(Module):
@@ -146,33 +141,8 @@ class Stack(Module):
         layers = [block.cross_attention if cross else block.attention for block in self.blocks]
         return [attention for attention in layers if isinstance(attention, MultiHeadAttention)]
 
-    def cross_attention_layers(self) -> list[CrossAttention]:
-        """Return the cross-attention of each block that has it."""
-        return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
-
     def new_cache(self) -> DecoderCache:
         return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
-
-    def cached_values_per_position(self) -> Fraction:
-        """Return the cached values per position; none with compressed attention, which has no cache."""
-        if any(isinstance(attention, MemoryCompressedAttention) for attention in self.attention_layers()):
-            return Fraction()
-        return sum((attention.cached_values_per_position() for attention in self.attention_layers()), Fraction())
-
-    def macs_per_source_position(self) -> float:
-        """MACs per source position: keys and values of cross-attention."""
-        return sum(attention.macs_per_source_position() for attention in self.cross_attention_layers())
-
-    def attention_macs(self, length: int, source_length: int) -> float:
-        """MACs of query-key and weight-value products, for one sequence and its source.
-
-        Each pair of positions takes two per feature of all heads.
-        """
-        layers, cross_layers = self.attention_layers(), self.cross_attention_layers()
-        if not length:
-            return 0.0
-        pairs = sum(layer.count_query_key_pairs(length, is_causal=self.is_causal) for layer in layers)
-        return 2 * layers[0].heads * layers[0].head_size * (pairs + len(cross_layers) * length * source_length)
 
 
 def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
@@ -247,33 +217,6 @@ class Transformer(Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    def forward_macs(self, *, length: int, source_length: int = 0, n_targets: float | None = None) -> float:
-        """Return the multiply-accumulates of the forward pass of one sequence; those of frozen weights count 2/3.
-
-        Each position counts one per weight of the matrices it passes, and each query-key pair two per feature of all
-        heads. The output layer counts whether or not it is tied, but only for predicted positions. Biases and embedding
-        look-ups count nothing.
-
-        Args:
-            length: positions, in an encoder-decoder those of the target.
-            source_length: positions that the encoder reads.
-            n_targets: positions that the output layer predicts [default: all].
-        """
-        transform = 0.0 if self.transform is None else self.transform.macs_per_position()
-        layer_macs = self.decoder.macs_per_position() + transform
-        output_macs = (length if n_targets is None else n_targets) * self.output_macs
-        return length * layer_macs + self.decoder.attention_macs(length, source_length) + output_macs
-
-    @property
-    def output_macs(self) -> float:
-        """MACs per predicted position."""
-        weight, _ = self.output_layer
-        return count_macs(weight)
-
-    def cached_values_per_position(self) -> Fraction:
-        """Return the cached values per position of a sequence."""
-        return self.decoder.cached_values_per_position()
-
     def new_cache(self) -> DecoderCache | RecurrentCache:
         return self.decoder.new_cache()
 
@@ -287,9 +230,7 @@ class Transformer(Module):
         Returns:
             (batch, length, d_model).
         """
-        embedded = self.embedding(
-            tokens, start=inputs.start, n_branches=inputs.n_branches, positions=inputs.query_positions, end=inputs.end
-        )
+        embedded = self.embedding(tokens, start=inputs.start, positions=inputs.query_positions, end=inputs.end)
         x = self.decoder(embedded, inputs, cross_inputs)
         return x if self.transform is None else self.transform(x)
 
@@ -305,7 +246,8 @@ class Transformer(Module):
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
         """The (vocabulary, d_model) weights and the (vocabulary,) bias, if any; a classifier has a row per label."""
-        return self.output.weight, self.output_bias
+        bias = getattr(self.output, "bias", None) if self.output_bias is None else self.output_bias
+        return self.output.weight, bias
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary), with soft-capping as configured.
@@ -379,22 +321,8 @@ class EncoderOnly(Transformer):
         self.classifier = ClassificationHead(config) if config.labels else None
 
     @property
-    def output_macs(self) -> float:
-        return super().output_macs if self.classifier is None else self.classifier.macs_per_position()
-
-    def cached_values_per_position(self) -> Fraction:
-        """None: it has no cache."""
-        return Fraction()
-
-    @property
     def output(self) -> Linear | TokenEmbedding:
         return super().output if self.classifier is None else self.classifier.labels
-
-    @property
-    def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        if self.classifier is None:
-            return super().output_layer
-        return self.classifier.labels.weight, self.classifier.labels.bias
 
     def hidden(self, tokens: Tensor, *, target_lengths: Tensor | None = None) -> Tensor:
         """(batch, length) IDs, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
@@ -421,13 +349,6 @@ class EncoderDecoder(Transformer):
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
         )
         self.syntax_positions = None if config.syntax == "none" else TreePositionEncoding(config)
-
-    def forward_macs(self, *, length: int, source_length: int = 0, n_targets: float | None = None) -> float:
-        """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
-        target_macs = super().forward_macs(length=length, source_length=source_length, n_targets=n_targets)
-        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.macs_per_position()
-        source_macs = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
-        return target_macs + source_length * source_macs + self.encoder.attention_macs(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) IDs, the first `lengths` (batch,) of them real -> (batch, source length, d_model).

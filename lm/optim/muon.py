@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.training import Orthogonalisation
+from lm.distributed.parallel import full_tensor, shard_like
 
 _NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NS_STEPS = 5
@@ -53,21 +56,23 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         assert closure is None
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    for matrix in self._matrices(parameter):
-                        by_shape.setdefault(matrix[0].shape, []).append(matrix)
-            for matrices in by_shape.values():
-                self._update(*map(list, zip(*matrices, strict=True)), group=group)
+            gradients = {weight: weight.grad for weight in group["params"] if weight.grad is not None}
+            self._update_parameters(gradients, group)
 
-    def _matrices(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield views of weights, gradient and momentum of each matrix in a parameter."""
-        assert parameter.grad is not None
+    def _update_parameters(self, gradients: Mapping[Tensor, Tensor], group: dict[str, Any]) -> None:
+        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
+        for parameter, gradient in gradients.items():
+            stacked = (parameter, gradient, self._momentum(parameter))
+            for matrix in zip(*(tensor.split(self._rows[parameter]) for tensor in stacked), strict=True):
+                by_shape.setdefault(matrix[0].shape, []).append(matrix)
+        for matrices in by_shape.values():
+            self._update(*map(list, zip(*matrices, strict=True)), group=group)
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
         if "momentum" not in self.state[parameter]:
             self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        stacked = (parameter, parameter.grad, self.state[parameter]["momentum"])
-        return zip(*(tensor.split(self._rows[parameter]) for tensor in stacked), strict=True)
+        momentum: Tensor = self.state[parameter]["momentum"]
+        return momentum
 
     def _update(
         self, weights: list[Tensor], gradients: list[Tensor], momentum_buffers: list[Tensor], *, group: dict[str, Any]
@@ -81,8 +86,41 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * scale)
 
     def _orthogonalise(self, matrices: Tensor) -> Tensor:
-        """Orthogonalise (matrices, rows, columns); subclasses divide the work over ranks."""
+        """Orthogonalise (matrices, rows, columns)."""
         return orthogonalise(matrices, self._iteration)
+
+
+class ReplicatedMuon(Muon):
+    """Muon for DDP: each rank orthogonalises its part of the matrices of a shape, and all ranks gather them.
+
+    Source: Jordan et al. 2024.
+    """
+
+    def _orthogonalise(self, matrices: Tensor) -> Tensor:
+        """See `orthogonalise`; collective."""
+        n_per_rank = -(-len(matrices) // dist.get_world_size())
+        begin = dist.get_rank() * n_per_rank
+        part = super()._orthogonalise(matrices[begin : begin + n_per_rank])
+        padded = F.pad(part, (0, 0, 0, 0, 0, n_per_rank - len(part))).contiguous()
+        gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, padded)
+        return torch.cat(gathered)[: len(matrices)]
+
+
+class ShardedMuon(Muon):
+    """Muon for FSDP: ranks gather and orthogonalise one parameter at a time, and each keeps its shard of the update."""
+
+    def _update_parameters(self, gradients: Mapping[Tensor, Tensor], group: dict[str, Any]) -> None:
+        for parameter, gradient in gradients.items():
+            momentum = self._momentum(parameter)
+            momentum.lerp_(gradient, 1 - group["momentum"])
+            nesterov = full_tensor(torch.lerp(gradient, momentum, group["momentum"]))
+            updates = [
+                self._orthogonalise(matrix[None].to(self._dtype))[0].to(matrix.dtype) * update_scale(matrix.shape)
+                for matrix in nesterov.split(self._rows[parameter])
+            ]
+            update = shard_like(parameter, torch.cat(updates))
+            parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"])
 
 
 def update_scale(shape: torch.Size) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
+from lm.distributed.parallel import shard_like
 from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, build_model_with_lora
 from lm.model.transformer import Block, init_empty_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.optim.muon import Muon
+from lm.optim.muon import Muon, ReplicatedMuon, ShardedMuon
 
 _NO_ADAPTERS = LoraConfig()
 
@@ -40,17 +41,15 @@ def build_optimizers(
     """
     matrices = hidden_matrices(model) if config.optimizer == "muon" else {}
     others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
-    groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    decayed, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = []
     if others:
         kept = [group for group in groups if group["params"]]
         betas = (config.beta1, config.beta2)
         optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
-        muon = _muon_class(processes, is_sharded=is_sharded)
+        muon = ShardedMuon if is_sharded else ReplicatedMuon if processes > 1 else Muon
         optimizers.append(
             muon(
                 matrices,
@@ -61,15 +60,6 @@ def build_optimizers(
             )
         )
     return optimizers
-
-
-def _muon_class(processes: int, *, is_sharded: bool) -> type[Muon]:
-    """Return the Muon class of a parallel strategy; imports torch.distributed only if needed."""
-    if processes == 1 and not is_sharded:
-        return Muon
-    from lm.optim.distributed_muon import ReplicatedMuon, ShardedMuon  # noqa: PLC0415 (slow import)
-
-    return ShardedMuon if is_sharded else ReplicatedMuon
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
@@ -126,10 +116,8 @@ def load_optimizer_state(
     optimizers: Sequence[torch.optim.Optimizer],
     model: nn.Module,
     tensors: Mapping[str, Tensor],
-    *,
-    convert: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
 ) -> None:
-    """Load what `optimizer_state_tensors` returned; `convert` makes a full tensor like a parameter (device, shard)."""
+    """Load what `optimizer_state_tensors` returned, as full tensors."""
     owners = {
         id(parameter): optimizer
         for optimizer in optimizers
@@ -141,5 +129,5 @@ def load_optimizer_state(
         owner, _, key = name.rpartition(".")
         states[owner][key] = value
     for name, parameter in (named for named in model.named_parameters() if named[1].requires_grad):
-        state = {key: convert(parameter, value) for key, value in states[name].items()}
+        state = {key: shard_like(parameter, value) for key, value in states[name].items()}
         owners[id(parameter)].state[parameter] = state

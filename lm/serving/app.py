@@ -1,361 +1,438 @@
-"""HTTP endpoints of the served models."""
+"""The server: HTTP endpoints of the served models, who may call them, and the process around them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import hmac
+import ipaddress
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, Router
-from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lm.config.decoding import TranslationConfig
+from lm import run_folder
+from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
-from lm.config.settings import build_config
-from lm.errors import LMError
-from lm.serving import inspection, run_curves
-from lm.serving.answers import ChatAnswer, CompletionAnswer
-from lm.serving.api_errors import ApiError, from_lm_error, invalid, unavailable
-from lm.serving.fields import SAMPLING_FIELDS, TRANSLATION_NAMES, check_known
-from lm.serving.http import AccessMiddleware, JsonResponse, read_object
-from lm.serving.models import Models, ServedModel
-from lm.serving.requests import (
-    CompletionRequest,
-    build_completions,
-    check_unicode,
-    parse_chat,
-    parse_completion,
-    read_flag,
-    read_number,
-    read_prompts,
-    read_sampling,
-    read_string,
+from lm.errors import InputError, LMError, UsageError
+from lm.serving import inspection
+from lm.serving.bodies import (
+    ApiError,
+    Body,
+    ChatBody,
+    CompletionBody,
+    from_lm_error,
+    invalid,
+    parse,
+    took_too_long,
+    unavailable,
 )
-from lm.serving.responses import to_event
-from lm.serving.scheduler import Completion
-from lm.serving.statistics import Statistics
-from lm.serving.streams import EventStream, noticing_disconnect
+from lm.serving.completions import CompletionAnswer, build_completions, read_messages
+from lm.serving.models import Models, ServedModel, find_model, load_models
+from lm.serving.scheduler import Completion, Event
+from lm.training import run_summaries
 
 T = TypeVar("T")
+
 WEB = Path(__file__).parent / "web"
-_PATHS = {"/health", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/score", "/next",
-          "/attention", "/tokenize", "/detokenize", "/translate", "/fill", "/runs"}  # fmt: skip
-"""Paths that have request counts of their own."""
-_MAX_TOP = 1000
-_MAX_LINES = 256
-_MAX_BEAM = 32
-_SAMPLING_NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "max_tokens", "stop",
-                   "seed", *(field.name for field in SAMPLING_FIELDS))  # fmt: skip
-_MISSING = {"/v1/responses": "use /v1/completions", "/v1/embeddings": "there are no embeddings"}
+WEB_FILES = {"/": WEB / "index.html"} | {
+    f"/{path.relative_to(WEB).as_posix()}": path for path in WEB.rglob("*") if path.is_file()
+}
+_BODY_SECONDS = 30.0
+"""The longest that a client may take to send a request."""
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class Endpoints:
-    """HTTP endpoints of the served models."""
+    """HTTP endpoints of the served models.
 
-    def __init__(self, models: Models, config: ServerConfig, statistics: Statistics) -> None:
+    Attributes:
+        requests: number of requests by path and status.
+    """
+
+    def __init__(self, models: Models, config: ServerConfig) -> None:
         """Create the endpoints."""
-        self._models, self._config, self._statistics = models, config, statistics
-        self._is_draining = False
+        self._models, self._config = models, config
+        self.requests = Counter[tuple[str, int]]()
 
-    def drain(self) -> None:
-        """Report from now on that the server is shutting down."""
-        self._is_draining = True
-
-    def routes(self) -> list[BaseRoute]:
-        posts = {
-            "/v1/completions": self.completions,
-            "/v1/chat/completions": self.chat,
-            "/score": self.score,
-            "/next": self.next,
-            "/attention": self.attention,
-            "/tokenize": self.tokenize,
-            "/detokenize": self.detokenize,
-            "/translate": self.translate,
-            "/fill": self.fill,
-        }
-        gets = {
-            "/health": self.health,
-            "/metrics": self.metrics,
-            "/v1/models": self.list_models,
-            "/v1/models/{name:path}": self.get_model,
-            "/runs": self.list_runs,
-            "/runs/{name}/metrics": self.run_metrics,
-        }
+    @property
+    def routes(self) -> list[Route]:
+        gets: Mapping[str, Callable[[Request], Coroutine[Any, Any, Response]]] = {
+            "/health": self._health,
+            "/metrics": self._metrics,
+            "/v1/models": self._list_models,
+            "/v1/models/{name:path}": self._get_model,
+            "/runs": self._list_runs,
+            "/runs/{name}/metrics": self._run_metrics,
+        } | dict.fromkeys(WEB_FILES, self._web_file)
+        posts: Mapping[str, Callable[[Request], Coroutine[Any, Any, Response]]] = {
+            "/v1/completions": self._completions,
+            "/v1/chat/completions": self._chat,
+        } | {path: partial(self._inspect, *endpoint) for path, endpoint in inspection.ENDPOINTS.items()}
         return [
-            *(Route(path, handler, methods=["POST"]) for path, handler in posts.items()),
             *(Route(path, handler, methods=["GET"]) for path, handler in gets.items()),
+            *(Route(path, handler, methods=["POST"]) for path, handler in posts.items()),
         ]
 
-    async def health(self, _: Request) -> Response:
-        """Return whether the server accepts requests, and its models."""
-        if self._is_draining:
-            raise unavailable("the server is shutting down")
-        return JsonResponse({"status": "ok", "models": [model.name for model in self._models]})
+    async def _web_file(self, request: Request) -> Response:
+        return FileResponse(WEB_FILES[request.url.path])
 
-    async def metrics(self, _: Request) -> Response:
-        return Response(self._statistics.format(self._models), media_type="text/plain; version=0.0.4")
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "models": list(self._models)})
 
-    async def list_models(self, _: Request) -> Response:
-        return JsonResponse({"object": "list", "data": [model.to_dict() for model in self._models]})
+    async def _list_models(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model.to_dict() for model in self._models.values()]})
 
-    async def get_model(self, request: Request) -> Response:
-        return JsonResponse(self._models.get(request.path_params["name"]).to_dict())
+    async def _get_model(self, request: Request) -> Response:
+        return JSONResponse(find_model(self._models, request.path_params["name"]).to_dict())
 
-    async def completions(self, request: Request) -> Response:
-        body = await self._read_body(request)
-        parsed, model = parse_completion(body, self._config), self._models.get(body.get("model"))
-        return await self._complete(request, model, parsed, CompletionAnswer)
+    async def _metrics(self, _: Request) -> Response:
+        """Return all counts in the text format of Prometheus."""
+        lines = ["# TYPE lm_requests_total counter"]
+        for (path, status), count in sorted(self.requests.items()):
+            lines.append(f'lm_requests_total{{path="{path}",status="{status}"}} {count}')
+        for model in self._models.values():
+            scheduler, label = model.scheduler, msgspec.json.encode(model.name).decode()
+            values = {"lm_waiting": scheduler.n_waiting, "lm_running": scheduler.n_running}
+            values |= {f"lm_{name}_total": count for name, count in scheduler.counts.items()}
+            lines += [f"{name}{{model={label}}} {value}" for name, value in values.items()]
+        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
-    async def chat(self, request: Request) -> Response:
-        body = await self._read_body(request)
-        messages, parsed = parse_chat(body, self._config)
-        model = self._models.get(body.get("model"))
-        encode = partial(model.encode_chat, messages, max_tokens=parsed.max_tokens, truncates=parsed.truncates)
-        return await self._complete(request, model, parsed.with_prompt(*await asyncio.to_thread(encode)), ChatAnswer)
-
-    async def _complete(
-        self, request: Request, model: ServedModel, parsed: CompletionRequest, kind: type[CompletionAnswer]
+    async def _inspect(
+        self, kind: type[Body], compute: Callable[[ServedModel, Any], dict[str, Any]], request: Request
     ) -> Response:
-        """Submit completions, and return all of them, or stream their tokens."""
+        """Answer with what a model computes between two decode steps."""
+        body = parse(kind, await self._read_object(request))
+        model = find_model(self._models, body.model)
+        return JSONResponse(await self._until_disconnect(request, _compute(model, partial(compute, model, body))))
+
+    async def _completions(self, request: Request) -> Response:
+        given = await self._read_object(request)
+        max_tokens = given.get("max_tokens")
+        if max_tokens == 0 and given.get("echo"):
+            del given["max_tokens"]  # the prompt is only scored
+        body = parse(CompletionBody, given)
+        return await self._complete(request, body, max_tokens)
+
+    async def _chat(self, request: Request) -> Response:
+        given = await self._read_object(request)
+        chat = parse(ChatBody, given)
+        messages, model = read_messages(chat), find_model(self._models, chat.model)
+        is_truncated = chat.truncation == "auto"
+        encode = partial(model.encode_chat, max_tokens=chat.sampling.max_tokens, truncates=is_truncated)
+        ids, dropped = await asyncio.to_thread(encode, messages)
+        body = CompletionBody(
+            model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
+            sampling=chat.sampling, logprobs=chat.top_logprobs if chat.logprobs else None,
+        )  # fmt: skip
+        max_tokens = chat.sampling.max_tokens if {"max_tokens", "max_completion_tokens"} & given.keys() else None
+        return await self._complete(
+            request, body, max_tokens, is_chat=True, dropped_turns=dropped if is_truncated else None
+        )
+
+    async def _complete(self, request: Request, body: CompletionBody, max_tokens: int | None, **shape: Any) -> Response:
+        """Submit completions, and answer with all of them, or stream their tokens."""
         deadline = asyncio.get_running_loop().time() + self._config.timeout
-        with noticing_disconnect(request.receive):
-            built = await asyncio.to_thread(build_completions, model, parsed, self._config)
-            async with _time_limit(deadline):
-                echoed = await self._score_prompts(model, parsed, built)
-            stream = EventStream(model.scheduler, built if parsed.max_tokens else ())
-            if parsed.max_tokens:
-                model.scheduler.submit(built)
-            answer = kind(model, parsed, built, stream=stream, echoed=echoed, statistics=self._statistics)
-            if parsed.is_stream:
-                return _EventStreamResponse(answer.events, stream, deadline)
-            try:
-                async with _time_limit(deadline):
-                    return JsonResponse(await answer.collect())
-            finally:
-                stream.close()
-
-    async def _score_prompts(
-        self, model: ServedModel, request: CompletionRequest, completions: Sequence[Completion]
-    ) -> list[inspection.ScoredIds | None]:
-        """Score the prompts if their log-probabilities are requested."""
-        if not request.echo or request.logprobs is None:
-            return [None] * len(completions)
-        score = partial(inspection.score_prompt, model, top=request.logprobs)
-        prompts = zip(request.prompts, completions, strict=True)
-        return [await _compute(model, partial(score, prompt, completion.ids)) for prompt, completion in prompts]
-
-    async def score(self, request: Request) -> Response:
-        body = await self._read_body(request, "text", "top")
-        model, text = self._models.get(body.get("model")), read_string(body, "text")
-        top = read_number(body, "top", 5, maximum=_MAX_TOP)
-        text = model.normalize(text)
-        model.decoder  # noqa: B018 (raises the error for a model of another kind)
-        self._check_length(len(await _encode(model, text)), "text")
-        return await self._compute_response(request, model, lambda: inspection.score(model, text, top=top))
-
-    async def next(self, request: Request) -> Response:
-        body = await self._read_body(request, "prompt", "top", *_SAMPLING_NAMES)
-        model, settings = self._models.get(body.get("model")), read_sampling(body)
-        (prompt, *others) = read_prompts(body)
-        if others:
-            raise invalid("give one prompt", param="prompt")
-        top = read_number(body, "top", 40, minimum=1, maximum=_MAX_TOP)
-        generator = model.generator(settings)
-        text = model.normalize(prompt) if isinstance(prompt, str) else prompt
+        model = find_model(self._models, body.model)
+        limits = {"max_samples": self._config.max_samples, "max_length": self._config.max_length}
+        completions = await asyncio.to_thread(build_completions, model, body, max_tokens=max_tokens, **limits)
+        scored = []
+        if body.echo and body.logprobs is not None:
+            for prompt, completion in zip(body.prompts, completions, strict=True):
+                score = partial(inspection.score_prompt, model, prompt, completion.ids, top=body.logprobs)
+                scored.append(await self._until_disconnect(request, _compute(model, score)))
+        answer = CompletionAnswer(model, body, completions, deadline=deadline, scored=scored, **shape)
+        for index, completion in enumerate(completions):
+            completion.receive = partial(answer.receive, index)
+        if max_tokens != 0:
+            model.scheduler.submit(completions)
+        if body.stream:
+            return _EventStream(answer)
         try:
-            ids = await asyncio.to_thread(generator.encode, text)
-        except LMError as error:
-            raise from_lm_error(error) from None
-        self._check_length(len(ids), "prompt")
-        return await self._compute_response(
-            request, model, lambda: inspection.next_tokens(model, generator, ids, top=top)
-        )
+            return JSONResponse(await self._until_disconnect(request, answer.collect()))
+        finally:
+            answer.cancel()
 
-    async def attention(self, request: Request) -> Response:
-        body = await self._read_body(request, "text", "target", "to", "layer", "head")
-        model, text = self._models.get(body.get("model")), read_string(body, "text")
-        target = None if body.get("target") is None else read_string(body, "target")
-        to = None if body.get("to") is None else read_string(body, "to")
-        layer, head = (read_number(body, name, 0, minimum=1) or None for name in ("layer", "head"))
-        text = model.normalize(text)
-        self._check_length(len(await _encode(model, text)), "text")
-        return await self._compute_response(
-            request, model, lambda: inspection.attention(model, text, target, to=to, layer=layer, head=head)
-        )
+    async def _list_runs(self, _: Request) -> Response:
+        """Return the runs in the folder of the settings, those changed last at the end."""
+        if self._config.runs is None:
+            return JSONResponse({"folder": None, "runs": []})
+        folder = Path(self._config.runs)
+        summaries, _others = await asyncio.to_thread(run_summaries.list_runs, folder) if folder.is_dir() else ([], [])
+        runs = [
+            {
+                "name": summary.folder.name,
+                "step": summary.running_step or summary.state.step,
+                "steps": summary.steps,
+                "is_running": summary.running_step is not None,
+                "bits_per_byte": summary.bits_per_byte,
+                "parameters": summary.parameters,
+                "changed": summary.modified_at,
+            }
+            for summary in summaries
+        ]
+        return JSONResponse({"folder": folder.resolve().name, "runs": runs})
 
-    async def tokenize(self, request: Request) -> Response:
-        body = await self._read_body(request, "text")
-        model, text = self._models.get(body.get("model")), read_string(body, "text")
-        try:
-            return JsonResponse(await asyncio.to_thread(inspection.tokenize, model, text))
-        except LMError as error:
-            raise from_lm_error(error) from None
-
-    async def detokenize(self, request: Request) -> Response:
-        body = await self._read_body(request, "tokens")
-        model, tokens = self._models.get(body.get("model")), body.get("tokens")
-        size = model.tokenizer.vocab_size
-        if not isinstance(tokens, list) or not all(
-            isinstance(token, int) and not isinstance(token, bool) for token in tokens
-        ):
-            raise invalid("tokens must be a list of IDs", param="tokens")
-        wrong = next((token for token in tokens if not 0 <= token < size), None)
-        if wrong is not None:
-            raise invalid(f"there is no token {wrong!r}; IDs go from 0 to {size - 1}", param="tokens")
-        text = await asyncio.to_thread(model.tokenizer.decode, tokens, skip_special=False)
-        return JsonResponse({"text": text})
-
-    async def translate(self, request: Request) -> Response:
-        body = await self._read_body(request, "text", "to", "alignments", *TRANSLATION_NAMES)
-        model, lines = self._models.get(body.get("model")), body.get("text")
-        if not model.loaded.model.config.translates:
-            raise model.wrong_kind("translate")
-        if model.loaded.model.config.syntax != "none":
-            raise invalid(f"model {model.name!r} reads dependency trees, which the server has not", param="model")
-        lines = lines.split("\n") if isinstance(lines, str) else lines
-        if not isinstance(lines, list) or not all(isinstance(line, str) and "\n" not in line for line in lines):
-            raise invalid("text must be a text, or a list of lines", param="text")
-        if not 1 <= len(lines) <= _MAX_LINES:
-            raise invalid(f"there are {len(lines)} lines; between 1 and {_MAX_LINES} are allowed", param="text")
-        lines = [check_unicode(line, "text") for line in lines]
-        to = None if body.get("to") is None else read_string(body, "to")
-        values = {name: body[name] for name in TRANSLATION_NAMES if name in body}
-        try:
-            config = build_config(TranslationConfig, values)
-        except LMError as error:
-            raise from_lm_error(error) from None
-        if config.beam > _MAX_BEAM:
-            raise invalid(f"beam must be at most {_MAX_BEAM}", param="beam")
-        alignments = read_flag(body, "alignments")
-        return await self._compute_response(
-            request, model, lambda: inspection.translate(model, lines, config, to=to, alignments=alignments)
-        )
-
-    async def fill(self, request: Request) -> Response:
-        body = await self._read_body(request, "text", "top_k")
-        model, text = self._models.get(body.get("model")), read_string(body, "text")
-        top = read_number(body, "top_k", 5, minimum=1, maximum=_MAX_TOP)
-        return await self._compute_response(request, model, lambda: inspection.fill(model, text, top=top))
-
-    async def list_runs(self, _: Request) -> Response:
-        return JsonResponse(await asyncio.to_thread(run_curves.list_runs, self._config.runs))
-
-    async def run_metrics(self, request: Request) -> Response:
+    async def _run_metrics(self, request: Request) -> Response:
+        """Return the training curves of a run from a step on."""
         name, first = request.path_params["name"], request.query_params.get("from", "0")
         if not first.isdecimal() or len(first) > 18:
             raise invalid("from must be a step", param="from")
-        return JsonResponse(await asyncio.to_thread(run_curves.read_metrics, self._config.runs, name, int(first)))
+        folder = Path(self._config.runs or "")
+        names = [path.name for path in folder.iterdir()] if self._config.runs and folder.is_dir() else []
+        if name not in names or not (folder / name).is_dir():
+            raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found")
+        try:
+            curves = await asyncio.to_thread(run_summaries.load_curves, folder / name)
+        except (LMError, OSError):
+            if not run_folder.is_run(folder / name):
+                raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found") from None
+            curves = {}  # of an imported run, or of one that has just begun
+        metrics = {}
+        for metric, curve in curves.items():
+            points = [point for point in zip(curve.steps, curve.values, strict=True) if point[0] >= int(first)]
+            metrics[metric] = {"steps": [step for step, _ in points], "values": [value for _, value in points]}
+        last = max((step for curve in curves.values() for step in curve.steps), default=0)
+        return JSONResponse({"name": name, "last_step": last, "metrics": metrics})
 
-    async def _read_body(self, request: Request, *names: str) -> Mapping[str, Any]:
-        """Read the JSON body of a request; with names of fields, no others are allowed."""
-        body = await read_object(request, self._config.max_body)
-        if names:
-            check_known(body, ("model", *names))
-        return body
+    async def _read_object(self, request: Request) -> dict[str, Any]:
+        """Read the JSON object of a request; ApiError if it is too large, too slow or no JSON object."""
+        limit, content = self._config.max_body, bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > limit:
+                        raise ApiError(413, f"the request is larger than {limit:,} bytes", code="request_too_large")
+        except TimeoutError:
+            raise ApiError(408, "the request was not complete in time") from None
+        try:
+            return msgspec.json.decode(content, type=dict[str, Any])
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"the request is not a JSON object in UTF-8: {error}") from None
 
-    def _check_length(self, tokens: int, name: str) -> None:
-        if tokens > self._config.max_length:
-            raise invalid(
-                f"{tokens} tokens are more than the server allows, {self._config.max_length}", param=name,
-                code="context_length_exceeded",
-            )  # fmt: skip
+    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Await, and cancel if the client leaves or after the time limit; the body has been read."""
 
-    async def _compute_response(self, request: Request, model: ServedModel, compute: Callable[[], Any]) -> Response:
-        """Compute a value in the model's scheduler and return it as JSON."""
-        deadline = asyncio.get_running_loop().time() + self._config.timeout
-        with noticing_disconnect(request.receive):
-            async with _time_limit(deadline):
-                value = await _compute(model, compute)
-            return await asyncio.to_thread(JsonResponse, value)
+        async def disconnected() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        tasks = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=self._config.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0] in done:
+                return tasks[0].result()
+            raise ClientDisconnect if done else took_too_long()
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 async def _compute(model: ServedModel, compute: Callable[[], T]) -> T:
     return await asyncio.wrap_future(model.scheduler.compute(compute))
 
 
-async def _encode(model: ServedModel, text: str) -> list[int]:
-    try:
-        return await asyncio.to_thread(model.tokenizer.encode, text)
-    except LMError as error:
-        raise from_lm_error(error) from None
+class _EventStream(StreamingResponse):
+    """Server-sent events of an answer, which is cancelled if the client leaves."""
 
+    def __init__(self, answer: CompletionAnswer) -> None:
+        super().__init__(answer.stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._answer = answer
 
-@contextlib.asynccontextmanager
-async def _time_limit(deadline: float) -> AsyncIterator[None]:
-    """Within the context, ApiError once the deadline of the loop's clock has passed."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError:
-        raise unavailable("the request took too long", retry=False) from None
-
-
-class _EventStreamResponse(Response):
-    """Server-sent events, until the last one, an error or the deadline; the client may leave."""
-
-    def __init__(self, events: Callable[[], AsyncIterator[bytes]], stream: EventStream, deadline: float) -> None:
-        """Create the response.
-
-        Args:
-            stream: closed at the end.
-            deadline: of the event loop's clock.
-        """
-        super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self._events, self._stream, self._deadline = events, stream, deadline
-
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with noticing_disconnect(receive):
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                try:
-                    async with _time_limit(self._deadline):
-                        async for event in self._events():
-                            await send({"type": "http.response.body", "body": event, "more_body": True})
-                except ApiError as error:
-                    await send({"type": "http.response.body", "body": to_event(error.body), "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
+            await super().__call__(scope, receive, send)
         finally:
-            self._stream.close()
+            self._answer.cancel()
 
 
-def build_app(
-    models: Models, config: ServerConfig, *, on_start: Callable[[], Awaitable[None]]
-) -> tuple[AccessMiddleware, Endpoints]:
-    """Build the application.
+async def _answer_error(_: Request, error: Exception) -> Response:
+    """Return an error in OpenAI's format; no traceback ever reaches a client."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)
+    if isinstance(error, LMError):
+        error = from_lm_error(error)
+    elif isinstance(error, RecursionError):
+        error = invalid("the request is nested too deeply")
+    elif isinstance(error, HTTPException):
+        error = ApiError(error.status_code, error.detail, code="not_found", headers=error.headers)
+    elif not isinstance(error, ApiError):
+        error = unavailable("the server failed; see its log")
+    return JSONResponse(error.to_dict(), error.status, headers=error.headers)
 
-    Args:
-        on_start: called in the event loop before the first request.
+
+class Access:
+    """Middleware that checks who may call, adds security headers and counts requests.
+
+    Without a token, only requests that name this machine are answered, so that a web page cannot reach the server by
+    letting its own name point to it (DNS rebinding). Pages of other origins are refused unless they are allowed.
     """
-    statistics = Statistics(_PATHS)
-    endpoints = Endpoints(models, config, statistics)
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, requests: Counter[tuple[str, int]]) -> None:
+        self._app, self._config, self._requests = app, config, requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # websockets are switched off
+            await self._app(scope, receive, send)
+            return
+        path, status = scope["path"], 503
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], MutableHeaders(scope=message)
+                headers["x-content-type-options"] = "nosniff"
+                headers["referrer-policy"] = "no-referrer"
+                headers["cross-origin-resource-policy"] = "cross-origin" if self._config.cors else "same-origin"
+                headers["cache-control"] = "no-cache" if path in WEB_FILES else "no-store"
+                if path in WEB_FILES:
+                    headers["content-security-policy"] = _CONTENT_SECURITY_POLICY
+            await send(message)
+
+        try:
+            if error := self._refusal(path, Headers(scope=scope)):
+                response = await _answer_error(Request(scope), error)
+                await response(scope, receive, send_with_headers)
+            else:
+                await self._app(scope, receive, send_with_headers)
+        finally:
+            route = scope.get("route")
+            self._requests[route.path if route else "other", status] += 1
+
+    def _refusal(self, path: str, headers: Mapping[str, str]) -> ApiError | None:
+        """Return the error for a request that may not be answered."""
+        host, origin, token = headers.get("host", ""), headers.get("origin"), self._config.token
+        if token is None and not is_loopback(_split_url(f"//{host}")[0]):
+            return ApiError(403, "this server answers to localhost only: the Host header names another", code="host")
+        is_allowed = origin is None or {"*", origin} & {*self._config.cors} or _split_url(origin)[1] == host.lower()
+        if not is_allowed:
+            return ApiError(403, "pages of other origins are refused: set `cors` to allow one", code="origin")
+        if token is None or path == "/health" or path in WEB_FILES:
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
+            return None
+        message, challenge = "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+        return ApiError(401, message, code="invalid_api_key", headers=challenge)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or name is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    """Return host name, and host name with port; empty if the URL is malformed."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.netloc.lower()
+    except ValueError:
+        return "", ""
+
+
+def build_app(models: Models, config: ServerConfig, *, on_ready: Callable[[], None]) -> Starlette:
+    """Build the application; `on_ready` is called when it answers requests."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: ASGIApp) -> AsyncIterator[None]:
-        await on_start()
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def dispatch(events: Sequence[tuple[Completion, Event]]) -> None:
+            for completion, event in events:
+                completion.receive(event)
+
+        def deliver(events: Sequence[tuple[Completion, Event]]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(dispatch, events)
+
+        for model in models.values():
+            model.scheduler.start(deliver)
+        on_ready()
         yield
-        await asyncio.to_thread(models.stop)
+        for model in models.values():
+            await asyncio.to_thread(model.scheduler.stop)
 
-    async def not_found(scope: Scope, _: Receive, __: Send) -> None:
-        hint = f": {_MISSING[scope['path']]}" if scope["path"] in _MISSING else ""
-        raise ApiError(404, f"there is no {scope['path'][:80]}{hint}", code="not_found")
+    endpoints = Endpoints(models, config)
+    cors = Middleware(CORSMiddleware, allow_origins=config.cors, allow_methods=["GET", "POST"], allow_headers=["*"])
+    handlers: Any = dict.fromkeys(
+        [ApiError, LMError, HTTPException, ClientDisconnect, RecursionError, Exception], _answer_error
+    )
+    return Starlette(
+        routes=endpoints.routes,
+        middleware=[cors, Middleware(Access, config, endpoints.requests)],
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )
 
-    router = Router(endpoints.routes(), redirect_slashes=False, default=not_found, lifespan=lifespan)
-    files, static = list_web_files(), StaticFiles(directory=WEB, html=True)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        is_file = scope["type"] == "http" and scope["path"] in files
-        await (static if is_file else router)(scope, receive, send)
+def bind(config: ServerConfig) -> socket.socket:
+    """Bind the server's address, before models are loaded.
 
-    return AccessMiddleware(app, config, statistics, public_paths=files), endpoints
+    Raises:
+        UsageError: others can reach the address, and there is no token.
+        InputError: the address is in use, or is none of this machine.
+    """
+    if config.token is None and not is_loopback(config.host):
+        raise UsageError(f"others can reach {config.host}: set a token, or serve to this machine only (127.0.0.1)")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"{config.host}:{config.port}: {getattr(error, 'strerror', None) or error}") from None
+    return listener
 
 
-def list_web_files() -> set[str]:
-    """Return the paths of the web interface."""
-    return {"/", *(f"/{path.relative_to(WEB).as_posix()}" for path in WEB.rglob("*") if path.is_file())}
+def serve(
+    runs: Mapping[str, Path],
+    config: ServerConfig,
+    hardware: HardwareConfig,
+    *,
+    on_ready: Callable[[str, Sequence[str]], None],
+) -> None:
+    """Serve models until SIGINT or a termination signal, which is raised again after running requests have ended.
+
+    Args:
+        on_ready: called with the URL and the names of the models before the first request.
+
+    Raises:
+        InputError: the address cannot be used, or a run is missing or damaged.
+        UsageError: the address needs a token.
+    """
+    with bind(config) as listener:
+        models = load_models(runs, hardware, config)
+        host, port = listener.getsockname()[:2]
+
+        def start() -> None:
+            listener.listen(1024)
+            on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", list(models))
+
+        settings = uvicorn.Config(
+            build_app(models, config, on_ready=start), lifespan="on", loop="asyncio", http="h11", ws="none",
+            log_config=None, log_level="error", access_log=False, proxy_headers=False, server_header=False,
+            date_header=False, backlog=1024, timeout_keep_alive=75, timeout_graceful_shutdown=int(config.drain),
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listener])

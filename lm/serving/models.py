@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +14,29 @@ from lm.checkpoint import LoadedModel
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
-from lm.config.settings import did_you_mean
+from lm.config.settings import LARGEST, did_you_mean
 from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Sampler
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.errors import LMError, UsageError
+from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
-from lm.serving.api_errors import ApiError, invalid
-from lm.serving.scheduler import Deliver, Scheduler
+from lm.serving.bodies import ApiError, invalid
+from lm.serving.scheduler import Scheduler
 from lm.text.conversations import Message
 from lm.text.normalization import normalize_like_training
-from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
 
-_ANY_LENGTH = 2**62
-_MAX_GENERATORS = 256
-"""Settings whose generators are kept, so that equal ones are sampled together."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model with its name and scheduler.
 
     Attributes:
         scheduler: the only user of the model.
         fingerprint: of the weights.
+        max_length: tokens of a prompt, or of a text to score.
         loaded_at: seconds since 1970.
     """
 
@@ -51,9 +44,8 @@ class ServedModel:
     loaded: LoadedModel
     scheduler: Scheduler
     fingerprint: str
+    max_length: int
     loaded_at: int = field(default_factory=lambda: int(time.time()))
-    _generators: OrderedDict[SamplingConfig, Generator] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -81,19 +73,6 @@ class ServedModel:
             f"model {self.name!r} {self.purpose}; it does not {description}", param="model", code="wrong_model"
         )
 
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """The chat template; ApiError if the model has none."""
-        self.decoder  # noqa: B018 (raises the error for a model of another kind)
-        if (template := self.tokenizer.chat_template) is None:
-            raise invalid(
-                f"model {self.name!r} has no chat template, as it was not trained on conversations; use "
-                "/v1/completions",
-                param="model",
-                code="no_chat_template",
-            )
-        return template
-
     def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
@@ -101,46 +80,42 @@ class ServedModel:
             truncates: whether the oldest turns may be left out; see `fit_into_context`.
 
         Raises:
-            ApiError: the messages exceed the context, or the template refuses them.
+            ApiError: the model has no chat template, or the messages exceed the context.
+            InputError: the template refuses the messages.
         """
-        encode, context = partial(self.chat_template.encode, self.tokenizer), self.decoder.config.context_length
-        try:
-            if truncates:
+        context, template = self.decoder.config.context_length, self.tokenizer.chat_template
+        if template is None:
+            message = f"model {self.name!r} has no chat template: use /v1/completions"
+            raise invalid(message, param="model", code="no_chat_template")
+        encode, code = partial(template.encode, self.tokenizer), "context_length_exceeded"
+        if truncates:
+            try:
                 return fit_into_context(messages, encode, context=context, max_tokens=max_tokens)
-            ids = encode(messages)
-        except LMError as error:
-            code = "context_length_exceeded" if isinstance(error, UsageError) else None
-            raise invalid(str(error), param="messages", code=code) from None
+            except UsageError as error:
+                raise invalid(str(error), param="messages", code=code) from None
+        ids = encode(messages)
         if len(ids) >= context:
-            raise invalid(
-                f"the messages have {len(ids)} tokens, and the model's context is {context}; leave out the oldest, or "
-                "set truncation to auto",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            message = f"the messages have {len(ids)} tokens, and the context is {context}: set truncation to auto"
+            raise invalid(message, param="messages", code=code)
         return ids, 0
 
     def generator(self, config: SamplingConfig) -> Generator:
-        """Return a generator, the same for equal settings apart from their seed; ApiError as of `decoder`."""
-        settings, model = config.replace(seed=0), self.decoder
-        with self._lock:
-            generator = self._generators.pop(settings, None)
-            if generator is None:
-                supervised = self.loaded.config.data.supervised
-                generator = Generator(model, self.tokenizer, settings, follows_examples=supervised)
-            self._generators[settings] = generator
-            if len(self._generators) > _MAX_GENERATORS:
-                self._generators.popitem(last=False)
-            return generator
+        """Return a generator, the same for settings that differ in their seed and `max_tokens` alone.
+
+        Raises:
+            ApiError: as of `decoder`.
+            UsageError: the settings are wrong.
+        """
+        return self._build_generator(config.replace(seed=0, max_tokens=LARGEST))
+
+    @cached_property
+    def _build_generator(self) -> Callable[[SamplingConfig], Generator]:
+        is_supervised = self.loaded.config.data.supervised
+        return lru_cache(256)(partial(Generator, self.decoder, self.tokenizer, follows_examples=is_supervised))
 
     def normalize(self, text: str) -> str:
         """Normalise a text as the training data were."""
         return normalize_like_training(text, self.loaded.config.data)
-
-    def sampler(self, config: SamplingConfig) -> Sampler:
-        """Return a sampler, the same for settings that choose tokens in the same way; errors as of `Generator`."""
-        alike = config.replace(stop=(), max_tokens=_ANY_LENGTH, token_healing=True)
-        return self.generator(alike).sampler
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
@@ -167,37 +142,19 @@ def _languages(tokenizer: Tokenizer) -> list[str]:
     return sorted(match[1] for name in tokenizer.special_tokens if (match := re.fullmatch("<2(.+)>", name)))
 
 
-class Models:
-    """The models of a server; the first is the default if there are no others."""
+Models = Mapping[str, ServedModel]
 
-    def __init__(self, served: Iterable[ServedModel]) -> None:
-        self._by_name = {model.name: model for model in served}
 
-    def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._by_name.values())
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def get(self, name: Any) -> ServedModel:
-        """Return the model that a request names; ApiError 404 if there is none."""
-        if name is None and len(self._by_name) == 1:
-            return next(iter(self._by_name.values()))
-        if not isinstance(name, str):
-            raise invalid(f"model must be one of {', '.join(self._by_name)}", param="model")
-        if name not in self._by_name:
-            shown = name if len(name) <= 80 else f"{name[:80]}…"
-            hint = did_you_mean(name, self._by_name) or f"; choose from {', '.join(self._by_name)}"
-            raise ApiError(404, f"there is no model {shown!r}{hint}", param="model", code="model_not_found")
-        return self._by_name[name]
-
-    def start(self) -> None:
-        for model in self:
-            model.scheduler.start()
-
-    def stop(self) -> None:
-        for model in self:
-            model.scheduler.stop()
+def find_model(models: Models, name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only one; ApiError if there is none."""
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name is None:
+        raise invalid(f"model must be one of {', '.join(models)}", param="model")
+    if name not in models:
+        hint = did_you_mean(name, models) or f"; choose from {', '.join(models)}"
+        raise ApiError(404, f"there is no model {name[:80]!r}{hint}", param="model", code="model_not_found")
+    return models[name]
 
 
 def name_models(arguments: Sequence[str]) -> dict[str, Path]:
@@ -222,21 +179,15 @@ def name_models(arguments: Sequence[str]) -> dict[str, Path]:
     return named
 
 
-def load_models(runs: dict[str, Path], hardware: HardwareConfig, config: ServerConfig, deliver: Deliver) -> Models:
-    """Load models.
-
-    Args:
-        deliver: receives the events of completions.
-
-    Raises:
-        InputError: a run is missing or damaged.
-    """
-    served = []
+def load_models(runs: Mapping[str, Path], hardware: HardwareConfig, config: ServerConfig) -> Models:
+    """Load models; InputError if a run is missing or damaged."""
+    served = {}
     for name, run in runs.items():
         loaded = load_for_decoding(run, hardware)
         scheduler = Scheduler(
-            name, loaded.model, batch_size=config.batch_size, max_waiting=config.max_requests,
-            prefill_chunk=config.prefill_chunk, deliver=deliver,
+            loaded.model, batch_size=config.batch_size, max_waiting=config.max_requests,
+            prefill_chunk=config.prefill_chunk,
         )  # fmt: skip
-        served.append(ServedModel(name, loaded, scheduler, f"lm_{weights_key(find_checkpoint(run))[:16]}"))
-    return Models(served)
+        fingerprint = f"lm_{weights_key(find_checkpoint(run))[:16]}"
+        served[name] = ServedModel(name, loaded, scheduler, fingerprint, config.max_length)
+    return served

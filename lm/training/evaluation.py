@@ -6,21 +6,17 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.model import check_heads_given
-from lm.data.batch import Batch
 from lm.data.training_data import LabelledPrompt, ReferenceTranslation
 from lm.decoding.classifier import Classifier, CompletionClassifier
-from lm.decoding.generator import Generator, encode_prompt
+from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import MaskFiller
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.errors import LMError
 from lm.evaluation.translation_scores import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
@@ -29,7 +25,7 @@ from lm.text.examples import parse_label
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.planning.budget import EvaluationCost
-from lm.training.run import Run, divergence_error
+from lm.training.run import Run
 
 _SAMPLE_TOKENS = 60
 """Length of continuations: a line or two of a terminal."""
@@ -63,32 +59,22 @@ def evaluate(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:
     Raises:
         TrainingError: the loss is no longer finite.
     """
-    with _evaluation_mode(run):
+    with run.evaluating():
         if run.data.validation_bytes:
             evaluation, shown = _validate(run)
             yield evaluation
             yield from shown
-        yield from _yield_samples(run)
-
-
-@contextmanager
-def _evaluation_mode(run: Run) -> Iterator[None]:
-    """Within the context, the model is in eval mode with the weights that would be saved."""
-    run.model.eval()
-    try:
-        with run.ema.swapped_in() if run.ema else nullcontext(), run.with_full_model():
-            yield
-    finally:
-        run.model.train()
+        prompts, sample = run.config.training.sample, partial(_sample_prompts, run)
+        yield from run.world.parallel_map(prompts, sample) if run.config.model.translates else sample(prompts)
 
 
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """Return the scores on the validation split, and translations to show."""
     start = time.perf_counter()
     with count_expert_tokens(run.model) as counts:
-        nats, n_targets, correct = _validation_sums(run)
+        nats, n_targets, correct = validation_sums(run)
     if not math.isfinite(nats):
-        raise divergence_error(run, f"the validation loss is {nats / n_targets}")
+        raise run.divergence(f"the validation loss is {nats / n_targets}")
     loss, (bleu, translated) = nats / n_targets, _score_translations(run)
     accuracy = _label_accuracy(run) if correct is None else correct / n_targets
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
@@ -99,38 +85,20 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     return Evaluation(run.state.step, loss, bits_per_byte, n_targets, seconds, is_best, bleu, use, accuracy), shown
 
 
-def compute_validation_loss(run: Run) -> tuple[float, int]:
-    """Return summed nats and number of targets of the validation split."""
-    nats, n_targets = 0.0, 0
-    with torch.inference_mode():
-        for batch in _local_batches(run):
-            nats += float(summed_loss(run.model, batch, run.hardware))
-            n_targets += batch.n_targets
-    nats, number = run.world.all_reduce_sum(nats, n_targets)
-    return nats, int(number)
-
-
-def _local_batches(run: Run) -> Iterator[Batch]:
-    """Yield this rank's rows of each validation batch."""
+@torch.inference_mode()
+def validation_sums(run: Run) -> tuple[float, int, int | None]:
+    """Return summed nats and targets of the validation split; for masked models also the correct predictions."""
+    nats, n_targets, correct, is_masked = 0.0, 0, 0, run.config.model.is_masked
     for batch in run.data.validation():
-        yield from (micro_batch.batch for micro_batch in run.world.micro_batches(batch) if micro_batch.is_real)
-
-
-def _validation_sums(run: Run) -> tuple[float, int, int | None]:
-    """Return the same as `compute_validation_loss`, and for masked models the number of correct predictions."""
-    if not run.config.model.is_masked:
-        return *compute_validation_loss(run), None
-    nats, n_targets, correct = 0.0, 0, 0
-    with torch.inference_mode():
-        for batch in _local_batches(run):
-            batch_sums, batch_correct = summed_loss_and_correct(run.model, batch, run.hardware)
-            nats, correct, n_targets = (
-                nats + float(batch_sums),
-                correct + int(batch_correct),
-                n_targets + batch.n_targets,
-            )
+        for part in (micro.batch for micro in run.world.micro_batches(batch) if micro.is_real):
+            if is_masked:
+                sums, right = summed_loss_and_correct(run.model, part, run.hardware)
+                correct += int(right)
+            else:
+                sums = summed_loss(run.model, part, run.hardware)
+            nats, n_targets = nats + float(sums), n_targets + part.n_targets
     nats, number, guesses = run.world.all_reduce_sum(nats, n_targets, correct)
-    return nats, int(number), int(guesses)
+    return nats, int(number), int(guesses) if is_masked else None
 
 
 def _label_accuracy(run: Run) -> float | None:
@@ -161,47 +129,30 @@ def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]
 
 
 def measure_cost(run: Run, *, seconds: float) -> EvaluationCost:
-    """Measure the cost of an evaluation, for about `seconds` seconds."""
-    with _evaluation_mode(run):
-        return EvaluationCost(
-            _estimate_loss_seconds(run, seconds) + _estimate_label_seconds(run), _estimate_sentence_seconds(run)
-        )
+    """Estimate the cost of an evaluation from a part of it.
 
-
-@torch.inference_mode()
-def _estimate_loss_seconds(run: Run, limit: float) -> float:
-    """Estimate the seconds for the loss on the whole split from as many rows as `limit` allows, after a warm-up."""
-    timed_tokens, targets, elapsed, is_first = 0, 0, 0.0, True
-    for batch in run.data.validation():
-        targets += batch.n_targets
-        for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if elapsed <= limit else ():
-            seconds = time_work(partial(summed_loss, run.model, part, run.hardware), run.hardware)
-            if not is_first:
-                elapsed, timed_tokens = elapsed + seconds, timed_tokens + part.n_targets
-            is_first = False
-            if elapsed > limit:
-                break
-    return elapsed * targets / max(1, timed_tokens)
-
-
-def _estimate_label_seconds(run: Run) -> float:
-    """Estimate the seconds to classify the validation split."""
-    labelled = _labelled_prompts(run)
-    if not labelled:
-        return 0.0
-    timed_ones = labelled[:_TIMED_LABELLED]
-    return time_work(lambda: _classify_locally(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
-
-
-def _estimate_sentence_seconds(run: Run) -> float:
-    """Estimate the seconds to translate a sentence once the model has learned to end one.
-
-    An untrained model generates up to the length limit.
+    The loss is timed for about `seconds`. An untrained model translates up to the length limit, so that a translation
+    takes a fraction of what is measured.
     """
-    references = run.data.references(_TIMED_SENTENCES)
-    if not references:
-        return 0.0
-    return _FRACTION_OF_LONGEST * time_work(lambda: _translate(run, references), run.hardware) / len(references)
+    elapsed, timed_tokens, n_targets, sentence_seconds, is_warm = 0.0, 0, 0, 0.0, False
+    with run.evaluating(), torch.inference_mode():
+        for batch in run.data.validation():
+            n_targets += batch.n_targets
+            for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if elapsed <= seconds else ():
+                taken = time_work(partial(summed_loss, run.model, part, run.hardware), run.hardware)
+                if is_warm:
+                    elapsed, timed_tokens = elapsed + taken, timed_tokens + part.n_targets
+                is_warm = True
+                if elapsed > seconds:
+                    break
+        loss_seconds = elapsed * n_targets / max(1, timed_tokens)
+        if labelled := _labelled_prompts(run):
+            some = labelled[:_TIMED_LABELLED]
+            loss_seconds += time_work(lambda: _classify_locally(run, some), run.hardware) * len(labelled) / len(some)
+        if references := run.data.references(_TIMED_SENTENCES):
+            taken = time_work(lambda: _translate_locally(run, references), run.hardware)
+            sentence_seconds = _FRACTION_OF_LONGEST * taken / len(references)
+    return EvaluationCost(loss_seconds, sentence_seconds)
 
 
 def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
@@ -212,19 +163,16 @@ def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     references = run.data.references(run.config.training.bleu_sentences)
     if not references:
         return None, []
-    translated = _translate(run, references)
+    translated = run.world.parallel_map(references, partial(_translate_locally, run))
     shown = [(reference.source, translation) for reference, translation in zip(references, translated, strict=True)]
     return compute_bleu(translated, [reference.target for reference in references]), shown
 
 
-def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
-    """Translate greedily; the ranks divide the sentences."""
-    return run.world.parallel_map(references, partial(_translate_locally, run))
-
-
 def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
     """Translate greedily on this rank, each into the language of its tag."""
-    model = _translation_model(run)
+    assert not isinstance(run.model, EncoderOnly)
+    learned, source = run.config.parallel, run.source_tokenizer or run.tokenizer
+    model = TranslationModel(run.model, run.tokenizer, source, learned.bidirectional, learned.max_length)
     sources = [reference._replace(target="") for reference in references]
     translations: dict[ReferenceTranslation, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
@@ -250,66 +198,15 @@ def _update_best(run: Run, loss: float, bleu: float | None) -> bool:
     return is_best
 
 
-def _translation_model(run: Run) -> TranslationModel:
-    assert not isinstance(run.model, EncoderOnly)
-    learned = run.config.parallel
-    return TranslationModel(
-        run.model, run.tokenizer, run.source_tokenizer or run.tokenizer, learned.bidirectional, learned.max_length
-    )
-
-
-def check_samples(run: Run) -> None:
-    """Check before the first step that the model can read the sample prompts.
-
-    Raises:
-        InputError: the tokenizer has no token for a character.
-        UsageError: the model can't read a prompt for another reason.
-    """
-    for prompt in run.config.training.sample:
-        try:
-            _check_prompt(run, prompt)
-        except LMError as error:
-            raise type(error)(f"sample {prompt!r}: {error}") from None
-
-
-def _check_prompt(run: Run, prompt: str) -> None:
-    """Encode a prompt as a sample will, without using the weights."""
-    model = run.model
-    if isinstance(model, EncoderOnly):
-        if run.config.model.labels:
-            run.tokenizer.encode(prompt)
-        else:
-            MaskFiller(model, run.tokenizer).encode(prompt)
-    elif run.config.model.translates:
-        check_heads_given(run.config.model, are_given=False)
-        tag = run.data.tag
-        translation = _translation_model(run)
-        Translator([translation], TranslationConfig(beam=1), to=None if tag is None else tag.language)
-        translation.encode([prompt.strip()], [None])
-    else:
-        encode_prompt(run.tokenizer, prompt)
-
-
-def _yield_samples(run: Run) -> Iterator[Sample | TrainingWarning]:
-    """Yield the samples, or a warning for each that fails."""
-    prompts, step = run.config.training.sample, run.state.step
-    is_shared = run.config.model.translates and not isinstance(run.model, EncoderOnly)
-    sample = partial(_sample_prompts, run)
-    for prompt, text, problem in run.world.parallel_map(prompts, sample) if is_shared else sample(prompts):
-        if problem is None:
-            yield Sample(step, prompt, text, is_translation=is_shared or isinstance(run.model, EncoderOnly))
-        else:
-            yield TrainingWarning(step, f"no sample of {prompt!r}: {problem}")
-
-
-def _sample_prompts(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
-    """Return (prompt, output, error) of each prompt."""
-    samples: list[tuple[str, str, str | None]] = []
+def _sample_prompts(run: Run, prompts: Sequence[str]) -> list[Sample | TrainingWarning]:
+    samples: list[Sample | TrainingWarning] = []
+    shows_result = run.config.model.translates or isinstance(run.model, EncoderOnly)
     for prompt in prompts:
         try:
-            samples.append((prompt, _sample(run, prompt), None))
+            samples.append(Sample(run.state.step, prompt, _sample(run, prompt), is_translation=shows_result))
         except Exception as error:  # a failed sample must not stop training
-            samples.append((prompt, "", str(error) or type(error).__name__))
+            problem = f"no sample of {prompt!r}: {str(error) or type(error).__name__}"
+            samples.append(TrainingWarning(run.state.step, problem))
     return samples
 
 

@@ -52,21 +52,6 @@ class DecayStarted:
 
 
 @dataclass(frozen=True)
-class Replanned:
-    """Steps under a budget take longer or shorter than measured before, so the plan was adapted.
-
-    Attributes:
-        steps: estimated number of steps.
-        measured: duration of a step as measured before the run.
-    """
-
-    step: int
-    steps: int
-    seconds: float
-    measured: float
-
-
-@dataclass(frozen=True)
 class EndRescheduled:
     """The end of a decay was moved to step `steps`, because the speed of the machine has changed."""
 
@@ -164,4 +149,4 @@ class TrainingWarning:
     message: str
 
 
-Event = Step | DecayStarted | EndRescheduled | Replanned | Evaluation | Sample | Saved | StoppedEarly | TrainingWarning
+Event = Step | DecayStarted | EndRescheduled | Evaluation | Sample | Saved | StoppedEarly | TrainingWarning

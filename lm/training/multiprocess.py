@@ -11,9 +11,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from lm import errors
 from lm.config.run_spec import RunSpec
@@ -25,13 +27,7 @@ from lm.training.trainer import Started, Trainer
 
 _POLL_SECONDS = 0.05
 """Poll interval of the event file."""
-_FORWARDED_EVENTS = {
-    kind.__name__: kind
-    for kind in (
-        events.Step, events.DecayStarted, events.EndRescheduled, events.Evaluation, events.Sample, events.Saved,
-        events.StoppedEarly, events.TrainingWarning,
-    )
-}  # fmt: skip
+_EVENTS = {kind.__name__: kind for kind in get_args(events.Event)}
 
 
 def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None] = lambda _: None) -> Path:
@@ -50,21 +46,25 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder:
         spec_file, event_file = Path(folder) / "spec.json", Path(folder) / "events.jsonl"
-        spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
+        spec_file.write_bytes(msgspec.json.encode(spec))
         event_file.touch()
         reader = _EventReader(event_file, on_event)
-        with reader:
+        reader.start()
+        try:
             command = ["-m", __name__, str(spec_file), str(event_file)]
-            result = launch(command, processes=spec.processes, start_time=start)
+            code = launch(command, processes=spec.processes, start_time=start)
+        finally:
+            reader.ended.set()
+            reader.join()
     if reader.error is not None:
         raise reader.error
-    if result.code or reader.folder is None:
-        raise TrainingError(f"the {spec.processes} processes of this training ended with code {result.code}")
+    if code or reader.folder is None:
+        raise TrainingError(f"the {spec.processes} processes of this training ended with code {code}")
     return reader.folder
 
 
-class _EventReader:
-    """Reads the event file on a thread while it is open.
+class _EventReader(threading.Thread):
+    """Reads the event file until `ended` is set.
 
     Attributes:
         folder: of the run, once it has started.
@@ -72,58 +72,41 @@ class _EventReader:
     """
 
     def __init__(self, path: Path, on_event: Callable[[events.Event], None]) -> None:
+        super().__init__(daemon=True)
+        self.ended = threading.Event()
         self.folder: Path | None = None
         self.error: Exception | None = None
-        self._path, self._on_event, self._ended = path, on_event, threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._path, self._on_event = path, on_event
 
-    def __enter__(self) -> _EventReader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _read(self) -> None:
+    def run(self) -> None:
         try:
-            for line in self._lines():
-                self._handle(json.loads(line))
+            with self._path.open(encoding="utf-8") as file:
+                rest, is_last = "", False
+                while not is_last:
+                    is_last = self.ended.wait(_POLL_SECONDS)
+                    *lines, rest = (rest + file.read()).split("\n")
+                    for line in lines:
+                        self._handle(**json.loads(line))
         except Exception as error:
             self.error = self.error or error
 
-    def _lines(self) -> Iterator[str]:
-        """Yield complete lines as they are written, until the processes have ended."""
-        with self._path.open(encoding="utf-8") as file:
-            rest = ""
-            while True:
-                is_last = self._ended.is_set()
-                rest += file.read()
-                *lines, rest = rest.split("\n")
-                yield from lines
-                if is_last:
-                    return
-                self._ended.wait(_POLL_SECONDS)
-
-    def _handle(self, entry: dict[str, Any]) -> None:
-        name = entry.pop("event")
-        if name == Started.__name__:
-            self.folder = Path(entry["folder"])
-        elif name in _FORWARDED_EVENTS:
-            if "folder" in entry:
-                entry["folder"] = Path(entry["folder"])
-            self._on_event(_FORWARDED_EVENTS[name](**entry))
+    def _handle(self, event: str, **values: Any) -> None:
+        folder = {"folder": Path(values["folder"])} if "folder" in values else {}
+        if event == Started.__name__:
+            self.folder = folder["folder"]
+        elif event in _EVENTS:
+            self._on_event(_EVENTS[event](**{**values, **folder}))
         else:
-            self.error = getattr(errors, name, LMError)(entry["message"])
+            self.error = getattr(errors, event, LMError)(values["message"])
 
 
 def main(spec_file: str, event_file: str) -> int:
     """Run one of the processes; returns the exit code."""
     launcher_env.silence_torch_logs()
-    spec = RunSpec.from_dict(json.loads(Path(spec_file).read_text(encoding="utf-8")))
+    spec = msgspec.json.decode(Path(spec_file).read_bytes(), type=RunSpec)
     with Path(event_file).open("a", encoding="utf-8") as file:
 
-        def send(name: str, **values: Any) -> None:
+        def send(name: str, values: dict[str, Any]) -> None:
             file.write(json.dumps({"event": name, **values}, default=str) + "\n")
             file.flush()
 
@@ -134,12 +117,12 @@ def main(spec_file: str, event_file: str) -> int:
             ):
                 for event in trainer:
                     if trainer.world.is_main and isinstance(event, Started):
-                        send(Started.__name__, folder=event.run.folder)
-                    elif trainer.world.is_main and type(event).__name__ in _FORWARDED_EVENTS:
-                        send(type(event).__name__, **dataclasses.asdict(event))
+                        send(Started.__name__, {"folder": event.run.folder})
+                    elif trainer.world.is_main and type(event).__name__ in _EVENTS:
+                        send(type(event).__name__, dataclasses.asdict(event))
         except LMError as error:
             if launcher_env.is_reporting():
-                send(type(error).__name__, message=str(error))
+                send(type(error).__name__, {"message": str(error)})
             return error.exit_code
     return 0
 

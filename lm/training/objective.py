@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from lm.config.data import IGNORE_INDEX
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
-from lm.distributed.strategy import LossModule
 from lm.hardware import Hardware
 from lm.model.layers import linear
 from lm.model.loss import OutputLayer, chunked_loss, cross_entropy, linear_cross_entropy
@@ -32,7 +31,7 @@ def hidden_states_fn(model: Model) -> HiddenStatesFn:
     return model.encode_decode if isinstance(model, EncoderDecoder) else model.hidden
 
 
-class Objective(LossModule):
+class Objective(nn.Module):
     """A model with its training loss, as configured."""
 
     model: Model

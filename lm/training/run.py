@@ -1,12 +1,13 @@
-"""A run in progress: model, optimizers, data, progress and checkpoints."""
+"""A run: `Run.create` writes its folder, `Run.open` builds it on each rank, and `lm.training.loop.train` trains it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,39 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
+from lm.adapter_base import find_base_weights, link_base
+from lm.config.data import IGNORE_INDEX
 from lm.config.run_config import RunConfig, RunPlan
+from lm.config.run_spec import is_user_given
+from lm.config.training import TrainingConfig
+from lm.data.batch import Batch, micro_batch_rows
 from lm.data.training_data import TrainingData
+from lm.distributed.parallel import ParallelLoss, shard_like
 from lm.distributed.world import SINGLE_PROCESS, World
-from lm.errors import InputError, TrainingError
-from lm.hardware import Hardware, configure_gpu
+from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
+from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
 from lm.locks import LockFile
-from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
+from lm.model.cost import training_flops
+from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
+from lm.model.positions import PositionTable
 from lm.model.transformer import choose_kernels, set_activation_checkpointing
 from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
-from lm.optim.schedules import learning_rate, total_steps_from_decay
+from lm.optim.schedules import batch_fraction, learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
-from lm.training.checkpoint_writer import CheckpointWriter
-from lm.training.compiling import compile_hidden_states
-from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
-from lm.training.objective import Objective, hidden_states_fn
-from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
-from lm.training.planning.continued_training import OverfitCheckpoint, find_overfit
-from lm.training.planning.regularisation import scale_weight_decay
-from lm.training.prefetcher import BatchPrefetcher
+from lm.training.background import BatchPrefetcher, CheckpointWriter
+from lm.training.events import DecayStarted, EndRescheduled, Saved, Step
+from lm.training.initial_weights import initial_weights, load_initial_weights
+from lm.training.objective import Objective, count_learned_tokens, hidden_states_fn
+from lm.training.planning.budget import BudgetClock
+from lm.training.planning.extension import extend, find_overfit
+from lm.training.planning.plan import Plan
 from lm.training.run_log import RunLog
-from lm.training.training_corpus import TrainingCorpus
+from lm.training.training_corpus import Tokenizers, open_data, verify_data
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
-
-_SPEED_TOLERANCE = 1.25
-"""Ratio of the measured to the expected seconds per step from which the plan is adjusted."""
 
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
@@ -51,38 +56,14 @@ steps: a longer one overfits again before the learning rate is low (docs/lab/rec
 Tensors = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """Everything that a rank needs to build the run; rank 0 broadcasts it.
-
-    Attributes:
-        config: with a plan.
-        seconds_spent: seconds of a budget used before, besides those in `state`.
-        adjustable_settings: training settings that may still be adapted to the measured speed.
-        has_weights: whether it starts from the weights of another run.
-        checkpoint: own checkpoint to resume from.
-    """
-
-    folder: Path
-    config: RunConfig
-    state: TrainingState
-    corpus: TrainingCorpus
-    seconds_spent: float = 0.0
-    speed: TrainingSpeed | None = None
-    adjustable_settings: frozenset[str] = frozenset()
-    has_weights: bool = False
-    checkpoint: Path | None = None
-
-
 class Run:
-    """A run in progress, built by `lm.training.startup`.
+    """A run in progress on one rank: model, optimizers, data and progress.
+
+    Without a folder it only takes steps, for measurements.
 
     Attributes:
         config: settings and plan, as in `config.json`.
-        resumed_at: step of the checkpoint it was resumed from; 0 for a new run.
-        stale_checkpoints: checkpoints after the one resumed from; removed when this run saves its first.
-        overfit_checkpoint: set if the run is extended from the weights of its best checkpoint instead of the last.
-        lock: held during training.
+        saved_step: step of the last checkpoint.
         clock: of a run under a budget, else None.
         last_validation_loss: validation loss of the last evaluation, or None.
         log: metrics, timings and decisions; written by rank 0.
@@ -90,95 +71,152 @@ class Run:
 
     def __init__(
         self,
-        setup: RunSetup,
-        *,
+        config: RunConfig,
         data: TrainingData,
-        lock: LockFile | None = None,
+        tokenizers: Tokenizers | None = None,
+        *,
+        folder: Path = Path(),
+        state: TrainingState | None = None,
         world: World = SINGLE_PROCESS,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Build the model with its initial weights according to the plan; writes nothing.
+        """Build the model with random weights, and its optimizers, on the hardware of the plan; writes nothing.
 
         Args:
-            lock: of the run, if it is held already.
             world: the ranks; all of them build the run at the same time.
             clock: of a budget, in seconds [default: `time.monotonic`].
         """
-        self.folder, self.config, self.state, self.data = setup.folder, setup.config, setup.state, data
-        self.tokenizer, self.source_tokenizer = setup.corpus.tokenizer, setup.corpus.source_tokenizer
-        self.resumed_at, self.saved_step = setup.state.step, setup.state.step
-        self.stale_checkpoints: list[Path] = []
+        self.config, self.data, self.folder, self.world = config, data, folder, world
+        self.state = state or TrainingState()
+        if tokenizers is not None:
+            self.tokenizer, self.source_tokenizer = tokenizers
+        self.saved_step = self.state.step
         self.last_validation_loss: float | None = None
-        self.overfit_checkpoint: OverfitCheckpoint | None = None
-        self.lock = run_lock(setup.folder) if lock is None else lock
-        self.world, self.log = world, RunLog(setup.folder, writes=world.is_main)
-        self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
-        self._build()
-        self.data.set_total_steps(self.plan.steps)
-        self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
         self.clock: BudgetClock | None = None
-        if self.plan.budget_seconds is not None:
-            seconds_left = self.plan.budget_seconds - setup.state.budget_seconds_used - setup.seconds_spent
-            evaluation_seconds = 0.0 if setup.speed is None else setup.speed.evaluation_seconds
-            self.clock = BudgetClock(
-                seconds_left,
-                spent=setup.seconds_spent,
+        self.lock, self.log = LockFile(folder / run_folder.LOCK), RunLog(folder, writes=world.is_main)
+        self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
+        plan, training = self.plan, config.training
+        self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
+        torch.set_num_threads(plan.threads)
+        configure_gpu(self.hardware)
+        device = self.hardware.torch_device
+        self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
+        if device.type == "cpu":
+            choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
+        set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
+        states = hidden_states_fn(self.model)
+        if training.compile:
+            for table in (module for module in self.model.modules() if isinstance(module, PositionTable)):
+                table.fill(device)  # created at the first step, it would cause a recompilation at the second
+            states = torch.compile(states)
+        loss = Objective(self.model, self.hardware, training, states=states)
+        self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
+        self.optimizers = build_optimizers(
+            self.model, training, dtype=self.hardware.torch_optimizer_dtype,
+            processes=world.size, is_sharded=self.parallel.is_sharded,
+        )  # fmt: skip
+        self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
+        data.set_total_steps(plan.steps)
+        self.prefetcher = BatchPrefetcher(data) if plan.device == "cuda" else None
+
+    @staticmethod
+    def create(folder: Path, plan: Plan, *, base: Path | None = None) -> None:
+        """Write the folder of a new run: its plan, with the reason of each setting; on rank 0.
+
+        Args:
+            folder: to be created; InputError if it holds a run or another process is creating one.
+            base: checkpoint of the base weights, for a run with adapters.
+        """
+        with _locked(folder):
+            run_folder.refuse_existing(folder)  # again: another process may have created a run meanwhile
+            checkpoint.clean_up(folder)
+            (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+            if base is not None:
+                link_base(folder, base)
+            RunLog(folder).start(plan.config, plan.reasons)
+            files.write_json(folder / run_folder.CONFIG, plan.config.to_dict())
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        world: World = SINGLE_PROCESS,
+        *,
+        from_run: Path | None = None,
+        data: TrainingData | None = None,
+        spent: float = 0.0,
+        evaluation_seconds: float = 0.0,
+        clock: Callable[[], float] | None = None,
+    ) -> Run:
+        """Build the run of a folder, with the weights of its last checkpoint if it has one; on every rank.
+
+        Args:
+            folder: after `create`, or `prepare_resuming`.
+            from_run: run or checkpoint with the initial weights of a new run [default: random]. They are evaluated
+                before the first step, unless a part of the model starts at random.
+            data: the run's, if they are open.
+            spent: seconds of a budget used before, besides those in the checkpoint.
+            evaluation_seconds: expected seconds of an evaluation.
+
+        Raises:
+            InputError: another process trains the run, or weights don't fit.
+        """
+        config = run_folder.load_config(folder)
+        plan = _require_plan(config, folder)
+        is_new = not run_folder.list_checkpoints(folder)
+        last = Path(plan.data) if is_new else run_folder.find_checkpoint(folder, which="last")
+        state = TrainingState() if is_new else run_folder.load_state(last)
+        if not is_new and not run_folder.is_checkpoint(run_folder.checkpoint_folder(folder, state.best_step or 0)):
+            state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
+        if is_restored := plan.extended_at == state.step and plan.extended_from is not None:
+            last = run_folder.checkpoint_folder(folder, plan.extended_from or 0)
+            state = dataclasses.replace(state, evaluation_due=False)
+        data = data or open_data(Path(plan.data), config)
+        tokenizers = checkpoint.load_tokenizers(last)
+        run = cls(config, data, tokenizers, folder=folder, state=state, world=world, clock=clock)
+        if world.is_main:
+            acquire(run.lock)
+        if is_new and from_run is not None:
+            weights = initial_weights(from_run, tokenizers[0], config)
+            is_comparable = load_initial_weights(run.model, run.ema, weights, config)
+            run.state = dataclasses.replace(state, evaluation_due=is_comparable and data.validation_bytes > 0)
+        elif not is_new:
+            if is_restored:
+                run_folder.verify_checkpoint(last)
+            if config.lora:
+                load_frozen(run.model, load_tensors(find_base_weights(last, config)))
+            run.load_checkpoint(last)
+        if plan.budget_seconds is not None:
+            run.clock = BudgetClock(
+                plan.budget_seconds - state.budget_seconds_used - spent,
+                spent=spent,
                 evaluation_seconds=evaluation_seconds,
-                max_steps=self.plan.max_steps,
+                max_steps=plan.max_steps,
                 clock=lambda: world.synced_time(clock),
             )
-        self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
+        return run
 
     def __repr__(self) -> str:
         """Folder and progress."""
         return f"<Run {self.folder}: step {self.state.step:,} of {self.plan.steps:,}>"
 
-    def _build(self) -> None:
-        """Build model, strategy and optimizers on the hardware of the plan."""
-        plan, training = self.plan, self.config.training
-        self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
-        torch.set_num_threads(plan.threads)
-        configure_gpu(self.hardware)
-        device = self.hardware.torch_device
-        self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
-        if device.type == "cpu":
-            choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
-        set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
-        states = compile_hidden_states(self.model, device) if training.compile else hidden_states_fn(self.model)
-        self.strategy = self.world.parallelize(
-            Objective(self.model, self.hardware, training, states=states), self.config.distribution
-        )
-        self.optimizers = build_optimizers(
-            self.model,
-            training,
-            dtype=self.hardware.torch_optimizer_dtype,
-            processes=self.world.size,
-            is_sharded=self.strategy.is_sharded,
-        )
-        self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
-
     @contextmanager
-    def with_full_model(self) -> Iterator[None]:
-        """Within the context, `model` has all weights in this process; collective."""
+    def evaluating(self) -> Iterator[None]:
+        """Within the context, `model` is in eval mode, with all the weights that would be saved; collective."""
         trained = self.model
-        self.model = self.strategy.full_model(trained)
+        trained.eval()
         try:
-            yield
+            with self.ema.swapped_in() if self.ema else nullcontext():
+                self.model = self.parallel.full_model(trained)
+                yield
         finally:
             self.model = trained
-
-    def shard_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        own = self.model.state_dict()
-        return {
-            name: self.strategy.shard_like(own[name], value) if name in own else value
-            for name, value in weights.items()
-        }
+            trained.train()
 
     @property
     def plan(self) -> RunPlan:
         """Plan of the run: what was decided from hardware and data."""
-        assert self.config.plan is not None
-        return self.config.plan
+        return _require_plan(self.config, self.folder)
 
     @property
     def is_complete(self) -> bool:
@@ -210,94 +248,107 @@ class Run:
             self.state.step, config=self.config.training, steps=steps, decay_start=self.plan.decay_start
         )
 
-    def update_schedule(self) -> DecayStarted | EndRescheduled | Replanned | None:
-        """Under a budget, adapt the schedule to the remaining time.
+    def step(self) -> Step:
+        """Take an optimizer step.
 
-        The number of steps becomes final when the decay of the learning rate has to start. Before that, the plan is
-        adjusted once, if steps are faster or slower than measured. During the decay, the end is moved if it would miss
-        the deadline by far.
+        Raises:
+            TrainingError: the loss or the gradient is not finite; raised before weights change.
+        """
+        start = time.perf_counter()
+        config, state, rate = self.config.training, self.state, self.learning_rate
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            group["lr"] = rate
+        seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
+        # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
+        (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)
+        fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
+        if self.prefetcher is None:
+            batch = self.data.batch(state.samples, fraction=fraction)
+        else:
+            batch = self.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
+        total, learned = (
+            torch.zeros(2, device=self.hardware.torch_device),
+            count_learned_tokens(batch, source_loss=config.source_loss),
+        )
+        with _converting_errors(self, batch):
+            for micro_batch in self.world.micro_batches(batch, rows=micro_batch_rows(self.config, batch)):
+                total += self.parallel.backward(micro_batch, learned=learned)
+        total, norm = self.world.all_reduce(total), self.parallel.gradient_norm()
+        # clipping to a greater norm would read all gradients to scale them by 1; on a GPU comparing norms would sync
+        if config.clip > 0 and (norm.is_cuda or config.clip < float(norm) < math.inf):
+            self.parallel.clip_gradients(config.clip, norm)
+        # the only GPU sync of a step; offloading leaves the norm on the CPU
+        nats, surprisal, gradient_norm = torch.cat((total, norm.to(total.device)[None])).tolist()
+        loss = nats / learned
+        if not math.isfinite(loss) or not math.isfinite(gradient_norm):
+            raise self.divergence(f"the loss is {loss} and the gradient's norm {gradient_norm}", step=state.step + 1)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update(state.step + 1)
+        flops, seconds = batch_flops(self.config, batch), time.perf_counter() - start
+        self.state = dataclasses.replace(
+            state,
+            step=state.step + 1,
+            samples=state.samples + batch.rows,
+            tokens=state.tokens + batch.tokens,
+            flops=state.flops + flops,
+            training_seconds=state.training_seconds + seconds,
+        )
+        nll = surprisal / batch.n_targets
+        return Step(self.state.step, loss, rate, gradient_norm, batch.tokens, flops, seconds, nll)
+
+    def divergence(self, problem: str, *, step: int | None = None) -> TrainingError:
+        """Return the error for a quantity that is no longer finite, at a step [default: the current one]."""
+        at = self.state.step if step is None else step
+        saved = "saved checkpoints are untouched: try a lower learning rate, or float32"
+        return TrainingError(f"{self.folder}: {problem} at step {at}; {saved}")
+
+    def follow_clock(self) -> DecayStarted | EndRescheduled | None:
+        """Under a budget, start the decay when the time left requires it; later, move an end that misses the deadline.
 
         Returns:
             The change, which is saved in the run's config; None without one.
         """
         if self.clock is None:
             return None
-        step, training = self.state.step, self.config.training
-        if self.plan.budget_seconds is not None:
-            steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
+        step, training, plan = self.state.step, self.config.training, self.plan
+        if plan.budget_seconds is not None:
+            steps = self.clock.total_if_due(step, config=training, since=plan.decay_step or 0)
             if steps is None:
-                return self._replan()
-            return self._start_decay(steps, self.plan.decay_scale, reason="budget clock", from_best=self._has_overfit)
-        steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
-        if steps is None or (self.plan.on_plateau and steps > self.plan.steps):
+                return None
+            return self._start_decay(steps, plan.decay_scale, "budget clock", from_best=self._has_overfit())
+        steps = self.clock.rescheduled_total(step, plan.steps, config=training)
+        if steps is None or (plan.on_plateau and steps > plan.steps):
             return None  # the rest of the budget isn't used
-        plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_scale=self._learning_rate_fraction)
-        self._apply_plan(plan, self.config, reason="budget clock")
+        changed = dataclasses.replace(plan, steps=steps, decay_step=step, decay_scale=self._learning_rate_fraction)
+        self._change_plan(changed, "budget clock")
         return EndRescheduled(step, steps)
 
-    def _replan(self) -> Replanned | None:
-        """Adapt evaluation interval and weight decay to the measured speed, if it differs from the expected one.
-
-        Weight decay × steps stays as planned.
-        """
-        assert self.clock is not None
-        measured, plan = self._expected_speed, self.plan
-        if measured is None or (speed := self.clock.measured_speed()) is None:
+    def decay_on_plateau(self) -> DecayStarted | None:
+        """Start the decay, from the best checkpoint, if the validation loss no longer falls (`decay_patience`)."""
+        state, training, plan = self.state, self.config.training, self.plan
+        if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
             return None
-        self._expected_speed = None  # only once
-        seconds, evaluation_seconds = speed
-        if 1 / _SPEED_TOLERANCE <= seconds / measured.step_seconds <= _SPEED_TOLERANCE:
+        if state.step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
             return None
-        training, step, seconds_left = self.config.training, self.state.step, self.clock.seconds_left
-        steps = self.clock.limited_total(step, round(seconds_left / seconds))
-        new_settings: dict[str, Any] = {}
-        if "evaluate_every" in self._adjustable_settings and training.evaluate_every:
-            n_evaluations = max(
-                1.0,
-                min(
-                    plan.steps / training.evaluate_every,
-                    evaluation_reserve(seconds_left) / max(evaluation_seconds, 1e-9),
-                ),
-            )
-            new_settings["evaluate_every"] = max(1, math.ceil(steps / n_evaluations))
-        if "weight_decay" in self._adjustable_settings:
-            new_settings["weight_decay"] = scale_weight_decay(training.weight_decay, plan.steps / steps)
-        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            if group["weight_decay"]:
-                group["weight_decay"] = new_settings.get("weight_decay", group["weight_decay"])
-        config = dataclasses.replace(self.config, training=dataclasses.replace(training, **new_settings))
-        self._apply_plan(dataclasses.replace(plan, steps=steps), config, reason="measured step time")
-        return Replanned(step, steps, seconds, measured.step_seconds)
-
-    def is_on_plateau(self) -> bool:
-        """Whether the learning rate has to decay because the validation loss no longer falls (`decay_patience`)."""
-        state, training = self.state, self.config.training
-        if training.decay_patience is None or self.plan.decay_step is not None or state.best_step is None:
-            return False
-        return state.step - state.best_step >= training.decay_patience * max(1, training.evaluate_every)
-
-    def decay_on_plateau(self) -> DecayStarted:
-        """Start the decay of the learning rate, from the best checkpoint; the change is saved in the run's config."""
-        step, plan = self.state.step, self.plan
-        steps = max(step + 1, total_steps_from_decay(step, config=self.config.training))
+        steps = max(state.step + 1, total_steps_from_decay(state.step, config=training))
         if self.clock is None or plan.budget_seconds is None:
             steps = min(steps, plan.steps)
         else:
-            steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
+            steps = min(steps, self.clock.affordable_total(state.step, steps, config=training))
         reason = "validation loss no longer falls"
-        return self._start_decay(steps, self._learning_rate_fraction, reason=reason, from_best=True, on_plateau=True)
+        return self._start_decay(steps, self._learning_rate_fraction, reason, from_best=True, on_plateau=True)
 
     def _start_decay(
-        self, steps: int, fraction: float, *, reason: str, from_best: bool, on_plateau: bool = False
+        self, steps: int, fraction: float, reason: str, *, from_best: bool, on_plateau: bool = False
     ) -> DecayStarted:
-        """Start the decay of the learning rate; collective.
-
-        The step count continues from the best checkpoint too, and with it the order of the data.
+        """Start the decay of the learning rate from a fraction of its peak; collective.
 
         Args:
-            fraction: of the peak, from which the learning rate decays.
-            from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit.
-            on_plateau: whether the validation loss no longer falls.
+            from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit. The
+                step count continues, and with it the order of the data.
         """
         step = self.state.step
         restored = self._restore_best() if from_best else None
@@ -308,7 +359,7 @@ class Run:
         plan = dataclasses.replace(
             self.plan, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
         )
-        self._apply_plan(plan, self.config, reason=reason)
+        self._change_plan(plan, reason)
         return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
 
     @property
@@ -317,41 +368,30 @@ class Run:
         peak = self.config.training.learning_rate
         return self.learning_rate / peak if peak else 1.0
 
-    @property
     def _has_overfit(self) -> bool:
         """Whether the last validation loss is clearly higher than the best, in a run that watches for plateaus."""
         if self.config.training.decay_patience is None:
             return False
         last = self.log.last_validation_loss(self.state.step) if self.world.is_main else None
-        (has_overfit,) = self.world.all_reduce_sum(find_overfit(self.state, last) is not None)
-        return has_overfit > 0
+        return bool(self.world.all_reduce_max(find_overfit(self.state, last)))
 
     def _restore_best(self) -> int | None:
         """Load weights and optimizer state of the best checkpoint; return its step, or None if it is gone."""
         step = self.state.best_step
         best = run_folder.checkpoint_folder(self.folder, step or 0)
         self.writer.settle()
-        (exists,) = self.world.all_reduce_sum(self.world.is_main and best.is_dir())
-        if step is None or not exists:
+        if step is None or not self.world.all_reduce_max(self.world.is_main and best.is_dir()):
             return None
-        weights, optimizer = (
-            self.world.broadcast_tensors(load_tensors(best / name) if self.world.is_main else None)
-            for name in (run_folder.MODEL, run_folder.OPTIMIZER)
-        )
-        self.restore(weights, optimizer)
+        self.load_checkpoint(best)
         return step
 
-    def _apply_plan(self, plan: RunPlan, config: RunConfig, *, reason: str) -> None:
-        previous, self.config = self.config, dataclasses.replace(config, plan=plan)
-        self.log.log_changes(self.state.step, previous, self.config, by=reason)
+    def _change_plan(self, plan: RunPlan, reason: str) -> None:
+        before, self.config = self.config, dataclasses.replace(self.config, plan=plan)
         self.data.set_total_steps(plan.steps)
         if self.prefetcher is not None:
             self.prefetcher.discard()
-        self.write_config()
-
-    def write_config(self) -> None:
-        """Write settings and plan to `config.json`, on rank 0."""
         if self.world.is_main:
+            self.log.log_changes(self.state.step, before, self.config, by=reason)
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
     def save(self, *, is_best: bool) -> list[Saved]:
@@ -369,25 +409,26 @@ class Run:
         previous = self.writer.wait()
         if self.clock is not None:
             (self.clock.checkpoint_seconds,) = self.world.all_reduce_sum(self.writer.seconds)
-        weights, optimizer = self._snapshot()
-        if self.clock is not None and self.plan.budget_seconds is not None:
-            budget_seconds_used = self.plan.budget_seconds - self.clock.seconds_left
-            self.state = dataclasses.replace(self.state, budget_seconds_used=budget_seconds_used)
+            if self.plan.budget_seconds is not None:
+                used = self.plan.budget_seconds - self.clock.seconds_left
+                self.state = dataclasses.replace(self.state, budget_seconds_used=used)
+        tensors, optimizer = trainable_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
+        if self.ema is not None:
+            optimizer |= {_TRAINED_PREFIX + name: value for name, value in tensors.items()}
+            tensors = self.ema.weights
+        weights, optimizer = (
+            self.writer.copy_tensors(self.parallel.full_tensors(some)) for some in (tensors, optimizer)
+        )
+        # aminmax reads the values once and propagates NaN
+        if broken := [name for name, value in weights.items() if not all(map(torch.isfinite, value.aminmax()))]:
+            raise self.divergence(f"{broken[0]} is no longer finite")
         config, state = self.config, self.state
 
         def write() -> Saved:
             folder = checkpoint.save_checkpoint(
-                self.folder,
-                config=config,
-                tokenizer=self.tokenizer,
-                source_tokenizer=self.source_tokenizer,
-                model=weights,
-                optimizer=optimizer,
-                state=state,
-                is_best=is_best,
-                resumed_at=self.resumed_at if self.stale_checkpoints else None,
-            )
-            self.stale_checkpoints = []
+                self.folder, config=config, tokenizer=self.tokenizer, source_tokenizer=self.source_tokenizer,
+                model=weights, optimizer=optimizer, state=state, is_best=is_best,
+            )  # fmt: skip
             checkpoint.prune_checkpoints(self.folder, keep=config.training.keep_checkpoints)
             return Saved(state.step, folder)
 
@@ -395,74 +436,158 @@ class Run:
         self.saved_step = state.step
         return previous
 
-    def _snapshot(self) -> tuple[Tensors, Tensors]:
-        """Copy the weights, or their moving average, and the optimizer state."""
-        weights, optimizer = trainable_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
-        if self.ema is not None:
-            optimizer |= {_TRAINED_PREFIX + name: value for name, value in weights.items()}
-            weights = self.ema.weights
-        copied, copied_optimizer = (
-            self.writer.copy_tensors(self.strategy.full_tensors(tensors)) for tensors in (weights, optimizer)
-        )
-        if broken := next((name for name, value in copied.items() if not _is_finite(value)), None):
-            raise divergence_error(self, f"{broken} is no longer finite")
-        return copied, copied_optimizer
-
-    def restore(self, weights: Tensors, optimizer: Tensors) -> None:
+    def load_checkpoint(self, folder: Path) -> None:
         """Load what `save` wrote; with a moving average, the model file holds the average.
 
         Raises:
-            KeyError: a tensor is missing.
-            RuntimeError: a tensor has the wrong shape.
+            InputError: a tensor is missing or has the wrong shape.
         """
-        if self.ema is not None:
-            self.ema.load(self.shard_weights(weights))
-            weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
-        load_trainable(self.model, self.shard_weights(weights))
-        load_optimizer_state(self.optimizers, self.model, optimizer, convert=self.strategy.shard_like)
+        weights, optimizer = (load_tensors(folder / name) for name in (run_folder.MODEL, run_folder.OPTIMIZER))
+        own = self.model.state_dict()
+        try:
+            if self.ema is not None:
+                self.ema.load({name: shard_like(own[name], value) for name, value in weights.items()})
+                weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
+            load_trainable(self.model, {name: shard_like(own[name], value) for name, value in weights.items()})
+            load_optimizer_state(self.optimizers, self.model, optimizer)
+        except torch.OutOfMemoryError:
+            raise
+        except (KeyError, RuntimeError):
+            raise InputError(f"{folder}: its weights are not of this run's model") from None
 
 
-def _is_finite(value: Tensor) -> bool:
-    """Whether all values are finite; aminmax reads them once and propagates NaN."""
-    return all(bool(bound.isfinite()) for bound in value.aminmax())
+def prepare_resuming(
+    run: Path,
+    *,
+    length: TrainingConfig | None = None,
+    changed: Mapping[str, Mapping[str, Any]] | None = None,
+    data: Path | None = None,
+    spent: float = 0.0,
+    processes: int = 1,
+) -> None:
+    """Write how a run continues from its last checkpoint into its folder, before it is opened; on rank 0.
+
+    Args:
+        length: steps, epochs or tokens that replace the run's own, or a budget for the rest of it.
+        changed: new values of settings in `CHANGEABLE_ON_RESUME`, by section.
+        data: folder of the prepared data, if it was moved.
+        spent: seconds of the new budget used before.
+
+    Raises:
+        InputError: there is no such run, it or its data are damaged, or another process is training it.
+        UsageError: the run has finished, and no greater length is given.
+    """
+    last = run_folder.find_checkpoint(run, which="last")
+    with _locked(run):
+        checkpoint.clean_up(run)
+        last = run_folder.find_checkpoint(run, which="last")
+        run_folder.verify_checkpoint(last)
+        before, state, log = run_folder.load_config(last), run_folder.load_state(last), RunLog(run)
+        if state.best_step is not None and run_folder.is_checkpoint(
+            best := run_folder.checkpoint_folder(run, state.best_step)
+        ):
+            checkpoint.set_pointer(best, "best")  # killed between writing the checkpoint and pointing to it
+        plan = _require_plan(before, last)
+        if data is not None:
+            plan = dataclasses.replace(plan, data=str(data.resolve()))
+        verify_data(Path(plan.data), key=plan.data_key)
+        parts = {name: dataclasses.replace(getattr(before, name), **new) for name, new in (changed or {}).items()}
+        config, reason = dataclasses.replace(before, plan=plan, **parts), "resume"
+        if length is not None:
+            can_choose = not is_user_given(log.reasons().get("model.dropout"))
+            last_loss, training_data = log.last_validation_loss(state.step), open_data(Path(plan.data), config)
+            config, reason = extend(
+                config, state, length, data=training_data, last_loss=last_loss, spent=spent, chooses_dropout=can_choose
+            )
+            plan = _require_plan(config, last)
+        if plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due:
+            raise UsageError(f"{run}: finished after {state.step} steps; give more to train on")
+        if state.finished and length is None:
+            raise UsageError(f"{run}: ended at step {state.step} of {plan.steps}, when patience ran out; give a length")
+        if processes != plan.processes:  # the threads are divided again
+            plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
+        config = dataclasses.replace(config, plan=plan)
+        log.truncate(state.step, evaluation_due=state.evaluation_due)
+        log.log_changes(state.step, before, config, by=reason)
+        files.write_json(run / run_folder.CONFIG, config.to_dict())
 
 
-def divergence_error(run: Run, problem: str, *, step: int | None = None) -> TrainingError:
-    """Return the error for a quantity that is no longer finite, at a step [default: the current one]."""
-    return TrainingError(
-        f"{run.folder}: {problem} at step {run.state.step if step is None else step}; "
-        "saved checkpoints are untouched: try a lower learning rate, or float32",
+def copy_checkpoint(source: Path, out: Path) -> None:
+    """Copy a checkpoint, with the best one that it knows and the logs so far, into a new run, to resume that."""
+    run_folder.refuse_existing(out)
+    run, state = source.parent.parent, run_folder.load_state(source)
+    best = run_folder.checkpoint_folder(run, state.best_step or 0)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (
+        run_folder.METRICS,
+        run_folder.TIMINGS,
+        run_folder.DECISIONS,
+        run_folder.BASE,
+        run_folder.BASE_WEIGHTS,
+    ):
+        if (run / name).is_file():
+            shutil.copyfile(run / name, out / name)
+    for folder in {best, source} if run_folder.is_checkpoint(best) else {source}:
+        shutil.copytree(folder, out / run_folder.CHECKPOINTS / folder.name)
+    checkpoint.set_pointer(run_folder.checkpoint_folder(out, state.step), "last")
+
+
+def batch_flops(config: RunConfig, batch: Batch) -> float:
+    """Return the FLOPs of training on a batch, padding included; the output layer only where a token is predicted."""
+    rows, length = batch.inputs.shape
+    n_targets = batch.n_targets
+    if batch.source_targets is not None:
+        n_targets += int((batch.source_targets != IGNORE_INDEX).sum())
+    return training_flops(
+        config.model,
+        rows=rows,
+        length=length,
+        source_length=0 if batch.source is None else batch.source.shape[1],
+        n_targets=n_targets / rows,
+        forward_passes=config.training.forward_passes,
+        lora=config.lora,
     )
 
 
-def run_lock(run: Path) -> LockFile:
-    """Return the lock of a run, whose folder need not exist yet."""
-    return LockFile(run / run_folder.LOCK)
-
-
-def acquire_lock(lock: LockFile) -> None:
+def acquire(lock: LockFile) -> None:
     """Acquire the lock of a run; InputError if another process is training it."""
     try:
         lock.acquire()
     except BlockingIOError:
-        raise InputError(
-            f"{lock.path.parent}: another process is training this run; wait for it to end, or use another folder"
-        ) from None
+        raise InputError(f"{lock.path.parent}: another process is training this run") from None
 
 
 @contextmanager
-def locked(lock: LockFile) -> Iterator[None]:
-    """Acquire a lock, and release it only if the block fails."""
-    acquire_lock(lock)
-    with ExitStack() as stack:
-        stack.callback(lock.release)
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run; InputError if another process is training it."""
+    lock = LockFile(folder / run_folder.LOCK)
+    acquire(lock)
+    try:
         yield
-        stack.pop_all()
-
-
-def refuse_if_training(run: Path) -> None:
-    """Raise InputError if another process is training the run."""
-    lock = run_lock(run)
-    if lock.path.exists():
-        acquire_lock(lock)
+    finally:
         lock.release()
+
+
+def _require_plan(config: RunConfig, folder: Path) -> RunPlan:
+    """Return the plan of a run; InputError if it has none, like an average of checkpoints."""
+    if config.plan is None:
+        raise InputError(f"{folder}: has no plan, so it cannot be resumed; start a new run from its weights")
+    return config.plan
+
+
+@contextmanager
+def _converting_errors(run: Run, batch: Batch) -> Iterator[None]:
+    """Convert errors of torch.compile, and out-of-memory errors of a batch, to errors of one line."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            rows = micro_batch_rows(run.config, batch) or -(-batch.rows // run.world.size)
+            raise OutOfMemoryError(
+                f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
+                f"{batch.inputs.shape[1]} tokens in one pass; saved checkpoints are untouched"
+            ) from error
+        if not type(error).__module__.startswith("torch._dynamo"):
+            raise
+        reason = " ".join(str(error).strip().splitlines()[:2])
+        raise TrainingError(f"torch.compile fails on this model ({reason}): resume without it") from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
 from lm.run_folder import TrainingState
-from lm.training.run_log import EXPERT_USE, entry_step, read_last, read_lines
+from lm.training.run_log import EXPERT_USE, entries
+
+_MAX_PLOTTED_VALUE = 1e300
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def list_runs(folder: Path) -> tuple[list[RunSummary], list[str]]:
         raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
     summaries, damaged = [], []
     for path in folder.iterdir():
-        if run_folder.list_checkpoints(path) or ((path / run_folder.CONFIG).is_file() and _is_running(path)):
+        is_starting = (path / run_folder.CONFIG).is_file() and is_locked(path / run_folder.LOCK)
+        if run_folder.list_checkpoints(path) or is_starting:
             try:
                 summaries.append(summarise_run(path))
             except InputError as error:
@@ -74,51 +75,41 @@ def list_runs(folder: Path) -> tuple[list[RunSummary], list[str]]:
 
 def summarise_run(run: Path) -> RunSummary:
     """Return the summary of a run; InputError if the folder is not a run or is damaged."""
-    log, is_running = run / run_folder.METRICS, _is_running(run)
-    if is_running and not run_folder.list_checkpoints(run):
-        config, modified_at = run_folder.load_config(run), (run / run_folder.CONFIG).stat().st_mtime
-        return RunSummary(run, config, TrainingState(), 0, 0, None, modified_at, running_step=_last_step(log))
+    log, running_step = run / run_folder.METRICS, None
+    if is_locked(run / run_folder.LOCK):
+        running_step = max((entry["step"] for entry in entries(log)), default=0)
+        if not run_folder.list_checkpoints(run):
+            config, modified_at = run_folder.load_config(run), (run / run_folder.CONFIG).stat().st_mtime
+            return RunSummary(run, config, TrainingState(), 0, 0, None, modified_at, running_step=running_step)
     last = run_folder.find_checkpoint(run, which="last")
-    config, state = run_folder.load_config(last), run_folder.load_state(last)
-    modified_at = max(path.stat().st_mtime for path in (last, log) if path.exists())
-    trainable = run_folder.count_parameters(last)
-    base = read_base_path(last) if config.lora else None
-    base_parameters = run_folder.count_parameters(run, run_folder.BASE_WEIGHTS) if config.lora else 0
-    bits = best_bits_per_byte(run, state)
-    accuracy = best_accuracy(run, config, state)
-    running_step = _last_step(log) if is_running else None
+    config, state, trainable = (
+        run_folder.load_config(last), run_folder.load_state(last), run_folder.count_parameters(last)
+    )  # fmt: skip
     return RunSummary(
-        run, config, state, trainable + base_parameters, trainable, base, modified_at, bits, accuracy, running_step
+        run,
+        config,
+        state,
+        parameters=trainable + (run_folder.count_parameters(run, run_folder.BASE_WEIGHTS) if config.lora else 0),
+        trainable_parameters=trainable,
+        base=read_base_path(last) if config.lora else None,
+        modified_at=max(path.stat().st_mtime for path in (last, log) if path.exists()),
+        bits_per_byte=best_score(run, state, "validation_bits_per_byte"),
+        accuracy=best_accuracy(run, config, state),
+        running_step=running_step,
     )
 
 
-def best_bits_per_byte(run: Path, state: TrainingState) -> float | None:
-    """Return the held-out bits/byte of a run's best checkpoint; None if not known."""
-    if state.best_step is None:
-        return None
-    return _metric(run / run_folder.METRICS, state.best_step, _BITS_PER_BYTE)
+def best_score(run: Path, state: TrainingState, name: str) -> float | None:
+    """Return a metric of a run's best checkpoint; None if not known."""
+    values = [
+        entry[name] for entry in entries(run / run_folder.METRICS) if entry["step"] == state.best_step and name in entry
+    ]
+    return float(values[-1]) if values and isinstance(values[-1], int | float) and math.isfinite(values[-1]) else None
 
 
 def best_accuracy(run: Path, config: RunConfig, state: TrainingState) -> float | None:
     """Return the held-out accuracy of the best checkpoint of a run that learns labels; None if not known."""
-    if state.best_step is None or not (config.is_classifier or config.label_completions):
-        return None
-    return _metric(run / run_folder.METRICS, state.best_step, _ACCURACY)
-
-
-def _is_running(run: Path) -> bool:
-    return is_locked(run / run_folder.LOCK)
-
-
-def _last_step(log: Path) -> int:
-    """Return the step of the last entry of a log, or 0."""
-    return read_last(log, entry_step) or 0
-
-
-def _metric(log: Path, step: int, name: str) -> float | None:
-    """Return a metric of the evaluation after a step."""
-    value = read_last(log, lambda entry: entry[name] if entry_step(entry) == step else None)
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return best_score(run, state, "validation_accuracy") if config.is_classifier else None
 
 
 def has_improved(config: RunConfig, state: TrainingState) -> bool | None:
@@ -141,17 +132,12 @@ def find_unfinished(folder: Path) -> Path:
     return unfinished[-1]
 
 
-_BITS_PER_BYTE = "validation_bits_per_byte"
-_ACCURACY = "validation_accuracy"
-_MAX_PLOTTED_VALUE = 1e300
-
-
 @dataclass(frozen=True)
 class MetricCurve:
     """Values of a metric over the steps of a run."""
 
-    steps: list[int] = dataclasses.field(default_factory=list)
-    values: list[float] = dataclasses.field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
 
 def load_curves(run: Path) -> dict[str, MetricCurve]:
@@ -160,30 +146,21 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
     Infinite values, and those so large that differences would overflow, are left out.
     """
     curves: dict[str, MetricCurve] = {}
-    for name in (run_folder.METRICS, run_folder.TIMINGS):
-        if not (run / name).is_file():
-            raise InputError(f"{run / name}: no such file; is {run} a run?")
-        for number, line in enumerate(read_lines(run / name), 1):
-            try:
-                values = json.loads(line)
-                step = entry_step(values)
-                del values["step"]
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise InputError(f"{run / name}, line {number}: not a log entry") from None
-            for key, value in values.items():
-                if isinstance(value, (int, float)) and abs(value) <= _MAX_PLOTTED_VALUE and math.isfinite(value):
+    for path in (run / run_folder.METRICS, run / run_folder.TIMINGS):
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; is {run} a run?")
+        for entry in entries(path):
+            for key, value in entry.items():
+                if key != "step" and isinstance(value, int | float) and abs(value) <= _MAX_PLOTTED_VALUE:
                     curve = curves.setdefault(key, MetricCurve())
-                    curve.steps.append(step)
+                    curve.steps.append(entry["step"])
                     curve.values.append(float(value))
     return curves
 
 
 def read_expert_load(run: Path, *, step: int) -> dict[str, list[float]]:
     """Return the fraction of tokens per expert, by layer, of the last evaluation up to a step; {} without one."""
-
-    def read(entry: dict[str, Any]) -> dict[str, list[float]] | None:
-        if entry_step(entry) > step:
-            return None
-        return {layer: [float(fraction) for fraction in fractions] for layer, fractions in entry[EXPERT_USE].items()}
-
-    return read_last(run / run_folder.METRICS, read) or {}
+    loads: list[dict[str, Any]] = [
+        entry[EXPERT_USE] for entry in entries(run / run_folder.METRICS, until=step) if EXPERT_USE in entry
+    ]
+    return loads[-1] if loads else {}

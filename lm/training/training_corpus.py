@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lm.checkpoint import load_tokenizers
 from lm.config.data import DataConfig, FilesConfig
-from lm.config.model import ModelConfig
+from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.settings import list_settings
 from lm.corpus import store
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import MANIFEST, Manifest
+from lm.corpus.store import Manifest
 from lm.corpus.survey import (
     Corpus,
     load_or_train_pair_tokenizers,
@@ -26,16 +26,17 @@ from lm.corpus.survey import (
     scan_corpus,
     scan_parallel_corpus,
 )
-from lm.data.labels import LabelCounts, count_labels, find_label_completions, load_labels
-from lm.data.pair_data import PairData
-from lm.data.rows import ConversationData, ExampleData, LabelledData
+from lm.data.batch import batch_rows
+from lm.data.labels import find_label_completions, load_labels
+from lm.data.masking import Masking
+from lm.data.pairs import Pairs, select_layout
+from lm.data.rows import Rows
 from lm.data.training_data import TrainingData
-from lm.data.windows import MaskedWindowData, WindowData
+from lm.data.windows import Windows
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_files import TextFile, TextFiles, find_text_files, total_text_bytes
-from lm.tokenizer.chat_template import CHAT_TOKENS
+from lm.text.text_files import TextFiles, find_text_files, total_text_bytes
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -43,6 +44,7 @@ Tokenizers = tuple[Tokenizer, Tokenizer | None]
 """Tokenizer of the targets, and of the sources if they have their own."""
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
 """Opens a progress callback, which is called with tokenised bytes and total bytes (None if not known)."""
+_AGAIN = "prepare the corpus again"
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,13 @@ class TrainingCorpus:
         tokenizers = (self.tokenizer, self.source_tokenizer or self.tokenizer)
         return all(tokenizer.merge_rules is not None for tokenizer in tokenizers)
 
-    def check_merges(self) -> None:
-        """Raise UsageError unless BPE dropout is possible on both sides."""
-        if not self.has_merges:
-            side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
-            problem = f"BPE dropout leaves out merges, and the {side} has none: leave it out"
-            raise UsageError(problem)
-
-
-@dataclass(frozen=True)
-class TokenizerSampling:
-    """Event: a tokenizer is about to be trained on a sample of a large corpus."""
-
-    bytes: int
-    corpus_bytes: int
+    @property
+    def longest_conversation(self) -> int:
+        """Tokens of the longest conversation; 0 for other data."""
+        splits = [store.open_split(self.folder, name) for name in store.SPLITS]
+        if splits[0].manifest.kind != "conversations":
+            return 0
+        return max(int(split.lengths.max(initial=0)) for split in splits)
 
 
 @dataclass(frozen=True)
@@ -103,186 +98,74 @@ class CorpusPrepared:
 
     Attributes:
         reused: whether they were found in the cache; None if prepared data were given.
-        trained: requested vocabulary size, if a tokenizer was trained.
-        labels: number of examples per label, for labelled examples.
-        notes: about files that were skipped or converted.
+        notes: about files that were skipped or converted, and about the tokenizer.
     """
 
     corpus: TrainingCorpus
     manifest: Manifest
     reused: bool | None
-    trained: int | None = None
-    labels: LabelCounts | None = None
     notes: tuple[str, ...] = ()
 
 
-PreparationEvents = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
-
-
-_TOKENS_ADDED = (
-    f"the tokenizer has no chat template: {', '.join(CHAT_TOKENS)} are added, and their embeddings begin with the "
-    "mean of the others"
-)
-
-
-class TextCorpus:
-    """Files of text or examples, or a folder of prepared tokens; files are read once.
+class CorpusFiles:
+    """Files of text, examples or sentence pairs, or a folder of prepared tokens; files are read once.
 
     Attributes:
-        names: as given by the user.
         prepared: the folder of prepared tokens, or None.
     """
 
-    holds_pairs: ClassVar[bool] = False
-
     def __init__(self, files: DataFiles) -> None:
-        self.names = files.text
-        is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
-        self.prepared = Path(self.names[0]) if is_prepared else None
+        """Name the files of a corpus, without reading them."""
+        self._files, self.holds_pairs = files, files.are_pairs
+        is_prepared = len(files.text) == 1 and store.is_store(Path(files.text[0]))
+        self.prepared = Path(files.text[0]) if is_prepared else None
         self._survey: Corpus | None = None
-        self._notes: Sequence[str] = ()
+        self._notes: tuple[str, ...] = ()
 
     def detect_conversations(self, spec: RunSpec) -> RunSpec:
         """Return the specification, completed if the files, or the prepared tokens, are conversations."""
         if self.prepared:
-            kind = Manifest.read(self.prepared).kind
-            return spec.with_conversations() if kind == "conversations" else spec
+            return spec.with_conversations() if Manifest.read(self.prepared).kind == "conversations" else spec
         data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
-        first = next(iter(find_text_files(self.names, data, reading)), None)
+        first = next(iter(find_text_files(self._files.text, data, reading)), None)
         return spec.with_conversations() if first is not None and first.holds_conversations else spec
 
     def text_bytes(self, config: RunConfig) -> int:
-        """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
+        """Return the bytes of UTF-8 text, of both sides of pairs: from the manifest, file sizes, or by reading."""
         if self.prepared:
             return sum(split.bytes for split in Manifest.read(self.prepared).splits.values())
-        size = total_text_bytes(self.files(config))
-        return self.survey(config).bytes if size is None else size
+        files = self._texts(config)
+        size = total_text_bytes(
+            [file for pair in self._pairs(config) for file in pair.files] if self.holds_pairs else files
+        )
+        if size is not None:
+            return size
+        surveyed = self.survey(config)
+        return surveyed.files_bytes if self.holds_pairs else surveyed.bytes
 
     def survey(self, config: RunConfig) -> Corpus:
         """Return the result of reading the files, which is cached; only the held-out fraction depends on `config`."""
-        if self._survey is None:
-            files = self.files(config)
-            _refuse_runs(files)
-            self._survey, self._notes = scan_corpus(files, config.data), [*files.notes]
-        return dataclasses.replace(self._survey, config=config.data)
-
-    def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
-        """Return the data settings: of the config, or of prepared tokens those they were made with.
-
-        Args:
-            typed: settings given for this run alone.
-
-        Raises:
-            InputError: examples are asked for, but the tokens are of text.
-            UsageError: given settings contradict those of the prepared tokens.
-        """
-        if not self.prepared:
-            return config
-        folder, prepared_data = self.names[0], Manifest.read(self.prepared).config
-        if config.supervised and not prepared_data.supervised:
-            raise InputError(f"{folder}: holds tokens of text, not examples; prepare them as examples")
-        for option in list_settings("data", DataConfig):
-            name, was = option.name, getattr(prepared_data, option.name)
-            if name in typed and typed[name] != was:
-                problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
-                raise UsageError(f"{problem}; prepare the text again, or leave it out")
-        return prepared_data
-
-    def files(self, config: RunConfig) -> TextFiles:
-        return find_text_files(self.names, config.data, config.files)
-
-    def name_skipped_files(self, error: InputError) -> InputError:
-        """Return an error about too little text that also says which files in folders were not read."""
-        return InputError("; ".join((str(error), *self._notes)))
-
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
-        """Find or create tokenizer and tokens.
-
-        Args:
-            tokenizer: a tokenizer.json, or a run whose tokenizer is used [default: train one].
-            progress: of training a tokenizer and of tokenisation.
-        """
-        if self.prepared:
-            corpus, manifest = self._load_prepared(self.prepared, tokenizer)
-            yield CorpusPrepared(corpus, manifest, reused=None, labels=_count_labels(corpus, config))
-            return corpus
-        loaded = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
-        surveyed, is_trained = self.survey(config), loaded is None
-        if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
-            yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
-        with progress() as report:
-            trained = loaded or load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-            if surveyed.kind == "conversations":
-                if config.model.is_masked:
-                    raise UsageError("a masked model cannot reply, so it learns no conversations")
-                if trained.chat_template is None:
-                    if loaded is not None:
-                        self._notes = (*self._notes, _TOKENS_ADDED)
-                    trained = trained.with_chat_template()
-            prepared = prepare_corpus(surveyed, trained, progress=report)
-        notes = (*self._notes, *surveyed.notes)
-        vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
-        corpus = TrainingCorpus(prepared.folder, trained)
-        yield CorpusPrepared(
-            corpus,
-            prepared.manifest,
-            reused=prepared.reused,
-            trained=vocab_size,
-            labels=_count_labels(corpus, config),
-            notes=notes,
-        )
-        return corpus
-
-    def _load_prepared(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
-        """Load prepared tokens and their tokenizer; InputError if another tokenizer is named."""
-        manifest, loaded = Manifest.read(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
-        if loaded.sha256 != manifest.tokenizer:
-            advice = "prepare the corpus again"
-            if tokenizer is not None:
-                advice = f"prepare the corpus with {tokenizer}"
-            problem = f"not the tokenizer that made the tokens in {folder}"
-            raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
-        verify_data(folder, advice="prepare the corpus again")
-        return TrainingCorpus(folder, loaded), manifest
-
-
-class PairCorpus:
-    """Files of a parallel corpus; they are read once."""
-
-    holds_pairs: ClassVar[bool] = True
-    prepared: ClassVar[None] = None
-
-    def __init__(self, files: DataFiles) -> None:
-        self._files = files
-        self._survey: Corpus | None = None
-
-    def detect_conversations(self, spec: RunSpec) -> RunSpec:
-        """Return the specification unchanged: pairs are no conversations."""
-        return spec
-
-    def text_bytes(self, config: RunConfig) -> int:
-        """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
-        known = total_text_bytes(file for text in self.files(config) for file in text.files)
-        return self.survey(config).files_bytes if known is None else known
-
-    def survey(self, config: RunConfig) -> Corpus:
-        """Return the result of reading the files, which is cached."""
-        if self._survey is None:
-            texts = self.files(config)
-            named = self._files
-            held_out = find_parallel_texts(
-                config.parallel,
-                config.files,
-                source=[named.validation_source] if named.validation_source else (),
-                target=[named.validation_target] if named.validation_target else (),
-                heads=[named.validation_heads] if named.validation_heads else (),
-            )
+        if self._survey is None and self.holds_pairs:
+            named, held_out = self._files, []
+            if named.validation_source and named.validation_target:
+                sides = {"source": [named.validation_source], "target": [named.validation_target]}
+                heads = [named.validation_heads] if named.validation_heads else ()
+                held_out = find_parallel_texts(config.parallel, config.files, **sides, heads=heads)
             self._survey = scan_parallel_corpus(
-                texts, config.data, config.parallel, validation=held_out, reading=config.files
+                self._pairs(config), config.data, config.parallel, validation=held_out, reading=config.files
             )
-        return self._survey
+        elif self._survey is None:
+            files = self._texts(config)
+            if runs := [file for file in files if is_log(file.path)]:
+                raise InputError(f"{Path(runs[0].name).parent}: is a run, not a text")
+            self._survey, self._notes = scan_corpus(files, config.data), tuple(files.notes)
+        assert self._survey is not None
+        return self._survey if self.holds_pairs else dataclasses.replace(self._survey, config=config.data)
 
-    def files(self, config: RunConfig) -> list[ParallelText]:
+    def _texts(self, config: RunConfig) -> TextFiles:
+        return find_text_files(self._files.text, config.data, config.files)
+
+    def _pairs(self, config: RunConfig) -> list[ParallelText]:
         named = self._files
         return find_parallel_texts(
             config.parallel,
@@ -293,69 +176,77 @@ class PairCorpus:
             heads=named.heads,
         )
 
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
-        """Find or create tokenizers and prepared pairs; see `TextCorpus.prepare`.
+    def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
+        """Return the data settings: of the config, or of prepared tokens those they were made with.
 
-        A tokenizer.json is used for both sides.
+        Args:
+            typed: settings given for this run alone.
+
+        Raises:
+            UsageError: given settings contradict those of the prepared tokens.
         """
-        surveyed = self.survey(config)
+        if not self.prepared:
+            return config
+        made_with = Manifest.read(self.prepared).config
+        given = {**typed, **({"supervised": True} if config.supervised else {})}
+        for option in list_settings("data", DataConfig):
+            if given.get(option.name, was := getattr(made_with, option.name)) != was:
+                raise UsageError(f"the tokens in {self.prepared} were made with {option.name} {was!r}; {_AGAIN}")
+        return made_with
+
+    def prepare(
+        self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback
+    ) -> Generator[CorpusPrepared, None, TrainingCorpus]:
+        """Find or create tokenizers and tokens.
+
+        Args:
+            tokenizer: a tokenizer.json, or a run whose tokenizers are used [default: train them].
+            progress: of training a tokenizer and of tokenisation.
+        """
+        if self.prepared:
+            manifest, loaded = Manifest.read(self.prepared), Tokenizer.load(find_tokenizer(tokenizer or self.prepared))
+            if loaded.sha256 != manifest.tokenizer:
+                raise InputError(
+                    f"{tokenizer or self.prepared / FILE_NAME}: not the tokenizer of {self.prepared}; {_AGAIN}"
+                )
+            verify_data(self.prepared, key=manifest.key)
+            corpus = TrainingCorpus(self.prepared, loaded)
+            yield CorpusPrepared(corpus, manifest, reused=None)
+            return corpus
+        named = None if tokenizer is None else load_named_tokenizers(tokenizer, pairs=self.holds_pairs)
+        surveyed, notes = self.survey(config), self._notes
+        if named is None and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
+            notes = (*notes, f"the tokenizer was trained on a sample of {SAMPLE_BYTES / 1e6:.0f} MB")
         with progress() as report:
-            if tokenizer is None:
-                tokenizers = load_or_train_pair_tokenizers(surveyed, config.tokenizer, config.parallel)
+            if self.holds_pairs:
+                target, source = named or load_or_train_pair_tokenizers(surveyed, config.tokenizer, config.parallel)
             else:
-                tokenizers = _load_pair_tokenizers(tokenizer)
-            prepared = prepare_corpus(
-                surveyed, tokenizers[0], source_tokenizer=tokenizers[1], parallel=config.parallel, progress=report
-            )
-        corpus = TrainingCorpus(prepared.folder, *tokenizers)
-        yield CorpusPrepared(corpus, prepared.manifest, reused=prepared.reused, notes=tuple(surveyed.notes))
+                has_mask = config.model.is_masked
+                target = named[0] if named else load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=has_mask)
+                source = None
+            if surveyed.kind == "conversations":
+                if config.model.is_masked:
+                    raise UsageError("a masked model cannot reply, so it learns no conversations")
+                if target.chat_template is None:
+                    target = target.with_chat_template()
+                    notes = (*notes, "the tokens of the chat template are added to the tokenizer") if named else notes
+            parallel = config.parallel if self.holds_pairs else None
+            prepared = prepare_corpus(surveyed, target, source_tokenizer=source, parallel=parallel, progress=report)
+        corpus = TrainingCorpus(prepared.folder, target, source)
+        yield CorpusPrepared(corpus, prepared.manifest, prepared.reused, (*notes, *surveyed.notes))
         return corpus
 
 
-def open_corpus(files: DataFiles) -> TextCorpus | PairCorpus:
-    """Return the corpus of some files, without reading them."""
-    return PairCorpus(files) if files.are_pairs else TextCorpus(files)
-
-
 def load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
-    """Load the tokenizer of a file, folder or run; for pairs, those of both sides."""
-    return _load_pair_tokenizers(path) if pairs else (Tokenizer.load(find_tokenizer(path)), None)
-
-
-def _load_pair_tokenizers(path: Path) -> Tokenizers:
-    """Load the tokenizers of both sides from a file, folder or run."""
-    if path.is_file() and not is_pointer(path):
+    """Load the tokenizer of a file, folder or run; for pairs, those of both sides (one of a file is used for both)."""
+    if not pairs or (path.is_file() and not is_pointer(path)):
         return Tokenizer.load(find_tokenizer(path)), None
     return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
-
-
-def _count_labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | None:
-    """Count the examples per label, if the run learns labels."""
-    if not config.data.supervised or not (config.model.is_masked or corpus.label_completions):
-        return None
-    return count_labels(corpus.folder)
 
 
 def no_progress() -> AbstractContextManager[None]:
     """Return a progress that reports nothing."""
     return nullcontext()
-
-
-def _refuse_runs(files: list[TextFile]) -> None:
-    """Raise InputError if the files include logs of a run."""
-    for file in files:
-        if is_log(file.path):
-            run = Path(file.name).parent
-            raise InputError(f"{run}: is a run, not a text; name texts, or resume the run")
-
-
-DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
-    "text": (WindowData, MaskedWindowData),
-    "examples": (ExampleData, LabelledData),
-    "conversations": (ConversationData, None),
-    "pairs": (PairData, None),
-}
-"""Training data classes by the kind in the manifest: for causal and translation models, and for masked models."""
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
@@ -365,32 +256,44 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         InputError: the folder holds no prepared data, or too little.
         UsageError: the model cannot be trained on this kind of data.
     """
-    data, masked = DATA_CLASSES[Manifest.read(folder).kind]
-    check_model_fits_data(config.model, pairs=data.holds_pairs)
-    return (masked or data if config.model.is_masked else data).open(folder, config)
+    manifest, model, training = Manifest.read(folder), config.model, config.training
+    check_model_fits_data(model, pairs=manifest.kind == "pairs")
+    if manifest.kind == "pairs":
+        check_heads_given(model, are_given=manifest.has_dependency_heads)
+        return Pairs(
+            folder,
+            config.parallel,
+            batch_tokens=training.batch_tokens,
+            rows=training.batch_size if training.batch_tokens is None else None,
+            seed=training.seed,
+            context=model.position_limit,
+            layout=select_layout(model, learns_source=training.source_loss > 0),
+        )
+    train, validation = (store.Split(folder, manifest, name) for name in store.SPLITS)
+    context, rows, seed = model.context_length, batch_rows(config), training.seed
+    if manifest.kind != "text":
+        labels = model.labels if model.is_masked and manifest.kind == "examples" else ()
+        return Rows(train, validation, context=context, rows=rows, seed=seed, labels=labels)
+    masking = None
+    if model.is_masked:
+        tokenizer = Tokenizer.load(folder / FILE_NAME)
+        masking = Masking(tokenizer, fraction=training.masking_rate, whole_words=training.whole_words)
+    return Windows(train, validation, context=context, rows=rows, seed=seed, masking=masking)
 
 
 def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
     """Raise UsageError unless the model can be trained on pairs, or on other data."""
     if pairs and not config.translates:
-        raise UsageError(
-            "pairs need an encoder-decoder, as the preset translation has, or a decoder-only model of both sides",
-        )
+        raise UsageError("pairs need an encoder-decoder, or a decoder_only model of both sides")
     if config.translates and not pairs:
-        kind = "an encoder-decoder" if config.is_encoder_decoder else "a decoder for translation"
-        raise UsageError(f"the model is {kind}, which needs pairs of texts")
+        raise UsageError("the model translates, so it needs sentence pairs")
 
 
-def data_key(folder: Path) -> str:
-    """Return the hash of what prepared data were made from; InputError if the folder holds none."""
-    return Manifest.read(folder).key
-
-
-def verify_data(folder: Path, *, advice: str) -> None:
-    """Raise InputError with `advice` if prepared data don't match their checksums."""
-    store.verify_checksums(folder, Manifest.read(folder).sha256, advice=advice)
-
-
-def source_files(folder: Path) -> list[str]:
-    """Return the files that prepared data were made from; InputError if the folder holds none."""
-    return [record.path for record in Manifest.read(folder).sources]
+def verify_data(folder: Path, *, key: str) -> None:
+    """Raise InputError unless a folder has the prepared data of a key, with their checksums."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: the tokens of this run are gone; name its corpus again")
+    manifest = Manifest.read(folder)
+    if manifest.key != key:
+        raise InputError(f"{folder}: not the tokens that this run was started on")
+    store.verify_checksums(folder, manifest.sha256, advice=_AGAIN)

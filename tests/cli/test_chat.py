@@ -10,7 +10,7 @@ from subprocess import PIPE
 import pytest
 
 import lm
-from cli.generation.chat_session import INTRODUCTION
+from cli.generation.session import INTRODUCTION
 from cli.main import run
 from tests.cli.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run
@@ -74,7 +74,6 @@ def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
 def test_a_base_model_warns_and_continues_a_transcript(session, base):
     output, notes = session(base, "The owl")
     assert "was not trained on conversations, and continues a transcript" in notes
-    assert "docs/how-to/chat.md" in notes
     assert "User:" not in output
 
 

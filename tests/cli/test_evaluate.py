@@ -6,14 +6,11 @@ import random
 import pytest
 import sacrebleu
 
-from cli import classification_report
+from cli.evaluation_report import classification_to_dict, print_classification, verdict
 from cli.main import run
-from cli.translation.evaluation import (
-    print_comparisons,
-    verdict,
-)
 from lm.evaluation.classification import ClassificationScores
-from lm.evaluation.translation_scores import SystemComparison, TranslationScore
+from lm.evaluation.translation_scores import TranslationScore
+from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import LONGEST, pairs
 
 
@@ -77,9 +74,9 @@ def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, trans
 def test_the_table_says_what_the_figures_depend_on(succeed, files):
     exact = sum(map(str.__eq__, lines(files / "worse.de"), lines(files / "test.de")))
     table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()
-    assert table[0].split() == ["metric", "score", "95%", "interval"]
+    assert table[0].split() == ["metric", "system", "score,", "%", "95%", "interval"]
     assert [line.split()[0] for line in table[1:4]] == ["BLEU", "chrF2", "TER"]
-    assert table[4] == f"12 lines of worse.de, {exact} of them identical to a reference"
+    assert table[4] == f"12 lines; identical to a reference: {exact} of worse.de"
     assert table[5] == (
         f"BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     )
@@ -133,16 +130,6 @@ def test_the_best_of_several_references_counts(succeed):
     assert report["scores"]["BLEU"]["mean"] is None
 
 
-BLEU = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
-
-NAMES = ("ours", "theirs")
-
-
-def comparison(difference: float, p_value: float | None) -> SystemComparison:
-    other = TranslationScore("BLEU", 30.0 - difference, mean=None, half_width=None, signature="nrefs:1")
-    return SystemComparison(BLEU, other, p_value)
-
-
 @pytest.mark.parametrize(
     ("difference", "p_value", "expected"),
     [
@@ -153,25 +140,17 @@ def comparison(difference: float, p_value: float | None) -> SystemComparison:
     ],
 )
 def test_a_verdict(difference, p_value, expected):
-    assert verdict(comparison(difference, p_value), NAMES) == expected
+    first = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
+    second = TranslationScore("BLEU", 30.0 - difference, None, None, "nrefs:1", p_value)
+    assert verdict(first, second, ("ours", "theirs")) == expected
 
 
-COMPARISON = """\
-metric  first  95% interval  second  95% interval  difference      p
-BLEU    30.00  30.10 ± 1.50   28.00             –       +2.00  0.012
-TER     50.00  –              51.50             –       -1.50      –
-1,200 lines; first: ours, second: theirs; p by paired bootstrap resampling
-BLEU|nrefs:1
-TER|nrefs:2
-ours is better than theirs by 2.00 BLEU (p = 0.012)
-"""
-
-
-def test_the_table_of_two_systems_has_each_metric_and_the_verdict_on_bleu(capsys):
-    error = [TranslationScore("TER", value, mean=None, half_width=None, signature="nrefs:2") for value in (50.0, 51.5)]
-    compared = [comparison(2.0, 0.0123), SystemComparison(*error, None)]
-    print_comparisons(compared, NAMES, lines=1200)
-    assert capsys.readouterr().out == COMPARISON
+def test_what_fits_the_run_is_measured(succeed, capsys, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    folder = make_run(tmp_path / "run")
+    report = json.loads(succeed(folder, tmp_path / "text.txt", "--json"))
+    assert run(["perplexity", str(folder), str(tmp_path / "text.txt"), "--json"]) == 0
+    assert report == json.loads(capsys.readouterr().out)
 
 
 REPORT = """\
@@ -197,21 +176,18 @@ PREDICTED = ["joy", "joy", "joy", "fear", "fear", "fear", "joy", "joy"]
 
 def test_the_page_of_scores(capsys):
     scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED)
-    classification_report.print_report(scores, run="runs/a", is_held_out=True)
+    print_classification(scores, run="runs/a", examples="held-out examples")
     assert capsys.readouterr().out == REPORT
-    classification_report.print_report(scores, run="runs/a")
-    assert "): 5 of 8 examples by runs/a\n" in capsys.readouterr().out
 
 
-def test_json_has_the_same_unrounded(capsys):
+def test_json_has_the_same_unrounded():
     scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED, known=["joy", "fear"])
-    classification_report.print_json(scores, run="runs/a")
-    report = json.loads(capsys.readouterr().out)
+    report = classification_to_dict(scores, run="runs/a")
     low, high = scores.interval
     assert report["interval"] == {"low": low, "high": high, "confidence": 0.95, "method": "wilson"}
     assert (report["accuracy"], report["macro_f1"]) == (5 / 8, pytest.approx(4 / 9))
     assert report["majority"] == {"label": "joy", "accuracy": 0.5}
-    assert report["confusion"] == {"labels": ["anger", "fear", "joy"], "matrix": [[0, 0, 1], [0, 2, 1], [0, 1, 3]]}
+    assert report["confusion"] == {"labels": ("anger", "fear", "joy"), "matrix": [[0, 0, 1], [0, 2, 1], [0, 1, 3]]}
     assert report["unknown"] == {"anger": 1}
     assert report["labels"][1] == {"label": "fear", "precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3,
                                    "predicted": 3}  # fmt: skip

@@ -12,8 +12,8 @@ from subprocess import PIPE
 
 import pytest
 
-from cli.generation.interactive import INTRODUCTION
-from cli.generation.writers import TextWriter
+from cli.generation.generating import SampleWriter
+from cli.generation.session import INTRODUCTION
 from cli.main import run
 from lm.decoding.batching import Continuation, Finish, Token
 from lm.tokenizer.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ def records(generate, *arguments) -> list[dict]:
 
 def test_json_describes_each_sample(generate, runs):
     (sample,) = records(generate, runs["bpe"], "The owl", "--max-tokens", 12, "--seed", 5)
-    assert list(sample) == ["prompt", "text", "tokens", "logprobs", "finish_reason", "seed"]
+    assert list(sample) == ["prompt", "text", "tokens", "logprobs", "finish_reason", "dtype", "seed"]
     assert sample["prompt"] == "The owl"
     assert sample["seed"] == 5
     assert sample["finish_reason"] in ("length", "end_of_text")
@@ -113,7 +113,7 @@ def test_a_beam_gives_the_best_texts_with_their_scores(generate, runs):
     best = records(generate, *flags, "--beam", 4, "-n", 3)
     assert len(best) == 3
     for sample in best:
-        assert list(sample) == ["prompt", "text", "tokens", "logprobs", "score", "finish_reason"]
+        assert list(sample) == ["prompt", "text", "tokens", "logprobs", "finish_reason", "dtype", "score"]
         assert sample["score"] == pytest.approx(sum(sample["logprobs"]) / len(sample["tokens"]))
     assert [sample["score"] for sample in best] == sorted((sample["score"] for sample in best), reverse=True)
     (summed,) = records(generate, *flags, "--beam", 4, "--length-penalty", 0)
@@ -234,7 +234,7 @@ EVENTS = (
 
 def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
     samples, written = [Continuation() for _ in range(3)], [""]
-    writer = TextWriter(samples, "So ")
+    writer = SampleWriter(samples, "So ")
     for event in EVENTS:
         samples[event.row].append(event)
         writer.write_new()
@@ -247,7 +247,7 @@ def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
 
 def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
     screen = terminal(80)
-    TextWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()
+    SampleWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()
     assert screen.getvalue() == "\x1b[1ma␇\x1b[0mb␛\n"
 
 
@@ -288,7 +288,7 @@ def test_settings_change_on_the_fly_and_are_listed(talk, plain, runs):
     output, notes = talk(runs["bpe"], *settings, "The owl")
     flags = ("--seed", 4, "--temperature", 1.5, "--max-tokens", 5, "--stop", "x", "--stop", "\n\n")
     assert output == plain(runs["bpe"], "The owl", *flags)
-    listed = dict(re.findall(r"^  (\S+) +(.*)$", notes, re.MULTILINE))
+    listed = dict(re.findall(r"^(\S+) = (.*)$", notes, re.MULTILINE))
     assert (listed["max-tokens"], listed["top-p"]) == ("5", "None")
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
         ("bash", "lm generate ru", ["runs/letters", "runs/novel"]),
         ("zsh", "lm perplexity runs/novel x --versus runs/l", ["runs/letters"]),
         ("fish", "lm generate runs/novel/", ["runs/novel/checkpoints/step-100", "runs/novel/checkpoints/step-9"]),
-        ("bash", "lm train --preset gpt2-m", ["gpt2-medium"]),
+        ("bash", "lm train --preset llam", ["llama-15m"]),
         ("bash", "lm generate rumours", []),
     ],
 )
@@ -35,4 +35,4 @@ def test_every_shell_offers_runs_and_presets_without_torch(shell, line, offered,
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900)
     assert done.stderr == ""
-    assert re.findall(r"runs/[\w/-]+|gpt2-\w+", done.stdout) == offered
+    assert re.findall(r"runs/[\w/-]+|llama-\w+", done.stdout) == offered

@@ -13,7 +13,7 @@ from cli.main import run
 from lm.run_folder import find_tokenizer
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import run_summaries
-from lm.training.training_corpus import TextCorpus
+from lm.training.training_corpus import CorpusFiles
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
 
@@ -44,14 +44,14 @@ def test_weights_are_not_used_with_the_ids_of_another_tokenizer(tmp_path):
 def test_commands_that_begin_together_have_folders_of_their_own(place, monkeypatch, tmp_path):
     """The second is started, and ends, while the first prepares its text."""
     monkeypatch.chdir(tmp_path)
-    command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], TextCorpus.prepare
+    command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], CorpusFiles.prepare
 
     def meanwhile(*arguments):
-        monkeypatch.setattr(TextCorpus, "prepare", prepare)
+        monkeypatch.setattr(CorpusFiles, "prepare", prepare)
         assert run(command) == 0
         return prepare(*arguments)
 
-    monkeypatch.setattr(TextCorpus, "prepare", meanwhile)
+    monkeypatch.setattr(CorpusFiles, "prepare", meanwhile)
     assert run(command) == 0
     assert sorted(path.parent.parent.name for path in tmp_path.glob("runs/*/checkpoints/step-2")) == [
         "text-tiny",
@@ -129,6 +129,16 @@ def test_resume_alone_continues_with_the_newest_unfinished_run(place, monkeypatc
     assert run(["train", "--resume", "--steps", "6"]) == 0
     assert (tmp_path / "runs/new/last").read_text() == "step-6\n"
     assert (tmp_path / "runs/old/last").read_text() == "step-4\n"
+
+
+def test_a_checkpoint_is_resumed_in_a_new_run(place, tmp_path):
+    text, first, again = str(place / "text.txt"), tmp_path / "first", tmp_path / "again"
+    command = ["train", text, "-o", str(first), "--steps", "4", "--evaluate-every", "2", *SMALL]
+    assert run(command) == 0
+    resume = ["train", "--resume", str(first / "checkpoints" / "step-2")]
+    assert run(resume) == 2
+    assert run([*resume, "-o", str(again)]) == 0
+    assert (again / "metrics.jsonl").read_bytes() == (first / "metrics.jsonl").read_bytes()
 
 
 def unfinish(state: Path) -> None:
@@ -220,9 +230,8 @@ def test_curves_and_samples_are_those_of_the_log(train):
     assert texts == ["".join(f"    {line}\n" for line in sample.split("\n")) for sample in samples]
 
 
-def test_a_resumed_run_continues_with_it_and_doubles_nothing(train):
-    """Steps after the checkpoint that is resumed are shown once, without asking for it again."""
+def test_a_resumed_run_continues_with_it(train):
     folder = train("--set", "training.tensorboard=true")
-    assert run(["train", "--resume", str(folder / "checkpoints" / "step-2"), "--steps", "8"]) == 0
+    assert run(["train", "--resume", str(folder), "--steps", "8"]) == 0
     assert [event.step for event in read(folder).Scalars("loss")] == list(range(1, 9))
     assert_equals_the_log(folder)

@@ -1,20 +1,16 @@
 """Training on a terminal and in a pipe: the plan, a line for each event, and a summary if it is asked for."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
-from typing import Any
 
 from rich.cells import cell_len
 
-from cli.console.text import format_quantity
+from cli.plan_report import plan_rows
 from cli.training.display import TrainingDisplay
-from cli.training.plan import plan_rows
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
-from lm.config.tokenizer import TokenizerConfig
-from lm.model.cost import training_flops
-from lm.tokenizer.training import train
 from lm.training.events import (
     DecayStarted,
     Evaluation,
@@ -23,20 +19,7 @@ from lm.training.events import (
     StoppedEarly,
     TrainingWarning,
 )
-from lm.training.planning.resolve import BudgetForecast, resolve_spec
-from lm.training.trainer import Planned
-from tests.lm.data.count_data import CountData
-
-
-def planned(
-    reasons: dict[str, str], given: dict[str, dict[str, Any]], *, forecast: BudgetForecast | None = None
-) -> Planned:
-    """A run of the preset tiny with settings, and what chose them."""
-    spec = RunSpec(data=DataFiles(text=("a text.txt",)), settings=given)
-    config = build_run_config("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
-    config = SimpleNamespace(**{**vars(config), "plan": RunPlan("cpu", "float32", 2, 40, "tokens", "key")})
-    corpus = SimpleNamespace(tokenizer=train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer)
-    return Planned(config, {**resolve_spec(spec).reasons, **reasons}, corpus, CountData(10), forecast, 3.0)  # type: ignore[arg-type]
+from lm.training.planning.plan import plan_spec
 
 
 def test_all_rows_of_a_plan_of_pairs_under_a_budget():
@@ -44,40 +27,51 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
                 "model": {"n_encoder_layers": 2, "n_layers": 1}}  # fmt: skip
     reasons = {"training.budget": "flag", "training.r_drop": "repetition", "parallel.bpe_dropout": "pairs",
                "training.evaluate_every": "file", "training.learning_rate": "width", "preset": "budget"}  # fmt: skip
-    event = planned(reasons, settings)
-    flops = 40 * training_flops(event.config.model, rows=2, length=1, forward_passes=2)
-    assert list(plan_rows(event)) == [
-        ("time", "1m, 3.0 s of it start-up", "flag"),
+    config = build_run_config("tiny", settings)
+    plan = RunPlan("cpu", "float32", 2, 40, "tokens", "key", epochs=8.0)
+    chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
+    assert list(plan_rows(dataclasses.replace(config, plan=plan), 788_000, chosen)) == [
+        ("time", "1m", "flag"),
         ("model", "2 + 1 layer, 128 wide, 788k parameters", "time and corpus"),
-        ("vocabulary", "1,024 characters", "preset"),
+        ("vocabulary", "1,024 tokens (bpe)", "preset"),
         ("context", "128 tokens", "preset"),
-        ("batch", "2 numbers", "preset"),
+        ("batch", "16 sequences", "preset"),
         ("length", "about 40 steps, 8.0 epochs", "time"),
         ("learning rate", "0.02 (wsd), muon", "width"),
-        ("dropout", "0", "default"),
         ("weight decay", "0.1", "default"),
-        ("R-Drop", "0.5, two passes of each batch", "repetition"),
+        ("R-Drop", "0.5", "repetition"),
         ("BPE dropout", "0.1", "pairs"),
         ("evaluation", "at the end", "file"),
         ("hardware", "float32 on cpu, 2 threads", "default"),
-        ("FLOPs", format_quantity(flops, "FLOPs"), ""),
+        ("seed", "0", "default"),
+        ("corpus", "tokens", ""),
     ]
 
 
-def test_training_fits_the_terminal(terminal):
+def display_of(steps: int, *, first_step: int = 0, matmul_flops_per_second: float) -> TrainingDisplay:
+    run = SimpleNamespace(
+        plan=SimpleNamespace(steps=steps),
+        state=SimpleNamespace(step=first_step),
+        clock=None,
+        forecast_steps=lambda: steps,
+    )
+    return TrainingDisplay(run, matmul_flops_per_second=matmul_flops_per_second)  # type: ignore[arg-type]
+
+
+def test_training_fits_the_terminal_with_room_for_an_echoed_key(terminal):
     width = 60
     screen = terminal(width)
-    with TrainingDisplay(steps=20_000, first_step=0, matmul_flops_per_second=1e11) as display:
+    with display_of(20_000, first_step=0, matmul_flops_per_second=1e11) as display:
         for step in range(1, 40):
             display.show(Step(step, loss=5.0 / step, learning_rate=1e-3, tokens=4096, flops=1e9, seconds=0.1,
                               gradient_norm=1.0))  # fmt: skip
         display.progress.refresh()
         drawn = [line for line in screen.lines if "/20,000" in line]
         assert drawn
-        assert max(map(cell_len, drawn)) <= width
+        assert max(map(cell_len, drawn)) <= width - len("^C")
         assert "left" in drawn[-1]
         assert "…" not in drawn[-1]
-        display.show(Sample(40, "Once", "[/b] cat :smile: \x1b[2J and then on and on " * 5))
+        display.show(Sample(40, "Once", "[/b] 고양이 :smile: \x1b[2J and then on and on " * 5))
         display.show(Evaluation(40, loss=1.5, bits_per_byte=0.7, tokens=9, seconds=1.0, is_best=True, bleu=21.5))
     assert max(map(cell_len, screen.lines)) <= width
     assert screen.getvalue().count("[/b]") == 5
@@ -93,7 +87,7 @@ def step(number: int, loss: float, **changes: float) -> Step:
 def test_lines_have_means_since_the_line_before_and_of_all_steps(capsys, monkeypatch):
     """From step 20 on, of 60: every second step and the last has a line; a step takes two seconds by the clock."""
     monkeypatch.setattr("time.perf_counter", itertools.count(100, 2).__next__)
-    display = TrainingDisplay(steps=61, first_step=20, matmul_flops_per_second=4e9)
+    display = display_of(61, first_step=20, matmul_flops_per_second=4e9)
     for number, loss in ((21, 6.0), (22, 4.0), (23, 3.0), (24, 2.0), (61, 1.0)):
         display.show(step(number, loss, tokens=1000 if number < 24 else 3000))
     assert capsys.readouterr().err.splitlines() == [
@@ -104,7 +98,7 @@ def test_lines_have_means_since_the_line_before_and_of_all_steps(capsys, monkeyp
 
 
 def test_events_that_are_no_steps_have_lines(capsys):
-    display = TrainingDisplay(steps=3000, first_step=0, matmul_flops_per_second=1e9)
+    display = display_of(3000, first_step=0, matmul_flops_per_second=1e9)
     scores = {"tokens": 9, "seconds": 1.0}
     for event in (
         Evaluation(1000, loss=1.5, bits_per_byte=0.7, is_best=True, **scores),
@@ -118,10 +112,9 @@ def test_events_that_are_no_steps_have_lines(capsys):
         display.show(event)
     assert capsys.readouterr().err.splitlines() == [
         "step  1,000  validation loss 1.5000  perplexity 4.48  0.700 bits/byte  best",
-        "step      2  validation loss 1.5000  perplexity 4.48  accuracy 87.5%",
-        "step      3  validation loss 1.5000  perplexity 4.48  BLEU 21.50",
+        "step      2  validation loss 1.5000  perplexity 4.48  accuracy 87.5%  0.700 bits/byte",
+        "step      3  validation loss 1.5000  perplexity 4.48  BLEU 21.50  0.700 bits/byte",
         "step      4  the owl → die Eule",
         "step      5  warning: a␛b",
         "step      6  the learning rate decays from here to the end, about step 2,000",
     ]
-    assert display.steps == 2000

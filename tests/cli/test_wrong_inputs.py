@@ -110,7 +110,6 @@ USAGE = """
     fill run "a [MASK]"
     perplexity run text.txt --stride 0
     perplexity run text.txt --stride 64 --context 32
-    perplexity run text.txt --json --csv
     evaluate
     export run -o out --to onnx
     export run -o out --to gguf --type int3

@@ -17,16 +17,16 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.batching import SampleSpec, Token, generate
+from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import Sampler
 from lm.model.loss import linear_cross_entropy
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.decoding.session_driver import session
+from tests.lm.training.runs import resume_run, start_run
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -127,7 +127,8 @@ def test_greedy_text_is_that_of_a_cpu(device):
 
     def continued() -> list[int]:
         sampler = Sampler.from_config(SamplingConfig(temperature=0))
-        events = generate(session(model), torch.tensor([[1, 2, 3]]), [SampleSpec(0, max_tokens=12)], sampler)
+        sample = Sample([1, 2, 3], sampler, sampler.rng(0), max_tokens=12)
+        events = decode(session(model), [sample], batch_size=1)
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()

@@ -42,7 +42,7 @@ _RATE = "--learning-rate 3e-3"
 TEXTS: Mapping[str, str] = {
     "gpt2": f"--preset gpt2 {_RATE}",
     "llama": f"--preset llama-15m {_RATE} --d-ff 64",
-    "smollm": f"--preset smollm-135m {_RATE} --d-ff 64 --n-heads 4 --n-kv-heads 2",
+    "grouped": f"--preset llama-15m {_RATE} --d-ff 64 --n-heads 4 --n-kv-heads 2",
     "portable": "--preset portable-tiny",
     "sinusoidal": "--preset tiny --positions sinusoidal --bias --no-qk-norm",
     "sinusoidal-half": f"--preset tiny --positions sinusoidal-half --optimizer adamw {_RATE}",
@@ -80,7 +80,7 @@ _MASKED: Mapping[str, str] = {
 _TRANSLATORS: Mapping[str, str] = {
     "translation": f"{_TWO} --preset translation-tiny",
     "transformer-base": f"{_TWO} --preset transformer-base {_RATE} --positions sinusoidal-half --output-bias",
-    "transformer-relative": f"{_TWO} --preset transformer-relative {_RATE}",
+    "transformer-relative": f"{_TWO} --preset transformer-base --positions relative {_RATE}",
     "t5": f"{_TWO} --preset translation-tiny --positions t5 --max-distance 40 --norm rmsnorm",
     "alibi": f"{_TWO} --preset translation-tiny --positions alibi --activation swiglu",
     "learned": f"{_TWO} --preset translation-tiny --positions learned --context 96 --no-tie-embeddings",
@@ -100,7 +100,7 @@ _TRANSLATORS: Mapping[str, str] = {
 _SYNTAX: Mapping[str, str] = {
     "depth": "--preset translation-tiny --syntax depth",
     "distance": "--preset translation-tiny --syntax distance --max-distance 4",
-    "both": f"--preset transformer-relative {_RATE} --syntax both",
+    "both": f"--preset transformer-base --positions relative {_RATE} --syntax both",
 }
 _SAMPLING = (
     "--greedy", "--temperature 1.3 -n 3", "--top-k 7 -n 2", "--top-p 0.7 -n 2", "--min-p 0.3 -n 2", "--typical 0.6",
@@ -301,7 +301,7 @@ def _engines() -> Iterator[Case]:
                 lines = (f"{_TEXT} {TEXTS[name]}", *_generate(hardware=hardware), _perplexity().replace(_CPU, hardware))
                 yield Case(f"pytorch/{dtype}-{name}", lines)
         yield Case(f"pytorch/{dtype}-translation", (_TRANSLATORS["translation"], *_translate(hardware)))
-    compiled = ("gpt2", "llama", "smollm", "neox", "alibi", "t5", "window", "relative", "sinusoidal", "experts")
+    compiled = ("gpt2", "llama", "grouped", "neox", "alibi", "t5", "window", "relative", "sinusoidal", "experts")
     for dtype in ("float32", "int8"):
         hardware = _CPU.replace("float32", dtype)
         speculative = f"generate run 'The road' --draft prompt --greedy --max-tokens 40 --json {hardware}"

@@ -31,12 +31,15 @@ from tests.golden.execute import Record
 
 BASE = "385b2f31"
 EXPECTED: Mapping[str, str] = {
-    "export/gpt2": "metadata and tensors of a GGUF file have another order; their values are equal"
+    "export/gpt2": "metadata and tensors of a GGUF file have another order; their values are equal",
+    "rows/questions": "completions are summed in reading order: the last bit of a standard error",
 }
 """Cases that differ on purpose, and why."""
 _TREE = Path(__file__).parents[2]
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
 _WORKERS = 2
+_DROPPED = "perplexity: macro."
+"""Results that the working tree no longer prints: means of files' perplexities."""
 _EXIT = ": exit"
 """End of the name of an error in a record."""
 
@@ -74,7 +77,7 @@ def differences(case: Case, base: Record, tree: Record) -> list[str]:
     found = [f"{name}: the base commit fails: {record[0]}" for name, record in base.items() if name.endswith(_EXIT)]
     found += [f"{name}: {record[0]}" for name, record in tree.items() if name.endswith(_EXIT)]
     for name in [*base, *(name for name in tree if name not in base)]:
-        if name.endswith(_EXIT):
+        if name.endswith(_EXIT) or _DROPPED in name:
             continue
         if name not in base or name not in tree:
             found.append(f"{name}: only in {'the base commit' if name in base else 'this tree'}")

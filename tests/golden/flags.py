@@ -158,7 +158,10 @@ FLAGS: Mapping[str, str | None] = {
     "translate --sample": "--draw"          of this command only
     "--supervised": None                    nothing, and its values neither
 """
-FORMS: Sequence[tuple[str, str]] = ()
+FORMS: Sequence[tuple[str, str]] = (
+    (r"^copy (\S+) branch$", ""),
+    (r"^train --resume branch/(\S+)", r"train --resume run/\1 -o branch"),
+)
 r"""What flags can't say: patterns of whole lines, as written in the cases, and what replaces them, before FLAGS.
 
     (r"^copy (\S+) branch$", "")            an empty line is skipped

@@ -15,7 +15,7 @@ import pytest
 from lm import run_folder
 from lm.config.run_config import RunConfig
 from lm.errors import InputError
-from lm.run_folder import TrainingState, find_checkpoint
+from lm.run_folder import find_checkpoint
 
 
 def weights(**shapes: list[int]) -> bytes:
@@ -63,16 +63,12 @@ def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
     assert run_folder.find_tokenizer(tmp_path) == last / "tokenizer.json"
     assert run_folder.find_tokenizer(last) == last / "tokenizer.json"
     assert run_folder.find_tokenizer(last / "tokenizer.json") == last / "tokenizer.json"
-    (tmp_path / "last").write_text("../step-3")
-    with pytest.raises(InputError, match="no tokenizer.json in this folder, and it is no run with checkpoints"):
-        run_folder.find_tokenizer(tmp_path)
 
 
 def test_checkpoints_come_in_the_order_of_their_steps(save, tmp_path):
     made = [save(step) for step in (20, 3, 100)]
     shutil.copytree(made[0], tmp_path / "checkpoints" / "step-20-backup")
     assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-3", "step-20", "step-100"]
-    assert [folder.name for folder in run_folder.checkpoints_after(tmp_path, 3)] == ["step-20", "step-100"]
     assert run_folder.checkpoint_folder(tmp_path, 20) == made[0]
     assert run_folder.checkpoint_step(made[2]) == 100
 
@@ -101,10 +97,10 @@ def test_the_files_that_name_a_checkpoint_stand_for_it(save, tmp_path):
 
 def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
     shutil.rmtree(save(3, is_best=True))
-    with pytest.raises(InputError, match="not a run"):
+    with pytest.raises(InputError, match="no checkpoint"):
         find_checkpoint(tmp_path)
     other = save(12)
-    with pytest.raises(InputError, match=rf"step-3: the best checkpoint is missing; .* {other}"):
+    with pytest.raises(InputError, match="the best checkpoint is missing"):
         find_checkpoint(tmp_path)
     assert find_checkpoint(tmp_path, which="last") == find_checkpoint(other) == other
 
@@ -156,11 +152,3 @@ def test_a_half_written_checkpoint_is_none(save, tmp_path):
     save(3)
     (save(12) / "manifest.json").unlink()
     assert find_checkpoint(tmp_path, which="last").name == "step-3"
-
-
-def test_a_run_begins_with_nothing_behind_it():
-    begun = TrainingState()
-    assert (begun.step, begun.samples, begun.tokens, begun.flops) == (0, 0, 0, 0)
-    assert (begun.training_seconds, begun.budget_seconds_used) == (0, 0)
-    assert begun.best_loss is begun.best_bleu is begun.best_step is None
-    assert begun.finished is False

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import lm
@@ -118,7 +119,8 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
     revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
     chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
-    assert revised == {"step": 3, "by": "resume", "chosen": chosen}
+    assert (revised["step"], revised["by"]) == (3, "resume")
+    assert chosen.items() <= revised["chosen"].items()
 
 
 @pytest.mark.medium
@@ -173,7 +175,7 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
     spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
-    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec) == spec
     assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
     assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
                             "training.tokens": "python", "training.sample": "python"}  # fmt: skip

@@ -13,10 +13,6 @@ def map_slowly(seconds: float) -> tuple[float, int, bool]:
     return seconds, os.getpid(), "torch" in sys.modules
 
 
-def fail(_: int) -> None:
-    raise ValueError("no good", lambda: None)
-
-
 def refuse_to_begin() -> None:
     raise InputError("runs/novel: no such run")
 
@@ -41,3 +37,11 @@ def double(number: int) -> int:
 
 def make_double():
     return double
+
+
+def double_each(numbers):
+    return map(double, numbers)
+
+
+def make_doubles():
+    return double_each

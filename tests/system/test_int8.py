@@ -1,12 +1,11 @@
 """Int8 weights, the compiled step, and the type that is fastest, from the command line."""
 
-import dataclasses
 import json
 
 import pytest
 
 from cli.main import run
-from lm.benchmark import dtypes
+from lm import benchmark
 from lm.engine.fastest_dtype import read_fastest_dtype
 from lm.hardware import native_dtypes
 from lm.kernels import code_cache
@@ -39,13 +38,13 @@ def test_it_writes_and_is_looked_at(model, succeed):
 def quick(monkeypatch):
     """Without numba, and without the time that precise measurements take."""
     monkeypatch.setattr(code_cache, "is_installed", lambda: False)
-    monkeypatch.setattr(dtypes, "THOROUGH", dataclasses.replace(dtypes.THOROUGH, seconds=0.0))
+    monkeypatch.setattr(benchmark.compare_dtypes, "__kwdefaults__", {"seconds": 0.0})
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_is_measured_to_be_fastest_is_remembered(place, succeed, capsys, monkeypatch):
     compared = place / "run"
-    monkeypatch.setattr(dtypes, "select_fastest_dtype", lambda figures: (figures and figures[-1].dtype) or "float32")
+    monkeypatch.setattr(benchmark, "select_fastest_dtype", lambda figures: (figures and figures[-1].dtype) or "float32")
     capsys.readouterr()
     assert run(["compile", str(compared)]) == 0
     *figures, last = capsys.readouterr().err.splitlines()

@@ -75,7 +75,7 @@ def _call_everything() -> None:
         with torch.inference_mode():
             cache = engine.new_cache("sequence")
             cache.add(1)
-            engine.forward(token, [0], [0], cache, NO_OUTPUT)
+            engine.forward(token, [0], (), cache, NO_OUTPUT, lengths=[1])
             CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
 
 

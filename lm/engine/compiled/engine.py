@@ -21,7 +21,8 @@ from lm.engine.compiled.decode_step import (
     address_dtype,
     decode_step,
 )
-from lm.engine.engine import CompiledStepInputs, DecoderModel, EngineOutput, KVCache, OutputSpec
+from lm.engine.engine import CompiledStepInputs, DecoderModel, Output, OutputSpec
+from lm.engine.pytorch import KVCache
 from lm.errors import UsageError
 from lm.kernels.torch_ops import TopK, numba_threads
 from lm.kernels.vector_ops import ACTIVATIONS
@@ -55,12 +56,10 @@ class _PositionTables(NamedTuple):
 class CompiledEngine:
     """Runs the compiled decode step of one model, on the same caches as PyTorch."""
 
-    name = "compiled"
-
     def __init__(self, model: DecoderModel) -> None:
         """Take the addresses of the weights, which must not move.
 
-        `lm.engine.selection.COMPILED_SUPPORT` lists the supported settings.
+        `lm.engine.selection.find_unsupported` knows the supported settings.
         """
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
@@ -86,24 +85,17 @@ class CompiledEngine:
         self._scales = ModelScalars(*map(np.float32, fractions))
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Sequence[int],
-        positions: Sequence[int],
-        cache: KVCache,
-        output_spec: OutputSpec,
-        *,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
-    ) -> EngineOutput:
-        """See `Engine`; of rows that are not new to the cache."""
+        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: KVCache, output_spec: OutputSpec
+    ) -> Output:
+        """See `Engine`."""
         step_inputs, vocabulary = cache.prepare_step(tokens, rows, positions), self._shape.vocab_size
         if output_spec.top_k:
             best = TopK.empty(len(step_inputs.tokens), min(output_spec.top_k, vocabulary))
             self._step(step_inputs, torch.empty(0, vocabulary), best)
-            return EngineOutput(top_k=best)
+            return Output(top_k=best)
         logits = torch.empty(len(step_inputs.tokens), vocabulary)
         self._step(step_inputs, logits, TopK.empty(0, 1))
-        return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
+        return Output(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
     def _step(self, step_inputs: CompiledStepInputs, logits: Tensor, top_k: TopK) -> None:
         tables = self._tables

@@ -34,7 +34,8 @@ def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[st
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(folder)
     spec = build_specification(model, checkpoint.load_weights(folder), tokenizer, source_tokenizer or tokenizer)
     spec.optimize(quantization=config.type)
-    with files.atomic_new_folder(out) as fresh:
+    with files.atomic_new(out) as fresh:
+        fresh.mkdir()
         spec.save(str(fresh))
         tokenizer.save(fresh / TOKENIZER)
         if source_tokenizer is not None:

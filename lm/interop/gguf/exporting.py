@@ -41,7 +41,7 @@ def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[st
         raise missing_packages("export to GGUF", "gguf") from None
     about = {"general.type": "model", "general.name": out.stem, "general.file_type": _FILE_TYPES[config.type]}
     about |= {"general.quantization_version": _QUANTIZATION_VERSION} if config.type == "q8_0" else {}
-    with files.atomic_new_file(out) as fresh:
+    with files.atomic_new(out) as fresh:
         writer: Any = gguf.GGUFWriter(fresh, architecture.architecture)
         for key, value in {**about, **build_metadata(model, architecture), **vocabulary.settings}.items():
             _add_metadata(writer, key, value)

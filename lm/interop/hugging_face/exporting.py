@@ -65,7 +65,8 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
     config = run_folder.load_config(source)
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(source)
     family = find_family(config.model, tokenizer)
-    with files.atomic_new_folder(out) as folder:
+    with files.atomic_new(out) as folder:
+        folder.mkdir()
         _write(folder, source, config.model, family, source_tokenizer or tokenizer)
     if not family.takes_code:
         return {"model": f"{family.architecture} of transformers, which needs no code of ours"}

@@ -85,7 +85,8 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
         "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
         "fan_in_fan_out": family.layout == "transposed", "bias": "none",
     }  # fmt: skip
-    with files.atomic_new_folder(out) as folder:
+    with files.atomic_new(out) as folder:
+        folder.mkdir()
         files.write_json(folder / CONFIG, settings)
         named = {
             _tensor_name(name, kind): matrix.contiguous()

@@ -38,7 +38,7 @@ class BlockSparseAttention(MultiHeadAttention):
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         length, is_causal = query.shape[2], inputs.mask.is_causal
-        in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
+        in_line = length == key.shape[2] and inputs.query_positions is None and inputs.mask.bias is None
         is_long = query.device.type == "cpu" or length > _MASKED_ON_GPU
         if in_line and is_long and is_sparse_enough(self.pattern, length, is_causal=is_causal):
             blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
@@ -55,7 +55,8 @@ class BlockSparseAttention(MultiHeadAttention):
         self, query: Tensor, inputs: AttentionInputs, *, first: int
     ) -> tuple[Mask, RelativeEmbeddings | None]:
         """The mask for keys from `first` on, and the relative embeddings of the values."""
-        length, end = query.shape[2], inputs.start + query.shape[2] // inputs.n_branches
+        length = query.shape[2]
+        end = inputs.start + length if inputs.query_positions is None else inputs.end
         if inputs.distance_bias is None and inputs.key_positions is None and length == end - first:
             return inputs.mask.with_pattern(self.pattern), None
         distances = inputs.compute_distances(length, query.device)[..., first:]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.layers import FeedForward, Linear
-from lm.model.module import Module, macs_per_position
+from lm.model.module import Module
 
 
 class Routing(NamedTuple):
@@ -86,13 +86,12 @@ class MixtureOfExperts(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate, self.experts_per_token = Router(config), config.experts_per_token
-        self.experts = nn.ModuleList(FeedForward(config, part=self.part) for _ in range(config.experts))
+        self.gate = Router(config)
+        experts = [FeedForward(config, part=self.part) for _ in range(config.experts)]
+        for idle in experts[config.experts_per_token :]:
+            idle.uses = 0.0
+        self.experts = nn.ModuleList(experts)
         self.capacity = config.expert_capacity
-
-    def macs_per_position(self) -> float:
-        """See `Module`: the router, and `experts_per_token` experts."""
-        return self.gate.macs_per_position() + self.experts_per_token * macs_per_position(self.experts[0])
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""

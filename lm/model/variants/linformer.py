@@ -10,7 +10,6 @@ from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention, attend
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
-from lm.model.module import count_macs
 
 
 class LinformerAttention(MultiHeadAttention):
@@ -33,10 +32,9 @@ class LinformerAttention(MultiHeadAttention):
         for projection in (self.key_lengthwise, self.value_lengthwise):
             nn.init.normal_(projection, std=projection.shape[1] ** -0.5)
 
-    def macs_per_position(self) -> float:
+    def own_macs(self) -> float:
         """See `Module`; each key and value takes part in `attention_rank` sums."""
-        rows = sum(count_macs(projection[:, :1]) for projection in (self.key_lengthwise, self.value_lengthwise))
-        return super().macs_per_position() + rows * self.kv_heads * self.head_size
+        return super().own_macs() / self.key_lengthwise.shape[1] * self.kv_heads * self.head_size
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
         """Return the number of pairs of queries and combinations."""

@@ -39,13 +39,7 @@ class MemoryCompressedAttention(MultiHeadAttention):
             Linear(self.stride * kv_dim, kv_dim, bias=config.attention_bias != "none", std=config.init_std)
             for _ in range(2)
         )
-
-    def macs_per_position(self) -> float:
-        """See `Module`; a convolution is computed once per stride."""
-        convolution_macs = sum(
-            convolution.macs_per_position() for convolution in (self.key_convolution, self.value_convolution)
-        )
-        return super().macs_per_position() - convolution_macs + convolution_macs / self.stride
+        self.key_convolution.uses = self.value_convolution.uses = 1 / self.stride
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """Return the number of pairs of queries and compressed keys."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import starmap
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +18,7 @@ from lm.model.attention_inputs import AttentionInputs
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Dropout, Linear
 from lm.model.mask import Mask
-from lm.model.module import Module, count_macs
-
-State = Tensor | tuple[Tensor, Tensor]
-"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM a pair with the cell state."""
+from lm.model.module import Module
 
 
 class RecurrentCache:
@@ -31,20 +26,21 @@ class RecurrentCache:
 
     Attributes:
         length: positions decoded so far.
+        states: of each layer, (1, rows, width) hidden states; of an LSTM (2, rows, width) with the cell states.
         cross_attention: keys and values of the encoder output, filled once.
     """
 
     def __init__(self) -> None:
         self.length = 0
-        self.states: Sequence[State] = ()
+        self.states: Sequence[Tensor] = ()
         self.cross_attention = [LayerKVCache()]
 
-    def advance(self, states: Sequence[State], positions: int) -> None:
+    def advance(self, states: Sequence[Tensor], positions: int) -> None:
         self.states, self.length = states, self.length + positions
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
         """Row i becomes the former row `rows[i]`; with `same_sources` the cross-attention cache stays as it is."""
-        self.states = [_select_rows(state, rows) for state in self.states]
+        self.states = [state.index_select(1, rows) for state in self.states]
         for layer in () if same_sources else self.cross_attention:
             layer.reorder(rows)
 
@@ -54,20 +50,18 @@ class RecurrentCache:
             self.length, self.states = 0, ()
 
 
-def _select_rows(state: State, rows: Tensor) -> State:
-    if isinstance(state, Tensor):
-        return state.index_select(1, rows)
-    hidden, cells = state
-    return hidden.index_select(1, rows), cells.index_select(1, rows)
-
-
 class RowRecurrentCache(RecurrentCache):
     """Recurrent states whose rows have different lengths."""
 
     def write_rows(self, rows: Tensor, read: RecurrentCache) -> None:
         """Set (rows,) rows to the states of another cache."""
-        before: Sequence[State | None] = self.states or [None] * len(read.states)
-        self.states = [_scatter_rows(old, new, rows) for old, new in zip(before, read.states, strict=True)]
+        known = self.states[0].shape[1] if self.states else 0
+        grown = [new.new_zeros(len(new), max(int(rows.max()) + 1, known), new.shape[2]) for new in read.states]
+        for state, old in zip(grown, self.states, strict=bool(self.states)):
+            state[:, :known] = old
+        for state, new in zip(grown, read.states, strict=True):
+            state[:, rows] = new
+        self.states = grown
         self.length = max(self.length, read.length)
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
@@ -75,24 +69,6 @@ class RowRecurrentCache(RecurrentCache):
         copied.advance(self.states, self.length)
         copied.reorder(others)
         self.write_rows(rows, copied)
-
-
-def _scatter_rows(states: State | None, new_states: State, rows: Tensor) -> State:
-    """Return (1, rows, width) states with some rows replaced; rows may be added."""
-    if isinstance(new_states, tuple):
-        pairs = zip((None, None) if states is None else states, new_states, strict=True)
-        hidden, cells = starmap(lambda old, new: _scatter_rows(old, new, rows), pairs)
-        assert isinstance(hidden, Tensor)
-        assert isinstance(cells, Tensor)
-        return hidden, cells
-    assert not isinstance(states, tuple)
-    n_rows = int(rows.max()) + 1
-    known = 0 if states is None else states.shape[1]
-    grown = new_states.new_zeros(1, max(n_rows, known), new_states.shape[2])
-    if states is not None:
-        grown[:, :known] = states
-    grown[:, rows] = new_states
-    return grown
 
 
 @dataclass(frozen=True)
@@ -134,10 +110,6 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
                 nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 
-def _count_layer_macs(layers: nn.ModuleList) -> float:
-    return sum(count_macs(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
-
-
 class RecurrentEncoder(Module):
     """Layers that read a source in both directions; a position has the states of both, half of d_model each.
 
@@ -154,13 +126,6 @@ class RecurrentEncoder(Module):
     def initialise(self) -> None:
         """Draw what recurrent layers start with."""
         _initialise(self.recurrent, self.std)
-
-    def macs_per_position(self) -> float:
-        return _count_layer_macs(self.recurrent)
-
-    def attention_macs(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
-        """None: recurrent layers have no self-attention."""
-        return 0.0
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
@@ -194,34 +159,17 @@ class RecurrentDecoder(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.recurrent = _build_layers(config, config.n_layers)
-        self.states_per_layer = 2 if config.architecture == "lstm" else 1
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
-            states = config.n_layers * self.states_per_layer * config.d_model
-            self.recurrent_start = Linear(config.d_model, states, std=config.init_std)
+            n_states = config.n_layers * (2 if config.architecture == "lstm" else 1)
+            self.recurrent_start = Linear(config.d_model, n_states * config.d_model, std=config.init_std)
+            self.recurrent_start.uses = 0.0  # once per sequence
             if config.recurrent_attention != "none":
                 self.cross_attention = RecurrentAttention(config)
-        self.dropout, self.std, self.d_model = Dropout(config.dropout), config.init_std, config.d_model
+        self.dropout, self.std = Dropout(config.dropout), config.init_std
 
     def initialise(self) -> None:
         _initialise(self.recurrent, self.std)
-
-    def macs_per_position(self) -> float:
-        """See `Module`; the initial states are computed once per sequence and not counted."""
-        return _count_layer_macs(self.recurrent) + sum(
-            attention.macs_per_position() for attention in self.attention_layers(cross=True)
-        )
-
-    def macs_per_source_position(self) -> float:
-        return sum(attention.macs_per_source_position() for attention in self.attention_layers(cross=True))
-
-    def attention_macs(self, length: int, source_length: int) -> float:
-        """MACs of query-key and weight-value products; see `Stack.attention_macs`."""
-        return 2 * self.d_model * len(self.attention_layers(cross=True)) * float(length * source_length)
-
-    def cached_values_per_position(self) -> Fraction:
-        """None: the states have a fixed size."""
-        return Fraction()
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform the embeddings of a target.
@@ -234,30 +182,28 @@ class RecurrentDecoder(Module):
         Returns:
             (batch, length, d_model).
         """
-        assert inputs.n_branches == 1, "each continuation has a state of its own"
         cache = inputs.recurrent if isinstance(inputs, RecurrentInputs) else None
-        last: list[State] = []
+        last: list[Tensor] = []
         for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
-            x, state = layer(x, first)
+            is_lstm = isinstance(layer, nn.LSTM)
+            x, state = layer(x, first.split(1) if is_lstm and first is not None else first)
             x = self.dropout(x)
-            last.append(state)
+            last.append(torch.cat(state) if is_lstm and cache is not None else state)
         if cache is not None:
             cache.advance(last, x.shape[1])
         return x if self.cross_attention is None or cross_inputs is None else self.cross_attention(x, cross_inputs)
 
     def _initial_states(
         self, cache: RecurrentCache | None, cross_inputs: AttentionInputs | None
-    ) -> Sequence[State | None]:
+    ) -> Sequence[Tensor | None]:
         if cache is not None and cache.length:
             return cache.states
         if self.recurrent_start is None or cross_inputs is None or cross_inputs.encoder_output is None:
             return [None] * len(self.recurrent)
         encoder_output, lengths = cross_inputs.encoder_output, cross_inputs.mask.key_lengths
         first = self.recurrent_start(_final_states(encoder_output, lengths)).tanh().to(encoder_output.dtype)
-        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_per_layer, dim=-1)]
-        if self.states_per_layer == 1:
-            return parts
-        return list(zip(parts[::2], parts[1::2], strict=True))
+        by_layer = first.unflatten(1, (len(self.recurrent), -1, encoder_output.shape[-1]))
+        return list(by_layer.permute(1, 2, 0, 3).contiguous())
 
     def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
         """Its attention to the source, if any; it has no self-attention."""
@@ -289,17 +235,16 @@ class RecurrentAttention(Attention):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, is_additive = config.d_model, config.recurrent_attention == "additive"
+        self.heads, self.head_size = 1, width
         std = config.init_std
         self.key = None if config.recurrent_attention == "dot" else Linear(width, width, bias=False, std=std)
         self.query = Linear(width, width, std=std) if is_additive else None
         self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
         self.combine = Linear(2 * width, width, std=std)
 
-    def macs_per_position(self) -> float:
-        return super().macs_per_position() - self.macs_per_source_position()
-
     def macs_per_source_position(self) -> float:
-        return 0.0 if self.key is None else self.key.macs_per_position()
+        """Return the MACs of keys, which are per source position."""
+        return 0.0 if self.key is None else self.key.own_macs()
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) states, and the encoder output in `inputs` -> the same shape."""

@@ -94,7 +94,7 @@ class TreeDistances(RelativeEmbeddingTables):
         max_distance = config.max_tree_distance
         super().__init__(config, config.n_encoder_layers, before=max_distance, after=max_distance)
 
-    def forward(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:  # type: ignore[override]
         """Add the embeddings of each layer to the inputs, given (batch, length, 3) tree positions."""
         return self.add_to(inputs, tree_distances(tree_positions))
 

@@ -24,7 +24,7 @@ _TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
     0.5,
     1.5,
 )  # fraction of the budget, seconds, steps: the end is moved if it misses the deadline by more
-_MIN_STEPS, _MIN_FRACTION = 10, 0.08  # steps, and fraction of the budget, after which the speed is known
+_MIN_STEPS = 10  # after which the speed is known
 _LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = (
     120.0,
     0.1,
@@ -80,17 +80,15 @@ def suggest_budget(startup_seconds: float) -> str:
     return f"{seconds}s" if seconds <= _LONG_BUDGET else f"{math.ceil(seconds / 60)}m"
 
 
-def check_startup(budget: str | None, seconds: float, *, reason: str = "") -> None:
+def check_startup(budget: str | None, seconds: float) -> None:
     """Raise UsageError if start-up takes more than three quarters of a budget, which leaves too little for training.
 
     Args:
         budget: None if there is none.
-        seconds: from the start of the command to the first step, as far as known.
-        reason: what takes them [default: start-up].
+        seconds: since the start of the command.
     """
     if budget is not None and seconds > _MAX_STARTUP * parse_duration(budget):
-        reason = reason or f"it counts from the start of the command, and start-up took {seconds:.1f} s"
-        raise UsageError(f"{budget} is too short: {reason}")
+        raise UsageError(f"{budget} is too short: start-up took {seconds:.1f} s of it")
 
 
 class BudgetClock:
@@ -148,11 +146,6 @@ class BudgetClock:
             self._steps.append(seconds)
         elif self._steps:
             self._evaluations.append(max(0.0, seconds - statistics.median(self._steps)))
-
-    def measured_speed(self) -> tuple[float, float] | None:
-        """Return the seconds per step and per evaluation, or None before enough steps have been taken."""
-        is_known = len(self._steps) >= _MIN_STEPS and self._budget - self.seconds_left >= _MIN_FRACTION * self._budget
-        return (self._step_seconds, self._evaluation_seconds) if is_known else None
 
     def can_evaluate(self) -> bool:
         """Whether one more evaluation, and the last one, fit into the time reserved for evaluations."""

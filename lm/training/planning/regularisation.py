@@ -118,11 +118,6 @@ def count_useful_epochs(novelty: float) -> float:
     return _USEFUL_EPOCHS / novelty
 
 
-def estimate_bits_per_byte(ngram_bits: Sequence[float]) -> float:
-    """Estimate the bits/byte after a few minutes of training, from n-gram baselines (docs/lab/recipe.md)."""
-    return min(ngram_bits) * compute_novelty(ngram_bits) ** 0.5
-
-
 def choose_dropout(epochs: float, *, pairs: bool) -> float:
     """Return the dropout alone for a number of epochs."""
     return round(float(np.interp(epochs, *(_DROPOUT_OF_PAIRS if pairs else _DROPOUT))), 2)

@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.batching import Request, SampleSpec, generate_with_continuous_batching
+from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.engine.fastest_dtype import load_for_decoding
@@ -17,13 +18,12 @@ from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
 
-def requests(number: int, vocab_size: int, context: int) -> list[Request]:
+def requests(number: int, vocab_size: int, context: int) -> list[Sample]:
     """Return prompts and how many tokens follow each, both lengths drawn evenly by a seed."""
-    chance = random.Random(1)
-    drawn = []
+    chance, sampler, drawn = random.Random(1), Sampler.from_config(SamplingConfig(seed=0)), []
     for place in range(number):
         prompt = [chance.randrange(vocab_size) for _ in range(chance.randint(10, context // 2))]
-        drawn.append(Request(prompt, SampleSpec(place, chance.randint(1, context - len(prompt)))))
+        drawn.append(Sample(prompt, sampler, sampler.rng(place), chance.randint(1, context - len(prompt)), place))
     return drawn
 
 
@@ -49,7 +49,6 @@ def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
     return model
 
 
-def _generate(model: DecoderOnly, asked: Sequence[Request], rows: int) -> int:
-    sampler = Sampler.from_config(SamplingConfig(seed=0))
-    session = DecodeSession(plan_engines(model))
-    return sum(1 for _ in generate_with_continuous_batching(session, asked, sampler, batch_size=rows))
+def _generate(model: DecoderOnly, asked: Sequence[Sample], rows: int) -> int:
+    samples = [replace(sample) for sample in asked]
+    return sum(1 for _ in decode(DecodeSession(plan_engines(model)), samples, batch_size=rows))

@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
-from lm.benchmark import generation, hugging_face
-from lm.benchmark.speed import decoding_flops, prefill_flops
+from lm import benchmark
+from lm.benchmark import decoding_flops, prefill_flops
 from lm.config.hardware import HardwareConfig
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads import hugging_face
 from tests.benchmarks.workloads.models import SHAPES
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
@@ -38,16 +39,16 @@ def lm(
         compiled: fail unless compiled code decodes.
     """
     model = _load(folder, threads, shape, dtype)
-    if compiled and plan_engines(model).accelerated is None:
+    if compiled and plan_engines(model).compiled is None:
         raise RuntimeError(f"not compiled: {plan_engines(model).reason}")
-    timer = generation.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
+    timer = benchmark.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
     return Workload(timer, decoding_flops(SHAPES[shape], rows=rows, start=1, tokens=tokens))
 
 
 def lm_prefill(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int) -> Workload:
     """Compute the logits after a prompt of random tokens."""
     model = _load(folder, threads, shape, dtype)
-    timer = generation.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads))
+    timer = benchmark.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads))
     return Workload(timer, prefill_flops(SHAPES[shape], rows=1, length=tokens))
 
 

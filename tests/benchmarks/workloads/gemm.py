@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from lm.hardware import Hardware, random_like_matrix, time_launches
+from lm.hardware import Hardware, time_work
 from lm.model.layers import linear
 
 SIZE, TRIALS = 1024, 10
@@ -19,7 +19,7 @@ def timer(dtype: str, threads: int) -> Callable[[], float]:
 
     @torch.inference_mode()
     def seconds(matmul: Callable[[], object], trials: int) -> float:
-        return min(time_launches(matmul, hardware) for _ in range(trials))
+        return min(time_work(matmul, hardware) for _ in range(trials))
 
     fastest = min((_matmul(each, threads) for each in (dtype, "float32")), key=lambda matmul: seconds(matmul, 2))
     return lambda: 2 * SIZE**3 / seconds(fastest, TRIALS)
@@ -29,5 +29,5 @@ def _matmul(dtype: str, threads: int) -> Callable[[], object]:
     if dtype == "int8":
         matrix, multiply = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8), torch._int_mm
     else:
-        matrix, multiply = random_like_matrix(SIZE, Hardware("cpu", dtype, threads)), linear
+        matrix, multiply = torch.arange(SIZE * SIZE).sin().view(SIZE, SIZE).to(getattr(torch, dtype)), linear
     return lambda: multiply(matrix, matrix)

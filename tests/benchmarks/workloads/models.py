@@ -19,12 +19,17 @@ from tests.cli.small_runs import make_tokenizer
 
 _GPT2_SMALL = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context_length": 256, "vocab_size": 4096}
 _NANOGPT = {"n_layers": 4, "d_model": 128, "n_heads": 4, "context_length": 64, "vocab_size": 65}
+_SMOLLM = {
+    "n_layers": 30, "d_model": 576, "n_heads": 9, "n_kv_heads": 3, "d_ff": 1536, "context_length": 2048,
+    "vocab_size": 49152,
+}  # fmt: skip
+"""SmolLM 135M (2024)."""
 SHAPES: dict[str, ModelConfig] = {
     "small": build_run_config("small").model,
     "0.8M": build_run_config("gpt2", {"model": _NANOGPT}).model,
     "12.3M": build_run_config("gpt2", {"model": _GPT2_SMALL}).model,
     "124M": build_run_config("gpt2").model,
-    "135M": build_run_config("smollm-135m").model,
+    "135M": build_run_config("llama-15m", {"model": _SMOLLM}).model,
 }
 _EXPORTERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "hugging-face": ("transformers", export),

@@ -1,8 +1,6 @@
 """Optimizer steps: GPT-2's blocks and LoRA, on random tokens, without dropout, by AdamW with gradient clipping."""
 
-import atexit
 import dataclasses
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -10,24 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lm.benchmark import hugging_face
 from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.cost import training_flops
-from lm.training.step_timing import random_data_run, training_step_timer
+from lm.training.measure import random_run, training_step_timer
 from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads import hugging_face
 from tests.benchmarks.workloads.models import SHAPES
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
 LORA_RANK, LEARNING_RATE, CLIP = 8, 1e-4, 1.0
 _PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-_open = ExitStack()
-atexit.register(_open.close)
 
 
 def lm(folder: Path, threads: int, *, shape: str, dtype: str, rows: int, length: int) -> Workload:
@@ -40,7 +35,7 @@ def transformers(folder: Path, threads: int, *, shape: str, dtype: str, rows: in
     torch.set_num_threads(threads)
     config = _config(shape, dtype, threads, length)
     ids = _random_ids(config, rows)
-    return Workload(hugging_face.plain_training_timer(config, Hardware("cpu", dtype, threads), lambda: Batch(ids, ids)))
+    return Workload(hugging_face.training_timer(config, Hardware("cpu", dtype, threads), lambda: Batch(ids, ids)))
 
 
 def lm_lora(folder: Path, threads: int, *, shape: str, dtype: str, length: int) -> Workload:
@@ -89,7 +84,7 @@ def _peft_step(
 
 
 def _lm_step(config: RunConfig, rows: int) -> Workload:
-    run = _open.enter_context(random_data_run(config, rows=rows))
+    run = random_run(config, rows=rows)
     flops = training_flops(config.model, rows=rows, length=config.model.context_length, lora=config.lora)
     return Workload(training_step_timer(run), flops)
 

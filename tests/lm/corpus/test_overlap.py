@@ -70,5 +70,5 @@ def test_pairs_are_found_in_either_direction(tmp_path):
     pairs = [SentencePair(source.strip(), target.strip(), 1) for source, target in zip(sources, targets, strict=True)]
     swapped = [SentencePair(pair.target, pair.source, 1) for pair in pairs[:50]]
     other = [SentencePair(pair.source, "other", 1) for pair in pairs[:25]]
-    measured = measure_pair_overlap(folder, [pairs, [*swapped, *other], other])
+    measured = measure_pair_overlap(folder, {0: pairs, 1: [*swapped, *other], 2: other})
     assert [measured[file].fraction for file in range(3)] == [1.0, 50 / 75, 0.0]

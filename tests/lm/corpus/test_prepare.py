@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -97,14 +98,19 @@ def test_processes_and_parts_change_nothing(tmp_path, kind):
     assert len(one.manifest.chunks) > 3
     assert arrays(one.folder) == arrays(two.folder) == arrays(joined.folder)
     assert one.manifest == two.manifest == joined.manifest
-    with pytest.raises(InputError, match="parts are missing: 2/3"):
+    with pytest.raises(InputError, match="not all parts of one corpus"):
         join_parts([parts[0], parts[2]])
     with pytest.raises(InputError, match="holds part 1 of 3"):
         Manifest.read(parts[0])
 
 
-def test_what_is_finished_is_kept_after_a_kill(tmp_path):
-    file = written(tmp_path, TEXT * 4)[0]
+def test_a_preparation_killed_at_random_moments_keeps_what_is_finished(tmp_path):
+    kill_at_random_moments(tmp_path, kills=5)
+
+
+def kill_at_random_moments(tmp_path, *, kills):
+    """Kill a preparation again and again: no finished chunk is tokenized again, and the result is that of one run."""
+    file, draw, folder = written(tmp_path, TEXT * 4)[0], random.Random(1), tmp_path / "killed"
     corpus = scan_corpus([file], DataConfig(validation="0.1"))
     whole = prepare_corpus(corpus, BYTES, folder=tmp_path / "whole", workers=1)
     code = (
@@ -112,20 +118,33 @@ def test_what_is_finished_is_kept_after_a_kill(tmp_path):
         "from lm.config.data import DataConfig; from lm.text.text_files import TextFile;"
         "from tests.lm.corpus.preparing import byte_tokenizer; prepare.CHUNK_BYTES = 1 << 11;"
         f"file = TextFile({file.name!r}, Path({str(file.path)!r}), DataConfig(keep_line_ends=True));"
-        f"prepare.prepare_corpus(scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(), "
-        f"folder=Path({str(tmp_path / 'killed')!r}), workers=1)"
+        "corpus, tokenizer = scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(); print(flush=True);"
+        f"prepare.prepare_corpus(corpus, tokenizer, folder=Path({str(folder)!r}), workers=1)"
     )
-    unfinished = tmp_path / ".killed.parts"
-    for wanted in (2, 5, 8):
-        process = subprocess.Popen([sys.executable, "-c", code])
-        while len(list(unfinished.glob("*/chunk.json"))) < wanted and process.poll() is None:
-            time.sleep(0.001)
-        process.kill()
-        process.wait()
-    resumed = prepare_corpus(corpus, BYTES, folder=tmp_path / "killed", workers=1)
-    assert resumed.chunks_reused >= 7 or resumed.reused
-    assert arrays(resumed.folder) == arrays(whole.folder)
-    assert not unfinished.exists()
+    seconds, finished, interrupted = 0.0, dict[str, int](), 0
+    for _ in range(kills + 1):  # the first time it is timed
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.monotonic()
+        if seconds:
+            time.sleep(draw.uniform(0, seconds / 3))
+            process.kill()
+        process.communicate()
+        seconds = seconds or time.monotonic() - started
+        chunks = (path for path in folder.glob("chunk-*/chunk.json") if path.parent.suffix != ".new")
+        now = {path.parent.name: path.stat().st_ino for path in chunks}
+        interrupted += 0 < len(now) < len(whole.manifest.chunks)
+        assert finished.items() <= now.items()
+        finished = now
+        if (folder / MANIFEST).exists():
+            assert arrays(folder) == arrays(whole.folder)
+            shutil.rmtree(folder)
+            finished = {}
+    assert interrupted
+    resumed = prepare_corpus(corpus, BYTES, folder=folder, workers=1)
+    assert resumed.chunks_reused >= len(finished)
+    assert (arrays(resumed.folder), resumed.manifest) == (arrays(whole.folder), whole.manifest)
 
 
 def test_damage_is_found_and_repaired(tmp_path):

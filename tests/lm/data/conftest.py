@@ -1,5 +1,8 @@
 """Parallel text, prepared once."""
 
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 
 from lm.config.data import DataConfig, ParallelTextConfig
@@ -7,25 +10,32 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import load_or_train_pair_tokenizers
-from lm.data.pair_tokens import StoredPairs
 from lm.text.parallel_text import find_parallel_texts
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.parallel_text import lines, write
 
-COUNT = 400
+COUNT, HELD = 400, 60
 BOTH = ParallelTextConfig(bidirectional=True)
 
 
+class Stored(NamedTuple):
+    """Prepared pairs, and their tokenizer."""
+
+    folder: Path
+    tokenizer: Tokenizer
+
+
 @pytest.fixture(scope="package")
-def stored(tmp_path_factory) -> StoredPairs:
+def stored(tmp_path_factory) -> Stored:
     """Pairs of which some are duplicates, in a joint vocabulary with tags."""
     folder = tmp_path_factory.mktemp("pairs")
     sources, targets = lines(COUNT)
     source, target = write(folder, sources + sources[:20], targets + targets[:20])
-    held = write(folder, *lines(60, seed=1), name="held")
+    held = write(folder, *lines(HELD, seed=1), name="held")
     files = find_parallel_texts(BOTH, source=[source], target=[target])
     validation = find_parallel_texts(BOTH, source=[held[0]], target=[held[1]])
     corpus = survey.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         tokenizer, _ = load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
-        return StoredPairs.open(prepare_corpus(corpus, tokenizer, parallel=BOTH).folder)
+        return Stored(prepare_corpus(corpus, tokenizer, parallel=BOTH).folder, tokenizer)

@@ -1,22 +1,15 @@
 """A kind of data that needs no folder: rows that count up."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 
-from lm.config.run_config import RunConfig
 from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
 
 
 class CountData(TrainingData):
     """Rows of 0 and the number of the sample, which is predicted."""
-
-    @classmethod
-    def open(cls, folder: Path, config: RunConfig) -> Self:
-        raise NotImplementedError
 
     def __init__(self, most: int) -> None:
         self.samples = self.tokens = self.validation_bytes = most

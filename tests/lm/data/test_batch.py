@@ -9,6 +9,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows, micro_batch_rows
+from lm.data.pairs import PairLayout
 
 N = IGNORE_INDEX
 
@@ -18,15 +19,8 @@ def test_of_rows_the_last_tokens_are_predicted_from_those_before():
     assert batch.inputs.tolist() == [[1, 2, 3], [5, 0, 0], [0, 0, 0]]
     assert batch.targets.tolist() == [[N, 3, 4], [6, N, N], [N, N, N]]
     assert (batch.source, batch.source_lengths, batch.n_targets) == (None, None, 3)
-
-
-def test_of_pairs_in_one_sequence_the_target_is_predicted_after_source_and_start():
-    sources = RaggedArray.from_rows([[1, 2], [3], [4, 5, 6]])
-    targets = RaggedArray.from_rows([[7, 8], [9], [10]])
-    batch = Batch.from_pair_sequences(sources, targets, start=11, learns_source=True)
-    assert batch.inputs.tolist() == [[1, 2, 11, 7], [3, 11, 0, 0], [4, 5, 6, 11]]
-    assert batch.targets.tolist() == [[N, N, 7, 8], [N, 9, N, N], [N, N, N, 10]]
-    assert batch.source_targets.tolist() == [[2, N, N, N], [N, N, N, N], [5, 6, N, N]]
+    masks = [np.array([False, False, True, False]), np.array([False, True]), np.array([False])]
+    assert Batch.from_rows([[1, 2, 3, 4], [5, 6], [7]], masks).targets.tolist() == [[N, 3, N], [6, N, N], [N, N, N]]
 
 
 def test_lengths_leave_out_the_padding_and_no_prompt():
@@ -36,42 +30,14 @@ def test_lengths_leave_out_the_padding_and_no_prompt():
     assert Batch.from_rows([[7], [8]], [0, 0]).lengths is None
 
 
-def test_of_rows_of_a_single_token_nothing_is_predicted():
-    batch = Batch.from_rows([[7], [8]], [0, 0])
-    assert batch.inputs.shape == batch.targets.shape == (2, 0)
-
-
-def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those_before():
-    batch = Batch.from_pairs(
-        RaggedArray.from_rows([[1, 2, 9], [9]]), RaggedArray.from_rows([[3, 9], [4, 5, 9]]), start=8
-    )
-    assert batch.inputs.tolist()[1] == [8, 4, 5]
-    assert batch.inputs.tolist()[0][:2] == [8, 3]
-    assert batch.targets.tolist() == [[3, 9, N], [4, 5, 9]]
-    assert batch.source.tolist() == [[1, 2, 9], [9, 0, 0]]
-    assert batch.source_lengths.tolist() == [3, 1]
-
-
-def test_within_a_smaller_vocabulary_all_else_stays():
-    batch = Batch.from_pairs(
-        RaggedArray.from_rows([[1, 12, 9], [9]]), RaggedArray.from_rows([[13, 9], [4, 25, 9]]), start=8
-    )
+def test_smaller_and_truncated_batches_keep_padding_lengths_and_places_in_trees():
+    sources = RaggedArray.from_rows([[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]])
+    batch = PairLayout().batch(sources, RaggedArray.from_rows([[13, 9], [9]]), start=8)
     small = batch.with_vocab_size(10)
-    assert small.inputs.tolist() == [[8, 3, *batch.inputs.tolist()[0][2:]], [8, 4, 5]]
-    assert small.targets.tolist() == [[3, 9, N], [4, 5, 9]]
-    assert small.source.tolist() == [[1, 2, 9], [9, 0, 0]]
-    assert small.n_targets == batch.n_targets == 5
-
-
-def test_places_in_trees_stay_beside_the_ids_that_they_are_of():
-    sources = [[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]]
-    batch = Batch.from_pairs(RaggedArray.from_rows(sources), RaggedArray.from_rows([[3, 9], [9]]), start=8)
-    assert batch.source.shape == (2, 3, 4)
-    assert batch.source_lengths.tolist() == [3, 1]
-    assert batch.with_vocab_size(10).source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
+    assert (small.inputs[0].tolist(), small.targets.tolist()) == ([8, 3], [[3, 9], [9, N]])
+    assert small.source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
     part = batch.truncate(rows=1, length=2)
-    assert part.source.tolist() == [sources[0][:2]]
-    assert part.source_lengths.tolist() == [2]
+    assert (part.source.tolist(), part.source_lengths.tolist()) == (sources.row(0)[None, :2].tolist(), [2])
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(None, 7), (64, 4), (79, 4), (80, 5), (3, 1)])

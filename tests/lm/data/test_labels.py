@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tokenizers
 
@@ -16,7 +15,7 @@ from lm.config.training import TrainingConfig
 from lm.corpus import prepare as preparing
 from lm.corpus.store import open_split
 from lm.data.labels import count_labels, find_label_completions, load_labels, read_completions
-from lm.data.rows import LabelledData
+from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.training_corpus import open_data
@@ -33,14 +32,12 @@ def prepared(folder: Path, pairs, *, form=("text", "label"), validation: str = "
     return prepare([source], small_examples.tokenizer(kind), config, folder / "tokens").folder
 
 
-def opened(folder: Path, *, context: int = 40, rows: int = 4, labels: tuple[str, ...] | None = None) -> LabelledData:
+def opened(folder: Path, *, context: int = 40, rows: int = 4, labels: tuple[str, ...] | None = None) -> TrainingData:
     model = ModelConfig(
         vocab_size=257, context_length=context, objective="masked", labels=labels or load_labels(folder)
     )
     config = RunConfig(model, data=DataConfig(supervised=True), training=TrainingConfig(batch_size=rows))
-    data = open_data(folder, config)
-    assert isinstance(data, LabelledData)
-    return data
+    return open_data(folder, config)
 
 
 def rows(batch) -> list[tuple[list[int], int]]:
@@ -59,14 +56,6 @@ def test_every_text_comes_once_an_epoch_with_the_number_of_its_label(tmp_path, f
     expected = [([end, *tokenizer.encode(text), end], labels.index(label)) for text, label in TEXTS]
     assert sorted(trained + held_out) == sorted(expected)
     assert held_out
-
-
-def test_a_batch_counts_the_tokens_that_are_read_and_predicts_a_label_for_each_row(tmp_path):
-    batch = opened(prepared(tmp_path, TEXTS)).batch(0)
-    assert batch.n_targets == batch.rows == 4
-    assert batch.tokens == sum(len(ids) for ids, _ in rows(batch))
-    halves = list(batch.split(2))
-    assert [rows(half) for half in halves] == [rows(batch)[:2], rows(batch)[2:]]
 
 
 def test_a_longer_text_loses_its_end_but_not_the_token_that_ends_it(tmp_path):
@@ -92,11 +81,6 @@ def test_a_single_label_is_refused(tmp_path):
         load_labels(folder)
 
 
-def test_batches_are_the_same_for_the_same_place(tmp_path):
-    folder = prepared(tmp_path, TEXTS)
-    np.testing.assert_array_equal(opened(folder).batch(9).inputs, opened(folder).batch(9).inputs)
-
-
 LABELS = ("US", "us", "🦉", "🦊", "naïve", "naive", " joy", "joy")
 """An uncased WordPiece has the same tokens for several of these, or none."""
 
@@ -113,7 +97,7 @@ def of_labels(folder: Path, tokenizer: Tokenizer, *, name: str = "tokens") -> tu
     return prepare(sources, tokenizer, config, folder / name).folder, given
 
 
-def check_numbers(data: LabelledData, given: Sequence[str], labels: Sequence[str]) -> None:
+def check_numbers(data: TrainingData, given: Sequence[str], labels: Sequence[str]) -> None:
     """A text of n words is example n, so its label is known whatever became of the order."""
     batches = [*(data.batch(first) for first in range(0, data.samples, 4)), *data.validation()]
     seen = [(length - 3, target) for batch in batches for length, target in lengths(batch)]
@@ -167,11 +151,6 @@ def test_few_short_completions_that_are_seen_often_are_labels_with_their_delimit
     assert completions(tmp_path, TEXTS, form=form) == expected
 
 
-def test_labels_are_recorded_as_they_were_written(tmp_path):
-    pairs = [(f"{n}:", (" yes", "\nno", "ja\nnein", "狐")[n % 4]) for n in range(40)]
-    assert completions(tmp_path, pairs) == (" yes", "ja\nnein", "\nno", "狐")
-
-
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
@@ -186,13 +165,6 @@ def test_labels_are_recorded_as_they_were_written(tmp_path):
 )
 def test_other_completions_are_no_labels(tmp_path, pairs, why):
     assert completions(tmp_path, pairs) == ()
-
-
-def test_two_hundred_are_labels_and_so_are_labels_of_a_hundred_bytes(tmp_path):
-    many = tuple(sorted({str(n) for n in range(200)}))
-    assert completions(tmp_path, [(str(n), str(n % 200)) for n in range(1000)]) == many
-    (long := tmp_path / "long").mkdir()
-    assert completions(long, [("a", "x" * 100), ("b", "y")] * 5) == ("x" * 100, "y")
 
 
 def test_labels_with_the_same_tokens_are_none(tmp_path):

@@ -10,9 +10,12 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.data.masking import Masking, sample_keys
-from lm.data.windows import MaskedWindowData, WindowData
+from lm.corpus.store import open_split
+from lm.data.masking import Masking
+from lm.data.training_data import TrainingData
+from lm.data.windows import Windows
 from lm.errors import UsageError
+from lm.pseudorandom import Indices, hash64
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.training_corpus import open_data
@@ -29,6 +32,10 @@ def tokenizer(kind: str = "byte", special: tuple[str, ...] = (END_OF_TEXT, MASK)
 BYTES = tokenizer()
 
 
+def sample_keys(seed: int, samples: Indices) -> Indices:
+    return hash64(hash64(np.array([seed], dtype=np.uint64)) ^ samples)
+
+
 def rows(count: int, length: int) -> np.ndarray:
     return np.random.default_rng(1).integers(256, size=(count, length))
 
@@ -37,9 +44,7 @@ def rows(count: int, length: int) -> np.ndarray:
 def test_shares_are_those_of_the_paper(fraction):
     """Within five standard errors, of 200,000 tokens."""
     tokens = rows(400, 500)
-    batch = Masking.from_tokenizer(BYTES, fraction=fraction).batch(
-        tokens, keys=sample_keys(1, np.arange(400, dtype=np.uint64))
-    )
+    batch = Masking(BYTES, fraction=fraction).batch(tokens, keys=sample_keys(1, np.arange(400, dtype=np.uint64)))
     chosen = batch.targets != IGNORE_INDEX
     number = chosen.sum()
     assert abs(chosen.mean() - fraction) < 5 * (fraction * (1 - fraction) / tokens.size) ** 0.5
@@ -53,9 +58,7 @@ def test_shares_are_those_of_the_paper(fraction):
 
 def test_what_replaces_a_token_is_any_token_that_is_not_special():
     tokens = np.zeros((300, 300), dtype=np.int64)
-    batch = Masking.from_tokenizer(BYTES, fraction=0.5).batch(
-        tokens, keys=sample_keys(1, np.arange(300, dtype=np.uint64))
-    )
+    batch = Masking(BYTES, fraction=0.5).batch(tokens, keys=sample_keys(1, np.arange(300, dtype=np.uint64)))
     others = batch.inputs[(batch.inputs != 0) & (batch.inputs != BYTES.mask)]
     counts = np.bincount(others, minlength=258)
     assert not counts[256:].any()
@@ -63,7 +66,7 @@ def test_what_replaces_a_token_is_any_token_that_is_not_special():
 
 
 def test_masks_follow_from_the_key_of_their_row_alone():
-    tokens, masking = rows(6, 40), Masking.from_tokenizer(BYTES, fraction=0.15)
+    tokens, masking = rows(6, 40), Masking(BYTES, fraction=0.15)
     keys = sample_keys(7, np.arange(6, dtype=np.uint64))
     together = masking.batch(tokens, keys=keys)
     for row in range(6):
@@ -78,9 +81,7 @@ def test_masks_follow_from_the_key_of_their_row_alone():
 def test_special_tokens_are_never_chosen_but_each_row_has_a_target():
     tokens = np.full((50, 4), BYTES.end_of_text)
     tokens[:25, 2] = 7
-    batch = Masking.from_tokenizer(BYTES, fraction=0.001).batch(
-        tokens, keys=sample_keys(1, np.arange(50, dtype=np.uint64))
-    )
+    batch = Masking(BYTES, fraction=0.001).batch(tokens, keys=sample_keys(1, np.arange(50, dtype=np.uint64)))
     chosen = batch.targets != IGNORE_INDEX
     np.testing.assert_array_equal(chosen[:25], np.arange(4) == np.full((25, 1), 2))
     assert (chosen[25:].sum(axis=1) == 1).all()  # there is nothing else to learn from such a row
@@ -91,7 +92,7 @@ def test_whole_words_are_hidden_or_not(kind):
     """Each word of a text, spaces apart, is chosen with all of its tokens or none."""
     words = tokenizer(kind)
     ids = np.array(words.encode(TEXT))[None].repeat(40, axis=0)
-    masking = Masking.from_tokenizer(words, fraction=0.15, whole_words=True)
+    masking = Masking(words, fraction=0.15, whole_words=True)
     chosen = masking.batch(ids, keys=sample_keys(1, np.arange(40, dtype=np.uint64))).targets != IGNORE_INDEX
     spelled = [words.token_bytes(index).decode() for index in ids[0]]
     start, partly = 0, 0
@@ -102,11 +103,6 @@ def test_whole_words_are_hidden_or_not(kind):
             start = place
     assert partly == 0
     assert abs(chosen.mean() - 0.15) < 0.02
-
-
-def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do():
-    with pytest.raises(UsageError, match=r"no \[MASK\] token"):
-        Masking.from_tokenizer(tokenizer(special=()), fraction=0.15)
 
 
 WINDOWED = "".join(chr(97 + place * place % 26) for place in range(2000))
@@ -124,10 +120,13 @@ def config(**training_fields) -> RunConfig:
     return RunConfig(model, training=TrainingConfig(batch_size=4, **training_fields))
 
 
-def opened(folder: Path, **fields) -> MaskedWindowData:
-    data = open_data(folder, config(**fields))
-    assert isinstance(data, MaskedWindowData)
-    return data
+def opened(folder: Path, **fields) -> TrainingData:
+    return open_data(folder, config(**fields))
+
+
+def plain(folder: Path, seed: int) -> Windows:
+    splits = (open_split(folder, split) for split in ("train", "validation"))
+    return Windows(*splits, context=16, rows=4, seed=seed)
 
 
 def uncovered(batch) -> np.ndarray:
@@ -135,10 +134,9 @@ def uncovered(batch) -> np.ndarray:
 
 
 def test_the_windows_are_those_of_a_language_model(folder):
-    plain = WindowData.open(folder, config(seed=3))
     for consumed in (0, 8, 100_000):
         batch = opened(folder, seed=3).batch(consumed)
-        np.testing.assert_array_equal(uncovered(batch), plain.batch(consumed).inputs)
+        np.testing.assert_array_equal(uncovered(batch), plain(folder, 3).batch(consumed).inputs)
         assert batch.tokens == 4 * 16
         assert 0 < batch.n_targets < 4 * 16
         assert batch.lengths is None
@@ -164,15 +162,8 @@ def test_validation_is_masked_the_same_for_every_seed(folder):
         np.testing.assert_array_equal(first.inputs, second.inputs)
         np.testing.assert_array_equal(first.targets, second.targets)
     shown = np.concatenate([uncovered(batch).flatten() for batch in one])
-    plain = list(WindowData.open(folder, config()).validation())
-    np.testing.assert_array_equal(shown, np.concatenate([batch.inputs.flatten() for batch in plain]))
-
-
-def test_the_share_is_a_setting(folder):
-    for fraction in (0.1, 0.5):
-        data = opened(folder, masking_rate=fraction)
-        predicted = sum(data.batch(first).n_targets for first in range(0, 400, 4))
-        assert predicted / (400 * 16) == pytest.approx(fraction, abs=0.03)
+    expected = [batch.inputs.flatten() for batch in plain(folder, 1).validation()]
+    np.testing.assert_array_equal(shown, np.concatenate(expected))
 
 
 def test_tokens_without_a_mask_are_refused(tmp_path):

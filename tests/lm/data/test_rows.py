@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.corpus.store import open_split
-from lm.data.rows import ConversationData, ExampleData
+from lm.data.rows import Rows
 from lm.errors import InputError
 from lm.text.text_files import find_text_files
 from tests.lm.corpus.preparing import prepare
@@ -18,14 +18,14 @@ BYTES = tokenizer()
 CHAT = BYTES.with_chat_template()
 
 
-def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> ExampleData:
+def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> Rows:
     config = DataConfig(validation="0.2", supervised=True)
     prepared = prepare([source(folder, lines(pairs))], BYTES, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
-    return ExampleData(train, validation, context=context, rows=rows, seed=1)
+    return Rows(train, validation, context=context, rows=rows, seed=1)
 
 
-def conversations(folder: Path, lengths: list[int], *, context: int) -> ConversationData:
+def conversations(folder: Path, lengths: list[int], *, context: int) -> Rows:
     """Conversations of so many turns, in which each reply is `reply` and the number of its turn."""
     path = folder / "chat.jsonl"
     said = [
@@ -42,7 +42,7 @@ def conversations(folder: Path, lengths: list[int], *, context: int) -> Conversa
     config = DataConfig(validation="0.3", supervised=True)
     prepared = prepare(find_text_files([str(path)], config), CHAT, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
-    return ConversationData(train, validation, context=context, rows=2, seed=1)
+    return Rows(train, validation, context=context, rows=2, seed=1)
 
 
 def learned(batches) -> list[str]:
@@ -69,9 +69,11 @@ def test_a_longer_prompt_loses_its_beginning(tmp_path):
     assert rows <= {long[:1] + long[-7:], short}
 
 
-def test_a_completion_that_does_not_fit_is_refused_with_its_line(tmp_path):
-    with pytest.raises(InputError, match=r"task.jsonl: line \d: the completion is 20 tokens"):
-        examples(tmp_path, [("a", "b"), ("a", "c" * 20), ("d", "e" * 20)], context=20)
+def test_a_completion_that_does_not_fit_is_left_out(tmp_path):
+    data = examples(tmp_path, [("a", "b"), ("a", "c" * 20), ("d", "e" * 19), ("f", "g"), ("h", "i")], context=20)
+    batches = [data.batch(first) for first in range(0, data.samples, 3)] + list(data.validation())
+    assert {*learned(batches)} == {"b", "e" * 19, "g", "i"}
+    assert data.warnings()[0] == "1 of 5 examples are left out: no completion fits into the context"
 
 
 @pytest.mark.parametrize("context", [40, 60, 200])
@@ -88,7 +90,7 @@ def test_only_replies_within_the_context_are_learned(tmp_path, context):
 
 
 def test_a_context_without_any_reply_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no conversation has a reply within the context of 8 tokens"):
+    with pytest.raises(InputError, match="no reply fits into the context of 8 tokens"):
         conversations(tmp_path, [1, 1, 1], context=8)
 
 

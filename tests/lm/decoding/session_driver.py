@@ -52,10 +52,10 @@ class SessionDriver:
         parts, watched = [], self._coverage is not None
         if not len(self.session):
             first = tokens if last_only or tokens.shape[1] == 1 else tokens[:, :1]
-            parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=int(watched))))
+            parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=watched)))
             tokens = tokens[:, first.shape[1] :]
         if tokens.shape[1]:
-            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1], attention=int(watched))
+            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1], attention=watched)
             parts.append(self.session.extend(tokens, output_spec))
         if self._coverage is not None:
             for part in parts:

@@ -7,10 +7,11 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import SampleSpec, Token, generate
+from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.beam_search import beam_search
+from lm.decoding.candidates import top_k_tokens
 from lm.decoding.sampling import Sampler
-from lm.decoding.session import StepOutput
+from lm.engine.engine import Output
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
@@ -71,26 +72,13 @@ def test_a_beam_of_one_is_greedy(context):
         model = make_model(40, context, seed)
         greedy = Sampler.from_config(SamplingConfig(temperature=0))
         for stop_ids in ([], [2, 5, 7, 11]):
-            events = generate(session(model), torch.tensor([PROMPT]), [SampleSpec(0, 20)], greedy, stop_ids=stop_ids)
+            sample = Sample(PROMPT, greedy, greedy.rng(0), 20, stop_ids=stop_ids)
+            events = decode(session(model), [sample], batch_size=1)
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)
             assert found.logprobs == approx([token.logprob for token in tokens], model=model)
             assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_scores_equal_those_of_one_forward_pass(cached):
-    model = make_model(40)
-    for alpha in (0.0, 1.0, 1.7):
-        (found,) = search(
-            model, cached=cached, beam_size=6, max_tokens=12, stop_ids=[1, 2, 3, 4], length_penalty=alpha, n=6
-        )
-        assert len({one.tokens for one in found}) == 6
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        for one in found:
-            assert one.logprobs == approx(forced(model, one.tokens), model=model)
-            assert one.score == pytest.approx(sum(one.logprobs) / len(one.tokens) ** alpha, abs=1e-9)
 
 
 def test_hypotheses_equal_those_of_hugging_face():
@@ -105,35 +93,29 @@ def test_hypotheses_equal_those_of_hugging_face():
         assert [one.score for one in found] == approx(theirs.sequences_scores.tolist(), model=model)
 
 
-def test_batched_sources_equal_single_sources():
-    model = make_model(40, seed=3)
-    prompts = [[1, 2, 3], [30, 20, 10], [5, 5, 5], [9, 8, 7]]
-    options = {"beam_size": 4, "max_tokens": 15, "stop_ids": [1, 2, 3, 4, 5], "n": 3}
-    together = search(model, prompts=prompts, **options)
-    for prompt, found in zip(prompts, together, strict=True):
-        (alone,) = search(model, prompts=[prompt], **options)
-        assert [one.tokens for one in found] == [one.tokens for one in alone]
-        assert [one.score for one in found] == approx([one.score for one in alone], model=model)
-    assert len({len(found[0].tokens) for found in together}) > 1
-
-
 class Table:
-    """A session of a model whose logits depend on the last token alone; counts what is fed."""
+    """A session of a model whose logits depend on the last token alone."""
 
-    removes_rows_for_free = is_compiled = False
+    removes_rows_for_free = False
+    top_k = staticmethod(top_k_tokens)
 
     def __init__(self, logits):
-        self.logits, self.fed = torch.as_tensor(logits), 0
+        self.logits, self.tokens = torch.as_tensor(logits), []
+
+    def __len__(self):
+        return len(self.tokens)
 
     def add(self, prompts, sources, output_spec):
+        self.tokens = [[] for _ in prompts]
         return self.extend(torch.tensor(prompts), output_spec)
 
     def extend(self, tokens, output_spec):
-        self.fed += len(tokens)
-        return StepOutput(self.logits[tokens[:, -1:]])
+        for row, new in zip(self.tokens, tokens.tolist(), strict=True):
+            row.extend(new)
+        return Output(self.logits[tokens[:, -1:]])
 
     def select(self, rows):
-        pass
+        self.tokens = [[*self.tokens[row]] for row in rows]
 
 
 def test_of_equal_candidates_the_lowest_ids_win():
@@ -190,7 +172,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
         (found,) = beam_search(
             Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=LIMIT, stop_ids=[END],
-            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, max_added_bias=sampler.max_added_bias,
+            length_penalty=penalty, n=n, refill=refill, sampler=sampler,
         )  # fmt: skip
         # Each of up to 4 tokens has a few roundings in float32, of numbers below 32.
         near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import CoveragePenalty, beam_search
-from lm.decoding.sampling import ban_repeated_ngrams
+from lm.decoding.sampling import Sampler
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, forced, make_model, random_ids
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
@@ -81,7 +82,7 @@ def test_a_filter_bans_tokens_without_changing_other_log_probabilities():
     options = {"beam_size": 3, "max_tokens": 14, "stop_ids": ()}
     free = search(model, **options)
     assert any(len(set(best[0].tokens)) < 14 for best in free)
-    found = search(model, filters=[lambda logits, history: ban_repeated_ngrams(logits, history.tokens, 1)], **options)
+    found = search(model, sampler=Sampler.from_config(SamplingConfig(temperature=0, no_repeat_ngram_size=1)), **options)
     for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
         assert len({START, *best[0].tokens}) == 15
         assert best[0].logprobs == approx(forced(model, source[:length], list(best[0].tokens)), model=model)

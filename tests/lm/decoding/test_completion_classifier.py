@@ -71,26 +71,6 @@ def test_probabilities_are_those_of_one_token_after_another(completions, batch_s
         assert_close(np.log(by_label), row, model=model, dtype=torch.float32, scale=100.0)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"architecture": "lstm"},
-        {"attention": "compressed", "attention_stride": 2},
-        {"attention": "window", "attention_window": 3},
-        {"positions": "learned"},
-        {"experts": 2},
-    ],
-    ids=lambda fields: next(iter(fields.values())),
-)
-def test_models_of_all_kinds_rank_alike_whatever_the_batch(fields):
-    model = make_model(BPE.vocab_size, **fields)
-    classifiers = [CompletionClassifier(model, BPE, COMPLETIONS[1], size) for size in (1, 16)]
-    one, many = ([list(each.probabilities.items()) for each in by.classify(TEXTS)] for by in classifiers)
-    for first, second in zip(one, many, strict=True):
-        assert [label for label, _ in first] == [label for label, _ in second]
-        assert_close([p for _, p in first], [p for _, p in second], model=model, dtype=torch.float32, scale=10.0)
-
-
 def test_a_label_that_is_a_prefix_of_another_is_not_preferred():
     """Without the end of the example, joy would always be at least as likely as joyful."""
     model = make_model(BPE.vocab_size)

@@ -5,11 +5,10 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.batching import Token
 from lm.decoding.beam_search import beam_search
-from lm.decoding.candidates import Candidates, top_k_tokens
+from lm.decoding.candidates import top_k_tokens
 from lm.decoding.generator import Generator, encode_continuation, encode_prompt
-from lm.decoding.sampling import Sampler
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from lm.tokenizer.chat_template import END_OF_TURN
@@ -29,23 +28,6 @@ def generator(kind="bpe", *, tokenizer=None, use_cache=True, batch_size=16, **se
     assert isinstance(model, DecoderOnly)
     settings = {"seed": 5, "max_tokens": 20, "temperature": 1.5, "token_healing": False, **settings}
     return Generator(model, tokenizer, SamplingConfig(**settings), use_cache=use_cache, batch_size=batch_size)
-
-
-def test_events_are_those_of_the_plain_loop():
-    ours = generator(stop=("e ",), top_k=40)
-    tokenizer = ours.tokenizer
-    ids, sampler = encode_prompt(tokenizer, PROMPT), Sampler.from_config(ours.config)
-    rows = [
-        SampleSpec(number, 20, StopStringStream(tokenizer.decode_stream(), ("e ",)), sampler.rng(number, prompt=ids))
-        for number in range(4)
-    ]
-    expected = generate(
-        session(ours.model), torch.tensor([ids]), rows, sampler,
-        stop_ids=[tokenizer.end_of_text], alternatives=2,
-    )  # fmt: skip
-    events = list(ours.generate(PROMPT, n=4, alternatives=2))
-    assert events == list(expected)
-    assert sum(isinstance(event, Finish) for event in events) == 4
 
 
 def test_a_sample_is_the_same_whatever_the_batch_the_cache_and_the_first_one():
@@ -108,30 +90,6 @@ def test_many_prompts_have_the_texts_that_each_has_alone(settings):
     assert (found[len(TEXTS) - 1][0].tokens == found[0][0].tokens) == (ours.config.temperature == 0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_samples_of_a_prompt_depend_neither_on_how_many_there_are_nor_on_the_order(batch_size):
-    ours = generator(batch_size=batch_size, max_tokens=6)
-    alone = [[sample.tokens for sample in ours.samples(text, n=3)] for text in TEXTS]
-    for n, order in ((1, asked()), (3, asked()[::-1]), (2, asked()[2:4])):
-        for prompt, samples in ours.continue_prompts(order, n=n):
-            if not prompt.repeat:
-                assert [sample.tokens for sample in samples] == alone[prompt.number][:n]
-
-
-def test_a_common_prefix_changes_no_text():
-    ours = generator(temperature=0, max_tokens=8)
-    beginning = "The owl saw the"
-    texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
-    plain, shared = (
-        {
-            prompt.number: samples[0].tokens
-            for prompt, samples in ours.continue_prompts(asked(texts), common_prefix=each)
-        }
-        for each in ("", beginning)
-    )
-    assert shared == plain
-
-
 def likely_to_end(**settings) -> Generator:
     """A generator whose samples end early, unless that is forbidden."""
     ours = generator(**{"max_tokens": 12, **settings})
@@ -142,20 +100,18 @@ def outputs(ours: Generator, way: str, texts=("The owl", "saw", "fox ran")) -> l
     """Continuations of a few prompts, in one of the ways to generate them."""
     if way == "beam":
         return [ours.search(text, beam_size=3, n=3) for text in texts]
-    if way == "continuous":
+    if way == "prompts":
         prompts = [Prompt(number, text, f"line {number}") for number, text in enumerate(texts)]
         return [samples for _, samples in ours.continue_prompts(prompts, n=4)]
     return [ours.samples(text, n=4) for text in texts]
 
 
-WAYS = ("static", "continuous", "speculative", "beam")
+WAYS = ("one", "prompts", "speculative", "beam")
 
 
-@pytest.mark.parametrize("heals", [False, True], ids=["plain", "healing"])
 @pytest.mark.parametrize("way", WAYS)
-def test_no_sample_ends_with_fewer_than_min_tokens(way, heals):
-    settings = {"token_healing": heals, "batch_size": 3, "draft": "prompt" if way == "speculative" else None}
-    draft = settings.pop("draft")
+def test_no_sample_ends_with_fewer_than_min_tokens(way):
+    settings, draft = {"token_healing": True, "batch_size": 3}, "prompt" if way == "speculative" else None
     early = outputs(dataclasses.replace(likely_to_end(**settings), draft=draft), way)
     late = outputs(dataclasses.replace(likely_to_end(**settings, min_tokens=6), draft=draft), way)
     end = generator().tokenizer.end_of_text
@@ -167,16 +123,6 @@ def test_no_sample_ends_with_fewer_than_min_tokens(way, heals):
             assert len(sample.tokens) >= 6
             assert end not in sample.tokens[:5]
             assert (sample.tokens[-1] == end) == (sample.finish_reason == "end_of_text")
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_with_ignore_eos_only_max_tokens_ends_a_sample(way):
-    draft = "prompt" if way == "speculative" else None
-    ours = dataclasses.replace(likely_to_end(ignore_eos=True, batch_size=3), draft=draft)
-    samples = [sample for each in outputs(ours, way) for sample in each]
-    assert {(len(sample.tokens), sample.finish_reason) for sample in samples} == {(12, "length")}
-    if way != "beam":
-        assert any(ours.tokenizer.end_of_text in sample.tokens for sample in samples)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -199,12 +145,6 @@ def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
         assert (sample.text, sample.finish_reason) == ("", "stop")
 
 
-def test_a_text_without_prompt_is_decoded_from_its_beginning(elsewhere):
-    if elsewhere.start_of_text is not None:
-        for sample in generator(tokenizer=elsewhere).samples("", n=4):
-            assert sample.text == elsewhere.decode(sample.tokens)
-
-
 def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
     """Prompts and completions of examples are separate texts."""
     ours = dataclasses.replace(generator(tokenizer=elsewhere), follows_examples=True)
@@ -212,41 +152,26 @@ def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
         assert sample.text == elsewhere.decode(sample.tokens)
 
 
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn(way):
+def test_with_a_chat_template_a_sample_ends_at_the_end_of_turn_unless_it_is_ignored():
     tokenizer = make_tokenizer("bpe").with_chat_template()
     end = tokenizer.added_tokens[END_OF_TURN]
     ours = generator(tokenizer=tokenizer, max_tokens=12, logit_bias=(f"{end}=7",))
-    ours = dataclasses.replace(ours, draft="prompt" if way == "speculative" else None)
-    samples = [sample for each in outputs(ours, way) for sample in each]
+    samples = ours.samples(PROMPT, n=4)
     assert any(sample.tokens[-1] == end for sample in samples)
     for sample in samples:
         assert end not in sample.tokens[:-1]
         assert (sample.finish_reason == "end_of_text") == (sample.tokens[-1] in (end, tokenizer.end_of_text))
     ignoring = dataclasses.replace(ours, config=ours.config.replace(ignore_eos=True))
-    assert all(len(sample.tokens) == 12 for each in outputs(ignoring, way) for sample in each)
+    assert all(len(sample.tokens) == 12 for sample in ignoring.samples(PROMPT, n=4))
 
 
-class Letters:
-    """A tokenizer of 26 letters, as far as prompts go."""
-
-    def __init__(self, start_of_text, end_of_text=None):
-        self.start_of_text, self.end_of_text = start_of_text, end_of_text
-
-    def encode(self, text):
-        return [ord(letter) - ord("a") for letter in text]
-
-
-def test_a_prompt_starts_with_the_start_token_if_there_is_one():
-    assert encode_prompt(Letters(30), "cab") == [30, 2, 0, 1]
-    assert encode_prompt(Letters(30), "") == [30]
-    assert encode_prompt(Letters(None), "cab") == [2, 0, 1]
-
-
-def test_a_context_is_prolonged_by_a_text():
-    assert encode_continuation(Letters(30), [], "cab") == encode_prompt(Letters(30), "cab")
-    assert encode_continuation(Letters(30, 31), [30, 5], "cab") == [30, 5, 2, 0, 1]
-    assert encode_continuation(Letters(None), [5], "") == [5]
+@pytest.mark.parametrize("tokenizer", [make_tokenizer("bpe"), make_tokenizer("char")])
+def test_a_text_is_added_to_a_context_or_starts_a_document(tokenizer):
+    text, end = tokenizer.encode("owl"), tokenizer.end_of_text
+    start = [] if tokenizer.start_of_text is None else [tokenizer.start_of_text]
+    assert encode_prompt(tokenizer, "owl") == [*start, *text]
+    assert encode_continuation(tokenizer, [5], "owl") == [5, *text]
+    assert encode_continuation(tokenizer, [5, end], "owl") == [5, end, *(id_ for id_ in start if id_ != end), *text]
 
 
 def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
@@ -258,10 +183,7 @@ def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
 @pytest.mark.parametrize("size", [7, 64, 2000, 64 * 40, 64 * 40 + 17])
 @pytest.mark.parametrize("values", [3, 1000, 10**9], ids=["many equal", "some equal", "none equal"])
 def test_top_k_equals_a_stable_sort(size, values):
-    logits, totals = random_logits(70, size, values), torch.zeros(70, 1, dtype=torch.float64)
-    found = Candidates.extend(totals, top_k_tokens(logits, logits, 5))
-    expected = logits.sort(stable=True, descending=True).indices[:, :5]
-    assert found.tokens.tolist() == expected.tolist()
-    assert not found.parents.any()
-    logprobs = logits.log_softmax(-1).gather(1, expected).double()
-    assert_close(found.total_logprobs, logprobs, terms=size, scale=logits, dtype=torch.float32)
+    logits = random_logits(70, size, values)
+    found, expected = top_k_tokens(logits, logits, 5), logits.sort(stable=True, descending=True).indices[:, :5]
+    assert found.indices.tolist() == expected.tolist()
+    assert_close(found.logprobs, logits.log_softmax(-1).gather(1, expected), terms=size, scale=logits)

@@ -9,19 +9,14 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Finish, SampleSpec, Token, generate
+from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import History, Sampler
-from lm.decoding.speculative import (
-    AcceptanceStats,
-    ModelDrafter,
-    PromptLookupDrafter,
-    generate_speculatively,
-)
+from lm.decoding.speculative import AcceptanceStats, ModelDrafter, PromptLookupDrafter, decode_speculatively
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
-PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
+PROMPT = [1, 2, 3, 1, 2]
 
 
 @functools.cache
@@ -38,8 +33,8 @@ def tokens_of(events) -> list[int]:
     return [event.id for event in events if isinstance(event, Token)]
 
 
-def plain(one: DecoderOnly, sampler: Sampler, row: SampleSpec, **options) -> list[Token | Finish]:
-    return list(generate(session(one), PROMPT, [row], sampler, **options))
+def make_sample(sampler: Sampler, number: int, max_tokens: int, **options) -> Sample:
+    return Sample(PROMPT, sampler, sampler.rng(number), max_tokens, **options)
 
 
 @pytest.mark.parametrize("kind", ["model", "prompt", "itself"])
@@ -50,13 +45,11 @@ def test_greedy_samples_are_the_same(kind, penalty):
     sampler = Sampler.from_config(SamplingConfig(temperature=0, repetition_penalty=penalty))
     for seed, stop in itertools.product(range(2), [(), (7,)]):
         ours = model(seed, **shape)
-        logits = ours(PROMPT)
+        logits = ours(torch.tensor([PROMPT]))
         draft = ModelDrafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
         agreement, options = AcceptanceStats(), {"stop_ids": stop, "alternatives": 2}
-        found = list(
-            generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 40), sampler, stats=agreement, **options)
-        )
-        expected = plain(ours, sampler, SampleSpec(0, 40), **options)
+        found = list(decode_speculatively(session(ours), draft, make_sample(sampler, 0, 40, **options), agreement))
+        expected = list(decode(session(ours), [make_sample(sampler, 0, 40, **options)], batch_size=1))
         assert tokens_of(found) == tokens_of(expected)
         assert found[-1] == expected[-1]
         for one, other in zip(found[:-1], expected[:-1], strict=True):
@@ -74,9 +67,10 @@ def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[
     for _ in range(length):
         longer = {}
         for past, probability in found.items():
-            tokens = torch.cat((PROMPT, torch.tensor([past], dtype=torch.long)), dim=1)
-            logits = one(tokens)[:, -1].float()
-            for token, share in enumerate(sampler.probabilities(logits, History(tokens, PROMPT.shape[1]))[0].tolist()):
+            tokens = [*PROMPT, *past]
+            logits = one(torch.tensor([tokens]))[:, -1].float()
+            shares = sampler.probabilities(logits, History([tokens], [len(PROMPT)]))[0].tolist()
+            for token, share in enumerate(shares):
                 longer[*past, token] = probability * share
         found = longer
     return found
@@ -92,7 +86,7 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     agreement, counted = AcceptanceStats(), Counter()
     for sample in range(number):
         draft = draft_of(kind, sampler)
-        events = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(sample, 3), sampler, stats=agreement)
+        events = decode_speculatively(session(ours), draft, make_sample(sampler, sample, 3), agreement)
         counted[tuple(tokens_of(events))] += 1
     expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
     assert set(counted) <= set(expected)

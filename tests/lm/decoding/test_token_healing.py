@@ -10,7 +10,6 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Continuation
 from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_continuation, encode_prompt
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
@@ -18,7 +17,6 @@ from lm.decoding.speculative import AcceptanceStats
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts
 from lm.errors import UsageError
 from lm.model.transformer import build_model
-from lm.text.prompts import Prompt
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT, make_tokenizer
 from tests.tolerances import approx
@@ -57,11 +55,6 @@ def by_tokens(found: list[HealedPrompt]) -> dict[tuple[int, ...], float]:
 def spelled(tokens) -> bytes:
     special = TOKENIZER.special_tokens.values()
     return b"".join(TOKENIZER.token_bytes(token) for token in tokens if token not in special)
-
-
-def text_of(prompt: str, sample: Continuation) -> bytes:
-    """The bytes of a prompt and of the tokens that follow it."""
-    return prompt.encode()[: len(prompt.encode()) - sample.prompt_bytes] + spelled(sample.tokens)
 
 
 def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...], float]:
@@ -116,19 +109,6 @@ def test_healed_prompts_are_sampled_with_their_probabilities():
             assert abs(drawn[key] / 2000 - weight / sum(weights.values())) <= 1 / 2000
 
 
-def test_logprobs_are_those_of_the_model():
-    ours = generator()
-    for sample in ours.samples(PROMPTS[0], n=6):
-        beginnings = [cover.prompt for cover in found(ours, PROMPTS[0])]
-        values = [
-            [float(logprobs[len(ids) - 1 + place, token]) for place, token in enumerate(sample.tokens)]
-            for ids in beginnings
-            for logprobs in [ours.model(torch.tensor([[*ids, *sample.tokens]]))[0].log_softmax(-1)]
-            if spelled(ids) + spelled(sample.tokens) == text_of(PROMPTS[0], sample)
-        ]
-        assert any(sample.logprobs == approx(each, depth=8) for each in values)
-
-
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_equals_a_beam_of_one_and_speculative_decoding(prompt):
     ours = generator(temperature=0)
@@ -138,27 +118,6 @@ def test_greedy_equals_a_beam_of_one_and_speculative_decoding(prompt):
     for draft in (PROMPT_LOOKUP, model(4)):
         (drafted,) = dataclasses.replace(ours, draft=draft, acceptance_stats=AcceptanceStats()).samples(prompt)
         assert (drafted.tokens, drafted.text) == (expected.tokens, expected.text)
-
-
-def test_a_sample_depends_on_its_seed_alone():
-    reference = generator().samples(PROMPTS[0], n=5)
-    assert len({tuple(sample.tokens) for sample in reference}) == 5
-    for changes in ({"batch_size": 2}, {"use_cache": False}):
-        again = dataclasses.replace(generator(), **changes).samples(PROMPTS[0], n=5)
-        assert [sample.tokens for sample in again] == [sample.tokens for sample in reference]
-    among = generator().continue_prompts([Prompt(n, text, "") for n, text in enumerate(PROMPTS * 2)], n=2)
-    for prompt, samples in among:
-        if prompt.repeat == 0:
-            assert [each.tokens for each in samples] == [each.tokens for each in generator().samples(prompt.text, n=2)]
-
-
-def test_recurrent_and_compressed_models_heal_too():
-    compressed = model(attention="compressed", attention_block=8, attention_stride=2)
-    recurrent = ModelConfig(vocab_size=TOKENIZER.vocab_size, architecture="lstm", d_model=32, n_layers=1, init_std=0.3)
-    for built in (compressed, build_model(recurrent, seed=3).eval().requires_grad_(False)):
-        ours = generator(built)
-        expected = by_the_model(ours, PROMPTS[0], len(encode_prompt(TOKENIZER, "The owl saw the")))
-        assert by_tokens(found(ours, PROMPTS[0])) == approx(expected, depth=8)
 
 
 @pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])

@@ -21,15 +21,14 @@ from lm.config.training import TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import load_or_train_pair_tokenizers, load_or_train_tokenizer, scan_corpus
-from lm.distributed.process_group import init_distributed
-from lm.distributed.world import SINGLE_PROCESS, World
+from lm.distributed.world import SINGLE_PROCESS, World, init_distributed
 from lm.text.parallel_text import find_parallel_texts
 from lm.text.text_files import find_text_files
 from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.startup import join_run, resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.forked import Forked
+from tests.lm.training.runs import resume_run, start_run
 
 
 @dataclass(frozen=True)
@@ -142,15 +141,14 @@ def trained(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) ->
 
 def started(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) -> Run:
     case = CASES[name]
-    if not world.is_main:
-        return join_run(world)
-    return start_run(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
+    prepared = corpus(case.kind, texts, case.config) if world.is_main else None
+    return start_run(out / name, case.config, prepared, world=world)
 
 
 def resumed(folder: Path, world: World = SINGLE_PROCESS, *, shard: bool | None = None) -> Run:
     """Resume a run, and with its weights shared out or not if that is to change."""
     changed = {} if shard is None else {"distribution": {"shard": shard}}
-    return resume_run(folder, world=world, changed=changed) if world.is_main else join_run(world)
+    return resume_run(folder, world=world, changed=changed)
 
 
 def halfway(run: Path, out: Path, *, step: int = 4) -> Path:

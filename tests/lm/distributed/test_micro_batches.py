@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.data.batch import Batch
-from lm.distributed.strategy import split_micro_batches
+from lm.distributed.parallel import split_micro_batches
 
 
 def batch(rows: int) -> Batch:

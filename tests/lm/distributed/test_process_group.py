@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lm.distributed.process_group import init_distributed, is_lost_rank
+from lm.distributed.world import init_distributed, is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
 from lm.safetensors_io import load_tensors
 from lm.training.loop import train

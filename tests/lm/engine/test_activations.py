@@ -1,22 +1,18 @@
 """The compiled engine computes every activation that a configuration can name, as PyTorch does."""
 
 import json
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from cli.main import run
-from lm.config.model import ModelConfig
 from lm.engine.compiled.build import compile_decode_step
-from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
 from lm.kernels import code_cache
-from tests.cli.small_runs import make_run
 from tests.lm.interop.hugging_face.test_marian import SENTENCES, theirs_saved
 from tests.lm.machine_code import kept_code
 
 pytest.importorskip("numba")  # once numba is loaded, compiled code is used from the first token on
 
-ACTIVATIONS = get_args(get_type_hints(ModelConfig)["activation"])
 _HARDWARE = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 
 
@@ -44,16 +40,6 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
         results.append([json.loads(line) for line in captured.out.splitlines()])
     code_cache.is_complete.cache_clear()
     return results[0], results[1]
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
-    folder = make_run(tmp_path / "run", activation=activation)
-    assert find_unsupported(ModelConfig(activation=activation), COMPILED_SUPPORT) is None
-    arguments = ["generate", str(folder), "The owl", "--temperature", "0", "--max-tokens", "12", "--stats"]
-    (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
-    assert found["tokens"] == expected["tokens"]
-    assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)
 
 
 def test_translations_of_an_imported_marian_with_swish(tmp_path, monkeypatch, capsys):

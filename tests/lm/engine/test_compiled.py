@@ -13,21 +13,17 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generator import Generator
 from lm.engine import selection
 from lm.engine.compiled.build import compile_decode_step
-from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
 from lm.kernels import code_cache
 from lm.model.layers import quantise
 from lm.model.lora import build_model_with_lora
 from lm.model.transformer import DecoderOnly, build_model
-from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.decoding.session_driver import SessionDriver, session
@@ -197,28 +193,6 @@ def test_compiled_beam_search_equals_torch(monkeypatch, refill):
         assert a.score == approx(b.score, model=model)
 
 
-def test_the_top_k_equal_those_of_torch():
-    model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    fed, output_spec = SessionDriver(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
-    fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
-    best = fed.session.extend(torch.full((4, 1), 2), output_spec).top_k
-    fed.truncate(1)
-    logits = fed.feed(torch.full((4, 1), 2))[:, -1]
-    expected = logits.log_softmax(-1).topk(3)
-    assert best.indices.tolist() == expected.indices.tolist()
-    assert_close(best.logprobs, expected.values, model=model)
-
-
-def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
-    tokenizer = make_tokenizer("bpe")
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
-    generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
-    samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(code_cache, "is_complete", lambda: False)
-    assert generator.plan().accelerated is None
-    assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
-
-
 VALUES = {
     "vocab_size": [1, 50], "source_vocab_size": [45], "labels": [("good", "bad")], "context_length": [1, 5, 3000],
     "d_model": [8, 24], "n_layers": [1, 3], "n_encoder_layers": [1, 2], "n_heads": [1, 2], "n_kv_heads": [1, 2],
@@ -271,10 +245,10 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(dict.fromkeys(configs_with(name, value)))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if selection.find_unsupported(config, selection.COMPILED_SUPPORT) is None:
+            if selection.find_unsupported(config) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert plan_engines(built(config)).accelerated is None
+                assert plan_engines(built(config)).compiled is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -295,14 +269,14 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
 def test_a_model_in_training_runs_in_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model(config).eval()).accelerated is None
-    assert plan_engines(built(config)).accelerated is not None
+    assert plan_engines(build_model(config).eval()).compiled is None
+    assert plan_engines(built(config)).compiled is not None
 
 
 def test_a_model_with_trained_adapters_runs_in_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).accelerated is None
+    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).compiled is None
 
 
 IN_TWO_THREADS = """

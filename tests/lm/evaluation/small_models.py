@@ -1,17 +1,24 @@
 """Small models with random weights, tokenizers, and the surprisal of tokens by a float64 loop."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from lm.checkpoint import LoadedModel
+from lm.config.data import DataConfig
+from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
+from lm.data.batch import Batch
 from lm.data.bucketing import batched
-from lm.evaluation.batch_scoring import score_windows
-from lm.evaluation.scoring_windows import CausalWindowSplitter
+from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, WindowSplitter, find_scored_kind, score_batch
 from lm.model.transformer import DecoderOnly, build_model
+from lm.text.text_files import find_text_files
 from lm.tokenizer import training
+from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.tokenizer.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
@@ -56,10 +63,28 @@ def token_by_token(model, tokens, *, context, stride, start_token):
 
 def score_document(model, tokens, *, context, stride, start_token, batch_size=16):
     """The surprisal of each token of a document; of the first one only with a start token, which predicts it."""
-    splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
+    frame = SpecialTokenFrame(() if start_token is None else (start_token,))
+    splitter = WindowSplitter(frame, context=context, stride=stride)
     windows = [*splitter.push(np.asarray(tokens, dtype=np.int64)), *splitter.finish()]
-    nats = [part for batch in batched(windows, batch_size) for part in score_windows(model, batch)]
-    return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
+    nats = [
+        part
+        for some in batched(windows, batch_size)
+        for part in score_batch(model, Batch.from_masked_rows([w.tokens for w in some], [w.is_scored for w in some]))
+    ]
+    return np.concatenate([np.zeros(0), *nats])
+
+
+def loaded(model, tokenizer, **fields) -> LoadedModel:
+    """A model as loaded from a run."""
+    return LoadedModel(model, tokenizer, RunConfig(model=model.config, **fields), Path("run"))
+
+
+def score_files(model, tokenizer, *names, supervised=False, parallel_map=None, **config) -> list[Scored]:
+    """Score files of any kind."""
+    run = loaded(model, tokenizer, data=DataConfig(supervised=supervised))
+    files = find_text_files([str(name) for name in names], run.config.data)
+    texts = ScoredTexts(files, find_scored_kind(run, files), SEPARATOR)
+    return list(Scorer(run, PerplexityConfig(**config)).score(texts, parallel_map))
 
 
 def random_tokens(length: int, vocab_size: int = 320) -> list[int]:

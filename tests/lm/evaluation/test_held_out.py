@@ -6,18 +6,15 @@ import json
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 import lm
 from cli.main import run
-from cli.translation.evaluation import open_held_out_texts
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
-from lm.corpus.store import open_split
 from lm.errors import InputError
-from lm.evaluation.held_out import find_prepared_folder, open_held_out_pairs, open_held_out_text
+from lm.evaluation.held_out import open_held_out
 from lm.hardware import select_inference_hardware
 from lm.run_folder import load_config
 from lm.training.events import TrainingWarning
@@ -64,36 +61,26 @@ def loaded(folder):
     return load_model(folder, select_inference_hardware(HardwareConfig(threads=1)))
 
 
+def held_out_file(folder):
+    (file,) = open_held_out(loaded(folder)).files
+    return file
+
+
 def reported(capsys, *arguments) -> dict:
     assert run(["perplexity", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
-    held_out = list(open_held_out_text(loaded(trained / "text")).documents())
+    held_out = list(held_out_file(trained / "text").documents())
     assert set(held_out) < set(documents)
     assert 5 < len(held_out) == len(set(held_out)) < 40
     assert any("<|endoftext|>" in text for text in held_out)
 
 
-def test_training_and_perplexity_say_how_their_losses_of_the_same_text_differ(trained, capsys, tmp_path):
-    said = warned(capsys, trained / "text")
-    assert any("lm train measures disjoint windows of the whole split" in line for line in said)
-    assert not any("disjoint" in line for line in warned(capsys, trained / "examples"))
-    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    assert run(["train", str(trained / "texts.jsonl"), *small, "-o", str(tmp_path / "run")]) == 0
-    assert re.search(r"^best .* perplexity [\d.]+ in disjoint windows, at step 1$", capsys.readouterr().err, re.M)
-
-
-def test_held_out_examples(trained):
-    held_out = list(open_held_out_text(loaded(trained / "examples")).examples())
-    assert held_out
-    assert all(each.completion == each.prompt.split()[1].rstrip("?") + " foxes\n" for each in held_out)
-
-
 def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
     for name, rows in (("text", "documents"), ("examples", "examples")):
-        held_out = open_held_out_text(loaded(trained / name))
+        held_out = held_out_file(trained / name)
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(held_out.path.read_bytes())
         split, same = reported(capsys, trained / name), reported(capsys, trained / name, file)
@@ -104,24 +91,11 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
         assert lm.load(trained / name, threads=1).perplexity().nats == pytest.approx(split["total"]["nats"])
 
 
-def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
-    text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
-    (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).documents()
-    assert text.endswith(held_out)
-    gpt = loaded(RUNS / "gpt")
-    split = open_split(find_prepared_folder(gpt.folder, gpt.config), "validation")
-    assert held_out == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
-    assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
-
-
-@pytest.mark.parametrize("name", ["transformer", "syntax", "one-stack"])
+@pytest.mark.parametrize("name", ["syntax", "one-stack"])
 def test_held_out_pairs(among_runs, tmp_path, capsys, name):
-    pairs = list(open_held_out_pairs(loaded(RUNS / name))[0].pairs())
+    pairs = list(held_out_file(RUNS / name).pairs())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
-    texts = open_held_out_texts(Path(name))
-    assert list(zip(texts.sources, *texts.references, strict=True)) == [pair[:2] for pair in pairs]
-    assert capsys.readouterr().err == f"note    scored on {len(pairs)} pairs that {name} held out\n"
     files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
     for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=False):
         file.write_text("".join(f"{line}\n" for line in lines))
@@ -155,11 +129,6 @@ def test_a_run_that_held_nothing_out_or_whose_tokens_are_gone(among_runs, tmp_pa
     assert len(said.splitlines()) == 1
 
 
-def test_what_is_piped_in_is_scored_instead(among_runs, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RUNS / "counting.txt").read_bytes()[:99])))
-    assert reported(capsys, "gpt")["files"][0]["file"] == "stdin"
-
-
 def warned(capsys, *arguments) -> list[str]:
     assert run(["perplexity", *map(str, arguments)]) == 0
     return [line.removeprefix("warning ") for line in capsys.readouterr().err.splitlines()]
@@ -168,7 +137,7 @@ def warned(capsys, *arguments) -> list[str]:
 def test_training_text_is_recognised_whatever_its_file_is_called(trained, documents, tmp_path, capsys):
     copy, half, new = (tmp_path / f"{name}.jsonl" for name in ("copy", "half", "new"))
     unseen = [f"Nothing like number {number}, of which no document has a line." for number in range(len(documents))]
-    held_out = set(open_held_out_text(loaded(trained / "text")).documents())
+    held_out = set(held_out_file(trained / "text").documents())
     for file, texts in ((copy, documents), (half, [*documents, *unseen]), (new, [*unseen, *held_out])):
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[::-1]))
     said = warned(capsys, trained / "text", copy, half, new)
@@ -200,13 +169,6 @@ def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, docu
     assert [text for text in said["child"] if "held-out" in text] == []
 
 
-def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, capsys, among_runs):
-    (said,) = warned(capsys, trained / "examples", trained / "examples.jsonl")
-    assert "was training text" in said
-    said = warned(capsys, "gpt", "counting.txt", "--versus", "llama")
-    assert ["gpt/" in said[0], "llama/" in said[1], len(said)] == [True, True, 2]
-
-
 @pytest.mark.parametrize(
     "command", ["perplexity RUN --pairs FILE", "evaluate RUN --pairs FILE --set translation.max_length_extra=1"]
 )
@@ -226,7 +188,7 @@ def test_training_pairs_are_recognised(trained, tmp_path, capsys, command):
 
 def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_examples(trained, tmp_path, capsys):
     folder = trained / "labels"
-    held_out = open_held_out_text(loaded(folder))
+    held_out = held_out_file(folder)
     (tmp_path / "split.jsonl").write_bytes(held_out.path.read_bytes())
     reports = []
     for files in ([], [tmp_path / "split.jsonl"], [trained / "labels.jsonl"]):
@@ -239,21 +201,5 @@ def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_ex
     assert lm.load(folder, threads=1).evaluate().confusion.tolist() == reports[0]["confusion"]["matrix"]
     assert run(["evaluate", str(folder)]) == 0
     assert f"{reports[0]['examples']} held-out examples" in capsys.readouterr().out
-    assert run(["runs", str(trained)]) == 0
-    assert f"{reports[0]['accuracy']:.1%} accuracy" in capsys.readouterr().out
     assert run(["classify", str(folder), str(trained / "labels.jsonl")]) == 0
     assert "of it was training text of" in capsys.readouterr().err
-
-
-def test_a_translation_run_is_scored_on_the_pairs_that_it_held_out(among_runs, tmp_path, capsys):
-    pairs = list(open_held_out_pairs(loaded(RUNS / "transformer"))[0].pairs())
-    files = [tmp_path / f"test.{side}" for side in ("source", "target")]
-    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=True):
-        file.write_text("".join(f"{line}\n" for line in lines))
-    named = ["--source", str(files[0]), "--target", str(files[1])]
-    found = []
-    for flags in ([], named):
-        assert run(["evaluate", "transformer", *flags, "--json", "--resamples", "0"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]
-    assert found[0]["lines"] == len(pairs)

@@ -1,90 +1,78 @@
 import numpy as np
 import pytest
 
-from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment
-from lm.evaluation.perplexity import BatchScored, measure_perplexity
-from lm.evaluation.surprisal import TextSpan, iterate_token_scores, merge_into_spans
-from lm.evaluation.window_scorers import build_window_scorer
-from lm.text.documents import TextPiece
-from lm.text.text_files import find_text_files
-from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
+from lm.evaluation.scoring import Piece, Scored
+from lm.evaluation.surprisal import iterate_tokens, iterate_words, merge_into_spans
+from lm.tokenizer.offsets import RoundTripLoss
+from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, score_files
 
 FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
 
 
-class Fixed:
-    """The ends of tokens, known beforehand."""
-
-    def __init__(self, ends):
-        self._ends = np.array(ends, dtype=np.int64)
-
-    def ends(self, piece, tokens):
-        return self._ends
+def segment(text, ends, nats, *, file=0, document=0) -> Scored:
+    tokens, places = np.arange(len(ends)), np.array(ends, dtype=np.int64)
+    piece = Piece(file, document, text, tokens, True, 0, RoundTripLoss(), lambda: places)
+    return Scored(piece, 0, np.array(nats, dtype=np.float64))
 
 
-def segment(text, ends, nats, *, file=0, document=0) -> ScoredSegment:
-    tokens = np.arange(len(ends))
-    piece = EncodedPiece(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
-    return ScoredSegment(piece, 0, np.array(nats, dtype=np.float64))
-
-
-def bytewise(text, **place) -> ScoredSegment:
+def bytewise(text, **place) -> Scored:
     size = len(text.encode())
     return segment(text, range(1, size + 1), [1.0] * size, **place)
 
 
-def scored(tokenizer, tmp_path, *texts):
-    for index, text in enumerate(texts):
-        (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    sources = find_text_files([str(tmp_path)])
-    window_scorer = build_window_scorer(make_model(), tokenizer, context=16, stride=8)
-    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=3)
-    return [s for event in events if isinstance(event, BatchScored) for s in event.segments], sources
-
-
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
-def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeypatch):
+def test_tokens_and_words_are_found_in_the_file_by_their_offsets(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
-    texts = [TEXT * 5, f"the owl\n{SEPARATOR}\nran"]
-    found, sources = scored(tokenizer, tmp_path, *texts)
-    tokens = list(iterate_token_scores(found, sources))
-    inside = {(sources[0].name, 0): texts[0], (sources[1].name, 0): "the owl\n", (sources[1].name, 1): "ran"}
-    for (name, document), text in inside.items():
-        own = [token for token in tokens if (token.file, token.document) == (name, document)]
-        assert [token.index for token in own] == list(range(len(own)))
-        assert [token.token for token in own] == tokenizer.encode(text)
-        for token in own:
-            data = text.encode()[token.offset : token.offset + token.bytes]
-            assert data == tokenizer.token_bytes(token.token)
-            assert token.text == data.decode(errors="replace")
-            assert (token.nats is None) == (tokenizer is CHAR and token.index == 0)
-    assert sum(token.nats or 0 for token in tokens) == pytest.approx(sum(np.nansum(s.nats) for s in found))
+    inside = {(0, 0): TEXT * 5, (1, 0): "the owl\n", (1, 1): "ran"}
+    (tmp_path / "0.txt").write_text(TEXT * 5)
+    (tmp_path / "1.txt").write_text(f"the owl\n{SEPARATOR}\nran")
+    found = score_files(make_model(), tokenizer, tmp_path, context=16, stride=8, batch_size=3)
+    tokens, words = (list(iterate(found, [0, 1])) for iterate in (iterate_tokens, iterate_words))
+    spans = list(merge_into_spans(found))
+    for (file, document), text in inside.items():
+        own, of_words = (
+            [e for e in each if (e["file"], e["document"]) == (file, document)] for each in (tokens, words)
+        )
+        assert [token["index"] for token in own] == list(range(len(own)))
+        assert [token["token"] for token in own] == tokenizer.encode(text)
+        assert [word["text"] for word in of_words] == text.split()
+        for each in (*own, *of_words):
+            data = text.encode()[each["offset"] : each["offset"] + each["bytes"]]
+            assert each["text"] == data.decode(errors="replace")
+        assert own[0]["nats"] is None if tokenizer is CHAR else own[0]["nats"] > 0
+        assert "".join(span.text for span in spans if (span.file, span.document) == (file, document)) == text
+        assert sum(word["tokens"] for word in of_words) == len(own)
+        bits = sum(word["bits"] or 0 for word in of_words[1:])
+        skipped = of_words[0]["tokens"]
+        assert bits == pytest.approx(sum(token["nats"] for token in own[skipped:]) / np.log(2))
 
 
-@pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
-def test_spans_are_the_text_and_its_surprisal(tokenizer, tmp_path):
-    found, _ = scored(tokenizer, tmp_path, TEXT, "", f"the owl\n{SEPARATOR}\nran")
-    parts = list(merge_into_spans(found))
-    for place, text in {(0, 0): TEXT, (2, 0): "the owl\n", (2, 1): "ran"}.items():
-        assert "".join(span.text for span in parts if (span.file, span.document) == place) == text
-    assert sum(span.tokens for span in parts) == sum(len(s.nats) for s in found)
-    assert np.nansum([span.nats for span in parts]) == pytest.approx(np.nansum(np.concatenate([s.nats for s in found])))
+@pytest.mark.parametrize(
+    ("text", "ends", "words"),
+    [
+        ("a bc  d", [1, 4, 7], {"a": 1, "bc": 2, "d": 4}),
+        ("a bc  d", [2, 4, 7], {"a": 1, "bc": 2, "d": 4}),
+        ("a bc  d", [4, 6, 7], {"a bc": 1, "d": 6}),
+        ("a bc  ", [1, 4, 6], {"a": 1, "bc": 6}),
+    ],
+)
+def test_white_space_belongs_to_the_next_word_and_the_last_to_the_last(text, ends, words):
+    found = iterate_words([segment(text, ends, np.array([1, 2, 4]) * np.log(2))], ["file"])
+    assert {word["text"]: word["bits"] for word in found} == pytest.approx(words)
 
 
 @pytest.mark.parametrize("character", ["a", "é", "한", "🦉", FAMILY, "👍🏽", "e\u0301", SYLLABLE, "\r\n", "❤️", "1️⃣"])
 def test_what_is_drawn_as_one_is_one_span(character):
     parts = list(merge_into_spans([bytewise(f"x{character}y")]))
     size = len(character.encode())
-    assert parts == [
-        TextSpan(0, 0, "x", 1, 1.0),
-        TextSpan(0, 0, character, size, float(size)),
-        TextSpan(0, 0, "y", 1, 1.0),
-    ]
+    assert [(part.offset, part.text, part.tokens, part.nats) for part in parts] == [
+        (0, "x", 1, 1.0), (1, character, size, float(size)), (1 + size, "y", 1, 1.0)
+    ]  # fmt: skip
 
 
 def test_a_character_may_be_split_between_segments():
     whole = bytewise("a한b")
-    halves = [ScoredSegment(whole.piece, 0, np.ones(2)), ScoredSegment(whole.piece, 2, np.ones(3))]
+    halves = [Scored(whole.piece, 0, np.ones(2)), Scored(whole.piece, 2, np.ones(3))]
     assert [span.text for span in merge_into_spans(halves)] == ["a", "한", "b"]
 
 

@@ -33,16 +33,6 @@ def empty(monkeypatch, tmp_path):
     forget()
 
 
-def test_code_is_complete_once_everything_is_compiled(monkeypatch):
-    seen = []
-    monkeypatch.setattr(build, "_call_everything", lambda: seen.append(code_cache.is_complete()))
-    assert not code_cache.is_complete()
-    for _ in range(2):
-        compile_decode_step()
-        assert code_cache.is_complete()
-    assert seen == [False]
-
-
 def test_of_two_that_compile_at_once_one_does(monkeypatch):
     compiled = []
     monkeypatch.setattr(build, "_call_everything", lambda: (time.sleep(0.3), compiled.append(1)))

@@ -75,39 +75,6 @@ def test_agrees_with_the_definition(name, kv_heads, monkeypatch):
             assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
-@pytest.mark.parametrize("length", [32, 40])
-@pytest.mark.parametrize("name", ["everything", "causal", "keys", "causal bias"])
-def test_in_bfloat16_it_stays_near_the_definition(name, length):
-    """Whether rows of scores fill the vectors of a softmax, which is then of bfloat16, or not."""
-    mask = masks(length, length)[name]
-    query, key, value = (tensor.detach().bfloat16().requires_grad_() for tensor in tensors(length, length))
-    attended = attend(query, key, value, mask=mask)
-    assert_close(attended, naive(query, key, value, mask), depth=2)
-    attended.float().square().sum().backward()
-    assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
-
-
-@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
-def test_a_query_without_visible_keys_gets_zeros(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
-    query, key, value = tensors(5, 5)
-    attended = attend(query, key, value, mask=Mask.key_padding(torch.tensor([5, 0, 3])))
-    assert not attended[1].any()
-    assert attended[0].any(-1).all()
-
-
-@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
-def test_padding_never_changes_anything(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
-    query, key, value = (tensor.detach() for tensor in tensors(6, 6))
-    lengths = torch.tensor([6, 4, 2])
-    before = attend(query, key, value, mask=Mask.key_padding(lengths))
-    for row, length in enumerate(lengths.tolist()):
-        key[row, :, length:] = 1e4
-        value[row, :, length:] = -1e4
-    torch.testing.assert_close(attend(query, key, value, mask=Mask.key_padding(lengths)), before)
-
-
 def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
     inputs = [tensor.detach().repeat(1000, 1, 1, 1) for tensor in tensors(6, 6)]
 
@@ -121,30 +88,3 @@ def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
     assert ((draws.mean(0) - plain).abs() <= 6 * spread + 1e-6).all()
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
-
-
-def test_two_matmuls_compute_what_torch_s_kernel_cannot_or_is_slow_at():
-    """Dropout, gradients of a bias, and short sequences: trained in bfloat16, or many of them in float32."""
-    few, many = attention._MAX_KEYS, attention._MAX_KEYS_FOR_MATMULS
-    rows, most = attention._MIN_HEADS // 4, attention._MAX_QUERIES
-
-    def are_faster(
-        batch: int = rows, queries: int = most, keys: int = few, dtype: torch.dtype = torch.float32, *,
-        learns: bool = False, dropout: float = 0.0, bias: torch.Tensor | None = None, device: str = "cpu",
-    ) -> bool:  # fmt: skip
-        query = torch.empty(batch, 4, queries, 8, dtype=dtype, device=device, requires_grad=learns)
-        return attention.matmuls_are_faster(query, keys, dropout, bias)
-
-    assert are_faster()
-    assert not are_faster(batch=rows - 1)
-    assert not are_faster(queries=most + 1)
-    assert not are_faster(keys=few + 1)
-    assert not are_faster(learns=True)
-    assert not are_faster(dtype=torch.bfloat16)
-    assert are_faster(batch=1, queries=many, keys=many, dtype=torch.bfloat16, learns=True)
-    assert not are_faster(batch=1, queries=many, keys=many + 1, dtype=torch.bfloat16, learns=True)
-    assert not are_faster(batch=1, queries=many, keys=many, dtype=torch.bfloat16)
-    assert are_faster(keys=many + 1, dropout=0.1)
-    assert are_faster(keys=many + 1, bias=torch.empty(1, requires_grad=True))
-    assert not are_faster(keys=many + 1, bias=torch.empty(1))
-    assert not are_faster(device="meta", dropout=0.1)

@@ -5,9 +5,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.mask import Mask
-from lm.model.transformer import Block, Stack, build_model
+from lm.model.transformer import Stack, build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close
 
@@ -31,17 +29,6 @@ def calls_of(modules, run):
     for hook in hooks:
         hook.remove()
     return found
-
-
-@pytest.mark.parametrize("fields", [{}, {"bias": True, "norm": "layernorm"}, {"n_encoder_layers": 2}])
-def test_with_zero_init_each_block_starts_as_the_identity(fields):
-    model = build_model(small(zero_init=True, tie_embeddings=False, **fields)).eval()
-    x, memory = torch.randn(2, 7, 32), torch.randn(2, 5, 32)
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    assert len(blocks) == 3 + fields.get("n_encoder_layers", 0)
-    for block in blocks:
-        assert torch.equal(block(x, AttentionInputs(Mask.causal()), AttentionInputs(Mask(), encoder_output=memory)), x)
-    assert not model.logits(x).any()
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])

@@ -30,13 +30,6 @@ def test_linear_biases_attend_as_those_of_bloom(heads):
     assert_close(ours, expected, terms=9)
 
 
-def test_alibi_of_an_encoder_is_symmetric():
-    linear = ALiBi(ModelConfig(d_model=16, n_heads=2, positions="alibi"))
-    bias = linear(AttentionInputs(Mask()), 5, CPU).mask.bias[0]
-    assert bias[1].tolist() == [[-abs(i - j) / 2**8 for j in range(5)] for i in range(5)]
-    assert torch.equal(bias, bias.mT)
-
-
 def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
     """T5's attention of Hugging Face, of the same shape."""
     shape = T5Config(

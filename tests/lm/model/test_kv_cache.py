@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.kv_cache import LayerKVCache
 
 HEADS, HEAD = 2, 3
 
@@ -52,21 +52,3 @@ def test_it_holds_what_was_added_to_the_rows_and_positions_that_are_left(seed):
                 assert not any(buffer[:, :, cache.length :].any() for buffer in buffers)
         assert cache.length == expected[0].shape[2]
         assert all(map(torch.equal, cache.keys_and_values(), expected))
-
-
-def test_rows_with_the_same_sources_keep_the_attention_to_them():
-    cache = DecoderCache([LayerKVCache() for _ in range(2)])
-    for layer in (*cache.self_attention, *cache.cross_attention):
-        layer.extend(*drawn(2, 4))
-    (own, _), (cross, _) = cache.self_attention[1].keys_and_values(), cache.cross_attention[1].keys_and_values()
-    assert cache.length == 4
-    rows = torch.tensor([1, 0])
-    cache.reorder(rows, same_sources=True)
-    assert torch.equal(cache.self_attention[1].keys_and_values()[0], own[rows])
-    assert torch.equal(cache.cross_attention[1].keys_and_values()[0], cross)
-    cache.reorder(rows)
-    assert torch.equal(cache.cross_attention[1].keys_and_values()[0], cross[rows])
-    cache.truncate(3)
-    cache.select(torch.tensor([[2, 0], [1, 2]]))
-    for layer, before in ((cache.self_attention[0], 2), (cache.cross_attention[0], 4)):
-        assert layer.length == before

@@ -1,17 +1,12 @@
 """The loss of an output layer: torch's own, without the logits."""
 
-import weakref
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORE_INDEX
 from lm.model import loss
-from lm.model.layers import dropout
-from lm.model.loss import chunked_loss, estimate_loss_bytes, linear_cross_entropy
+from lm.model.loss import chunked_loss, linear_cross_entropy
 from tests.tolerances import assert_close
 
 
@@ -67,53 +62,6 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
         assert_close(one.grad, other.grad, terms=33, depth=3)
 
 
-class PeakBytes(TorchDispatchMode):
-    """The peak of the bytes of tensors that are made while it is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        given = {tensor.untyped_storage()._cdata for tensor in self._tensors((args, kwargs))}
-        for storage in (tensor.untyped_storage() for tensor in self._tensors(made)):
-            if storage._cdata not in given | self.live.keys():
-                self.live[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.live.pop, storage._cdata)
-        self.peak = max(self.peak, sum(self.live.values()))
-        return made
-
-    @staticmethod
-    def _tensors(values) -> list[torch.Tensor]:
-        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("positions", "vocabulary", "d_model", "logits_at_a_time", "probabilities_at_a_time"),
-    [
-        (600, 2000, 8, 1 << 25, 1 << 17),  # most are logits of all positions,
-        (600, 2000, 8, 1 << 25, 1 << 22),  # with their probabilities,
-        (600, 2000, 8, 1 << 18, 1 << 16),  # logits of a part,
-        (800, 100, 64, 1 << 14, 1 << 12),  # final states,
-        (100, 1000, 200, 1, 1 << 14),  # or output weights
-    ],
-)
-def test_the_estimated_memory_is_that_of_the_tensors(
-    monkeypatch, positions, vocabulary, d_model, logits_at_a_time, probabilities_at_a_time, dtype
-):
-    monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
-    monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
-    hidden, weight = (torch.randn(rows, d_model, requires_grad=True) for rows in (positions, vocabulary))
-    targets = torch.randint(0, vocabulary, (positions,))
-    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32), PeakBytes() as made:
-        linear_cross_entropy(hidden, weight, targets)[0].backward()
-    estimate = estimate_loss_bytes(positions, vocabulary, d_model, bytes_per_value=dtype.itemsize)
-    assert estimate == pytest.approx(made.peak, rel=0.08)
-
-
 def disagreeing(hidden, output, targets):
     """A loss of two passes and their targets, in which a position counts for itself, and the first one's surprisal."""
     one, other = (F.linear(states, *output).log_softmax(-1) for states in hidden)
@@ -145,40 +93,3 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         found.append([total.detach(), surprisal.detach(), *(part.grad for part in inputs)])
     for one, other in zip(*found, strict=True):
         assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
-
-
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
-def test_under_autocast_the_gradient_stays_near(softcap):
-    torch.manual_seed(1)
-    hidden, weight = torch.randn(40, 32), torch.randn(50, 32) / 8
-    targets, gradients = torch.randint(0, 50, (40,)), []
-    for enabled in (False, True):
-        inputs = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            linear_cross_entropy(*inputs, targets, softcap=softcap)[0].backward()
-        gradients.append(torch.cat([part.grad.flatten() for part in inputs]))
-    assert gradients[1].dtype is torch.float32
-    assert F.cosine_similarity(*gradients, dim=0) > 0.999
-
-
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_drops_at_its_rate_and_keeps_the_mean(share, dtype):
-    torch.manual_seed(0)
-    dropped = dropout(torch.ones(501, 799, dtype=dtype), share).float()
-    zeros = (dropped == 0).float().mean().item()
-    assert zeros == pytest.approx(share, abs=1 / 512 + 0.004)
-    assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert len(dropped.unique()) == 2
-
-
-def test_follows_the_seed_and_passes_the_gradient_of_what_it_keeps():
-    x = torch.randn(7, 5, 3).transpose(0, 2).requires_grad_()
-    results = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        results.append(dropout(x, 0.4))
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-    (gradient,) = torch.autograd.grad(results[0].sum(), x)
-    torch.testing.assert_close(gradient * x, results[0])

@@ -49,30 +49,12 @@ def test_rows_may_differ_in_positions(positions):
         cache = model.new_cache()
         model.hidden(past, cache=cache)
         inputs = AttentionInputs(
-            Mask.causal(bias=bias), caches=cache.self_attention, query_positions=places, key_positions=keys
+            Mask.causal(bias=bias), caches=cache.self_attention, query_positions=places, end=8, key_positions=keys
         )
         together = model.logits(model.decode(following, inputs))
         for row, length in enumerate(lengths.tolist()):
             alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
             assert_close(together[row], alone, model=model)
-
-
-@pytest.mark.parametrize("positions", get_args(Positions))
-def test_packed_branches_equal_single_sequences(positions):
-    """Three continuations of one past in a row, that don't see each other."""
-    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
-    past, branches = torch.randint(40, (2, 5)), torch.randint(40, (2, 3, 4))
-    apart = torch.block_diag(*torch.ones(3, 4, 4).tril()) > 0
-    allowed = torch.cat((torch.ones(12, 5, dtype=torch.bool), apart), dim=1)
-    cache = model.eval().new_cache()
-    model.hidden(past, cache=cache)
-    mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
-    places = torch.cat((torch.arange(5), torch.arange(5, 9).repeat(3)))[None]
-    inputs = AttentionInputs(mask, caches=cache.self_attention, start=5, n_branches=3, key_positions=places)
-    together = model.decode(branches.flatten(1), inputs)
-    for branch in range(3):
-        alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
-        assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)
 
 
 def test_rotation_equals_complex_multiplication():
@@ -85,19 +67,6 @@ def test_rotation_equals_complex_multiplication():
         expected = pairs * torch.polar(torch.ones(4), angles)
         torch.testing.assert_close(turned[:, :, offset, :4], expected.real)
         torch.testing.assert_close(turned[:, :, offset, 4:], expected.imag)
-
-
-def test_rotary_scores_depend_on_distance_alone():
-    angles = rotary_table(200, _plain(16, 10_000.0))
-    query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
-
-    def score(at: int, seen: int) -> float:
-        turned = [Rotation(*angles[place, None].unbind(1))(x) for place, x in ((at, query), (seen, key))]
-        return float((turned[0] * turned[1]).sum())
-
-    added = (query * key).abs().sum()  # the terms of the sum may cancel, their rounding errors do not
-    assert score(9, 4) == approx(score(105, 100), terms=16, depth=2, scale=added)
-    assert score(9, 4) != approx(score(9, 5), terms=16, depth=2, scale=added)
 
 
 def test_the_gradient_equals_autograd():

@@ -10,7 +10,7 @@ from lm.errors import InputError
 from lm.hardware import select_inference_hardware
 from lm.optim.averaging import MovingAverage, average_checkpoints, latest_checkpoints
 from lm.training.loop import train
-from lm.training.startup import resume_run
+from tests.lm.training.runs import resume_run
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lm.optim.distributed_muon import ReplicatedMuon
-from lm.optim.muon import Muon
+from lm.optim.muon import Muon, ReplicatedMuon
 from tests.tolerances import assert_close
 
 

@@ -33,7 +33,7 @@ SAMPLING = {
     "ignore_eos": False, "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5},
 }  # fmt: skip
 VALID: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/completions", {"model": "chat", "prompt": "The owl", "n": 2, "best_of": 2, "echo": True, "logprobs": 2,
+    ("/v1/completions", {"model": "chat", "prompt": "The owl", "n": 2, "echo": True, "logprobs": 2,
                          "token_healing": True, **SAMPLING}),
     ("/v1/completions", {"model": "chat", "prompt": [[5, 6], [7]], "stream": True, "user": "me",
                          "stream_options": {"include_usage": True}, **SAMPLING}),
@@ -50,16 +50,14 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("/translate", {"model": "translation", "text": ["the owl", ""], "alignments": True, "n_best": 2, "beam": 2}),
     ("/fill", {"model": "masked", "text": "one [MASK] three", "top_k": 2}),
 ]  # fmt: skip
-GETS = ["/", "/health", "/metrics", "/v1/models", "/v1/models/chat", "/runs", "/runs/chat/metrics?from=0", "/app.js"]
 
 VALUES: list[Any] = [
-    None, True, False, -1, 0, 1, 2, 65, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, 0.5, -0.0, 1.5, 1e-320, 1e308, "",
-    " ", "one", "\0", "\n", "\ud800", "\udfff\ud800", "\u202e狐\U0001f98a", "[MASK]", "<|endoftext|>", "x" * 3000,
-    "-inf", "nan", [], [None], [1], [-1], [10**30], ["one"], ["\ud800"], [[]], [[1], ["a"]], {}, {"a": 1},
+    None, True, -1, 0, 2**31, -(2**63) - 1, 10**400, 0.5, 1e-320, 1e308, "", "one", "\0", "\n", "\ud800", "[MASK]",
+    "<|endoftext|>", "x" * 3000, "-inf", "nan", [], [None], [-1], [10**30], ["\ud800"], [[]], [[1], ["a"]], {},
     {"\ud800": 1}, {"5": 10**400}, {"role": "user", "content": "one"}, ["one"] * 40, [1] * 3000, [[5]] * 40,
 ]  # fmt: skip
-TOKENS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 5000, b"1.5e", b"01", b"[" * 100_000,
-          b'{"a":' * 50_000, b"\xff", b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\x"', b"'one'", b"", b"\0"]  # fmt: skip
+TOKENS = [b"NaN", b"1e999", b"9" * 5000, b"01", b"[" * 100_000, b'{"a":' * 50_000, b"\xff", b'"\xed\xa0\x80"',
+          b'"\\ud800"', b"'one'", b"", b"\0"]  # fmt: skip
 """What JSON lacks, or what its parsers stumble over."""
 
 
@@ -97,17 +95,9 @@ def change_token(draw: random.Random, body: dict[str, Any]) -> bytes:
 
 def change_bytes(draw: random.Random, body: dict[str, Any]) -> bytes:
     content = json.dumps(body, ensure_ascii=False).encode()
-    first, last = sorted(draw.randrange(len(content) + 1) for _ in range(2))
-    kinds = [
-        content[:first],
-        content[:first] + draw.randbytes(3) + content[first:],
-        content[:first] + content[last:],
-        b"\xef\xbb\xbf" + content,
-        content.decode().encode("utf-16"),
-        content + content,
-        json.dumps([body]).encode(),
-        json.dumps({**body, "text": "two"})[:-1].encode() + b',"text":"one"}',
-    ]
+    first = draw.randrange(len(content) + 1)
+    kinds = [content[:first], content[:first] + draw.randbytes(3) + content[first:], b"\xef\xbb\xbf" + content,
+             content.decode().encode("utf-16"), content + content, json.dumps([body]).encode()]  # fmt: skip
     return draw.choice(kinds)
 
 
@@ -134,50 +124,29 @@ def change_http(draw: random.Random, path: str, content: bytes) -> bytes:
     kinds = [
         head(b"POST", name, close, b"Content-Length: %d" % cut) + content,
         head(b"POST", name, close, b"Content-Length: %d" % (size + 5)) + content,
-        head(b"POST", name, close, draw.choice([b"Content-Length: -5", b"Content-Length: 1e3", b"Content-Length: "
-             + b"9" * 30, b"Content-Length: 5\r\nContent-Length: 6", length + b"\r\n" + chunked])) + content,
-        head(b"POST", name, close, length) + content[:cut],
-        head(b"POST", name, close, chunked) + chunks,
-        head(b"POST", name, close, chunked) + chunks[: draw.randrange(len(chunks))],
-        head(b"POST", name, close, chunked) + draw.choice([b"zz\r\n", b"-1\r\n", b"f" * 40 + b"\r\n", b"5\r\nab"]),
-        head(b"POST", name, close, b"Transfer-Encoding: gzip") + content,
-        head(b"POST", name, close, b"Content-Encoding: gzip", length) + content,
-        head(b"POST", name, close, b"Expect: 100-continue", length) + content,
+        head(b"POST", name, close, draw.choice([b"Content-Length: -5", b"Content-Length: " + b"9" * 30,
+             b"Content-Length: 5\r\nContent-Length: 6", length + b"\r\n" + chunked])) + content,
+        head(b"POST", name, close, chunked) + chunks[: draw.randrange(len(chunks) + 1)],
+        head(b"POST", name, close, chunked) + draw.choice([b"zz\r\n", b"-1\r\n", b"f" * 40 + b"\r\n"]),
         head(b"POST", name, length) + content + post(path, content),  # pipelined
-        head(b"POST", name, length) + content + b"\0\0\0",
-        head(draw.choice([b"GET", b"PUT", b"DELETE", b"PATCH", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"BREW",
-                          b"post", b"P\0ST", b"x" * 3000]), name, close, length) + content,
-        head(b"POST", draw.choice([name + b"/", name + b"?a=b#c", b"/" + name, name + b"\0", name + b"%00", b"*",
-                                   b"http://localhost" + name, b"/\xff", b"/%ff", b"/../" + name, b"/" + b"x" * 70_000,
-                                   b"/v1/responses", b"/v1/embeddings"]), close, length) + content,
-        head(b"POST", name, close, length, draw.choice([b"A: " + b"x" * 100_000, b"A: b\r\n" * 3000 + b"C: d",
-             b"A: \0", b"\xff: b", b": b", b"no colon", b" folded", b"Host: evil.example", b"Origin: https://\xff",
-             b"Origin: null", b"Authorization: Bearer \xff", b"Content-Type: \xff", b"Upgrade: websocket",
-             b"Cookie: " + b"x" * 5000])) + content,
-        post(path, content).replace(b"HTTP/1.1", draw.choice([b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9.9", b"HTTQ", b""])),
-        post(path, content).replace(b"Host: localhost\r\n", b""),
+        head(draw.choice([b"PUT", b"HEAD", b"OPTIONS", b"CONNECT", b"post", b"P\0ST"]), name, close, length) + content,
+        head(b"POST", draw.choice([name + b"/", name + b"\0", b"*", b"/\xff", b"/%ff", b"/../" + name,
+                                   b"/" + b"x" * 70_000, b"/v1/embeddings"]), close, length) + content,
+        head(b"POST", name, close, length, draw.choice([b"A: " + b"x" * 100_000, b"A: \0", b"\xff: b", b"no colon",
+             b"Host: evil.example", b"Origin: https://\xff", b"Authorization: Bearer \xff", b"Upgrade: websocket"]))
+        + content,
+        post(path, content).replace(b"HTTP/1.1", draw.choice([b"HTTP/1.0", b"HTTP/9.9", b""])),
         post(path, content).replace(b"\r\n", b"\n"),
         draw.randbytes(40) + b"\r\n\r\n",
     ]  # fmt: skip
     return draw.choice(kinds)
 
 
-def change_get(draw: random.Random) -> bytes:
-    path = draw.choice(GETS)
-    for _ in range(draw.randrange(3)):
-        place = draw.randrange(1, len(path) + 1)
-        part = draw.choice(["%00", "%ff", "%2e%2e%2f", "..", "/", "?", "&from=-1", "from=" + "9" * 30, "%F0%9F", "\\"])
-        path = path[:place] + part + path[place + draw.randrange(2) :]
-    return head(draw.choice([b"GET", b"GET", b"HEAD", b"POST"]), path.encode(), b"Connection: close")
-
-
 def draw_request(draw: random.Random) -> tuple[bytes, bool]:
     """Return a request with one mistake, and whether the server may wait for more of it."""
     path, valid = draw.choice(VALID)
     kind = draw.random()
-    if kind < 0.1:
-        return change_get(draw), True
-    if kind < 0.3:
+    if kind < 0.2:
         return change_http(draw, path, json.dumps(valid).encode()), True
     return post(path, draw.choice(BODIES)(draw, copy.deepcopy(valid))), False
 
@@ -226,8 +195,9 @@ def test_the_requests_are_right_before_they_are_changed(server, path, body):
     assert b'"error"' not in answer
 
 
-def check(server, count: int, seed: int) -> Counter[int]:
-    draw, seen = random.Random(seed), Counter[int]()
+@pytest.mark.parametrize("count", [80, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_changed_requests_are_answered_or_refused(server, count):
+    draw, seen = random.Random(count), Counter[int]()
     for _ in range(count):
         request, may_wait = draw_request(draw)
         answer = exchange(server.port, request, may_wait=may_wait)
@@ -238,15 +208,4 @@ def check(server, count: int, seed: int) -> Counter[int]:
         traced = [line for line in server.log if "Traceback" in line]
         assert not traced, (request[:2000], "".join(server.log))
     assert statuses_of(exchange(server.port, head(b"GET", b"/health", b"Connection: close"))) == [200]
-    print(dict(sorted(seen.items())))
-    return seen
-
-
-def test_changed_requests_are_answered_or_refused(server):
-    seen = check(server, 80, seed=1)
     assert min(seen[200], seen[400]) > 8
-
-
-@pytest.mark.slow
-def test_ten_thousand_changed_requests_are_answered_or_refused(server):
-    check(server, 10_000, seed=2)

@@ -10,7 +10,7 @@ import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.text_attention import compute_translation_attention
+from lm.evaluation.attention import compute_translation_attention
 from tests.cli.small_runs import make_run
 from tests.lm.evaluation.small_models import score_document
 from tests.lm.serving.conftest import RUNS, served
@@ -79,7 +79,7 @@ def test_the_next_token_has_its_probability_before_and_after_the_filters(ask, mo
     logits = model.logits(frame)[-1:]
     before = logits.softmax(-1)[0]
     sampler = Sampler.from_config(SamplingConfig(**settings))
-    after = sampler.probabilities(logits, History(torch.tensor([frame]), len(frame)))[0]
+    after = sampler.probabilities(logits, History([frame], [len(frame)]))[0]
     assert len(found["tokens"]) == len(before)
     for token in found["tokens"]:
         assert token["probability"] == pytest.approx(float(before[token["id"]]), abs=1e-5)
@@ -126,7 +126,7 @@ def test_translations_are_those_of_lm_translate(ask):
                     translation["tokens"],
                     unit="words",
                     to=None,
-                ).map
+                )
                 assert alignment["target"] == list(attention.queries.labels)
                 assert alignment["source_words"] == list(attention.keys.words)
                 assert np.array(alignment["weights"]) == pytest.approx(attention.mean(), abs=1e-4)

@@ -1,8 +1,6 @@
 """Texts are split into pieces, words and characters without changing their tokens."""
 
-import itertools
 import random
-import re
 from itertools import chain
 from types import SimpleNamespace
 
@@ -10,10 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from lm.config.tokenizer import TokenizerConfig
-from lm.data.masking import WordBoundaries
 from lm.text.documents import TextPiece
-from lm.tokenizer import training
 from lm.tokenizer.byte_tokens import byte_alphabet
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from tests.lm.corpus.preparing import byte_tokenizer
@@ -62,17 +57,6 @@ def test_the_work_of_cutting_grows_as_the_length_does(text, gpt2):
         list(split_into_pieces(fragments((text * length)[:length], 1 << 16), counting))
         work.append(sum(encoded))
     assert work[1] <= 5 * work[0] + (1 << 18)
-
-
-@pytest.mark.parametrize("kind", ["char", "byte"])
-def test_words_are_runs_of_letters_and_digits(kind):
-    text = "Zwei Füchse, ein Ünglück: 100 m! 狐\n"
-    tokenizer = training.train([text], TokenizerConfig(kind=kind), corpus_bytes=len(text.encode())).tokenizer
-    ids = tokenizer.encode(text)
-    starts = WordBoundaries.from_tokenizer(tokenizer).starts(np.array([ids]))[0]
-    cuts = [*np.flatnonzero(starts), len(ids)]
-    found = [tokenizer.decode(ids[start:stop]) for start, stop in itertools.pairwise(cuts)]
-    assert found == re.findall(r"\w+|\W", text)
 
 
 def test_the_byte_alphabet_is_the_library_s():

@@ -18,12 +18,12 @@ from lm.run_folder import find_checkpoint
 from lm.text.text_files import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.evaluation import compute_validation_loss
+from lm.training.evaluation import validation_sums
 from lm.training.planning import budget as clock
 from lm.training.run import Run
-from lm.training.startup import start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus.preparing import prepare
+from tests.lm.training.runs import start_run
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -60,7 +60,7 @@ def copy_run(run: Run, folder: Path) -> Run:
 def loss_of(run: Run) -> tuple[float, int]:
     """Summed nats and targets of the whole validation split."""
     run.model.eval()
-    return compute_validation_loss(run)
+    return validation_sums(run)[:2]
 
 
 def sums(run: Run) -> dict[str, str]:

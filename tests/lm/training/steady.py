@@ -4,8 +4,8 @@ import itertools
 import threading
 
 from lm.hardware import Hardware
+from lm.training.measure import SpeedMeter
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed
-from lm.training.trainer import SpeedMeter
 
 
 class Steady(SpeedMeter):
@@ -17,7 +17,7 @@ class Steady(SpeedMeter):
     def measure_flop_rate(self, config, *, seconds):
         return self.flop_rate
 
-    def measure_training_speed(self, config, corpus, data, *, seconds):
+    def measure_training_speed(self, config, data, tokenizers, *, seconds):
         cost = EvaluationCost(0.01, 1e-3 if data.holds_pairs else 0.0)
         return TrainingSpeed(self.step, cost, Hardware("cpu", "float32", 1, "float32"))
 

@@ -12,9 +12,9 @@ from lm.errors import InputError, TrainingError
 from lm.training.events import Saved, Step
 from lm.training.loop import train
 from lm.training.run_summaries import load_curves
-from lm.training.startup import resume_run
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import loss_of, stop_after, sums
+from tests.lm.training.runs import resume_run
 from tests.tolerances import approx, assert_close
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lm.config.presets import build_run_config
 from lm.config.run_spec import DataFiles
-from lm.training.training_corpus import TrainingCorpus, no_progress, open_corpus
+from lm.training.training_corpus import CorpusFiles, TrainingCorpus, no_progress
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def prepare(corpus, config, tokenizer) -> TrainingCorpus:
 
 def test_text_has_one_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox\n" * 40)
-    corpus = open_corpus(DataFiles((str(tmp_path / "text.txt"),)))
+    corpus = CorpusFiles(DataFiles((str(tmp_path / "text.txt"),)))
     assert not corpus.holds_pairs
     prepared = prepare(corpus, build_run_config("tiny", {"tokenizer": {"kind": "char"}}), None)
     assert prepared.source_tokenizer is None
@@ -33,7 +33,7 @@ def test_text_has_one_tokenizer(tmp_path):
 def test_pairs_have_one_or_two(tmp_path, separate):
     for language in ("en", "de"):
         (tmp_path / f"text.{language}").write_text("".join(f"{number} {language}\n" for number in range(200)))
-    corpus = open_corpus(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
+    corpus = CorpusFiles(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
     prepared = prepare(corpus, build_run_config("translation-tiny", settings), None)

@@ -25,10 +25,10 @@ from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.loop import train
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
+from tests.lm.training.runs import resume_run, start_run
 
 SHAPE = {"context_length": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
 SETTINGS = {"batch_size": 2, "evaluate_every": 2, "warmup_steps": 0, "keep_checkpoints": 1}
@@ -45,7 +45,7 @@ def no_waiting(monkeypatch):
 
 
 @dataclass
-class Branch:
+class Outcome:
     """What a run has come to: its log, its pointers, and the hashes of its checkpoints' weights by their names."""
 
     log: bytes
@@ -54,11 +54,16 @@ class Branch:
     sums: dict[str, str]
 
     @classmethod
-    def of(cls, run: Path) -> Branch:
+    def of(cls, run: Path) -> Outcome:
         best, last = (find_checkpoint(run, which=which).name for which in ("best", "last"))
-        return cls((run / run_folder.METRICS).read_bytes(), best, last, sums(run))
+        return cls(
+            (run / run_folder.METRICS).read_bytes() if (run / run_folder.METRICS).exists() else b"",
+            best,
+            last,
+            sums(run),
+        )
 
-    def is_part_of(self, other: Branch) -> bool:
+    def is_part_of(self, other: Outcome) -> bool:
         """Whether the other one is the same, but that a checkpoint more may be kept."""
         return replace(other, sums={}) == replace(self, sums={}) and self.sums.items() <= other.sums.items()
 
@@ -75,25 +80,23 @@ class Case:
         root: the folder of the runs, as they are before.
         act: does it, given a folder of runs.
         recover: does it after an interruption: trains to the end. UsageError if the end has come already.
-        before: what the run "run" had come to before, if it had come to an end.
         adapted: the weights of the run "adapted", if there is one, with its adapters.
     """
 
     root: Path
     act: Callable[[Path], object]
     recover: Callable[[Path], object]
-    before: Branch | None = None
     adapted: dict[str, Tensor] | None = None
 
-    def check(self, root: Path, end: Branch) -> None:
+    def check(self, root: Path, end: Outcome) -> None:
         """Check all that a person can see of the runs after an interruption, and that the end is as without one."""
         run = root / "run"
         self.check_as_found(run)
         self.check_adapted(root)
         with suppress(UsageError):  # it has come to its end
             self.recover(root)
-        found = Branch.of(run)
-        assert end.is_part_of(found) or (self.before is not None and self.before.is_part_of(found))
+        found = Outcome.of(run)
+        assert end.is_part_of(found)
         self.check_as_found(run)
         self.check_adapted(root)
         left = [path.name for folder in (run, run / run_folder.CHECKPOINTS) for path in folder.glob(".*")]
@@ -108,15 +111,10 @@ class Case:
         best, last = (find_checkpoint(run, which=which) for which in ("best", "last"))
         for folder in (best, last):
             run_folder.verify_checkpoint(folder)
-        if any(run_folder.BRANCH_SUFFIX in folder.name for folder in hidden):
-            return  # resuming will first complete what was begun
         of_best, of_last = run_folder.load_state(best), run_folder.load_state(last)
         is_put_off = of_last.evaluation_due and of_best.step == of_last.step
         is_newer = of_best.step > of_last.step and of_best.best_step == of_best.step
         assert of_last.best_step in (None, of_best.step) or is_put_off or is_newer
-        if self.before is not None:  # both are of the same branch
-            later = [folder for folder in {best, last} if run_folder.checkpoint_step(folder) > 4]
-            assert len({files.sha256(each / run_folder.MODEL) == self.before.sums.get(each.name) for each in later}) < 2
 
     def check_adapted(self, root: Path) -> None:
         if self.adapted is not None:
@@ -131,7 +129,7 @@ def begin(shards, byte_tokenizer):
         if base is None:
             return start_run(folder, config, TrainingCorpus(shards, byte_tokenizer))
         adapted = replace(config, lora=LoraConfig(rank=1))
-        return start_run(folder, adapted, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(base), base=base)
+        return start_run(folder, adapted, TrainingCorpus(shards, byte_tokenizer), from_run=base)
 
     return begin
 
@@ -175,22 +173,6 @@ def later_saves(tmp_path, begin) -> Callable[..., Case]:
 
 
 @pytest.fixture
-def branching(tmp_path, begin) -> Callable[..., Case]:
-    """A run of 8 steps is resumed at step 4, for 7 steps."""
-
-    def make(settings: dict) -> Case:
-        run = tmp_path / "runs" / "run"
-        list(train(begin(run, steps=8, **settings | {"keep_checkpoints": 3})))
-
-        def act(root: Path) -> None:
-            train_to_the_end(root / "run" / "checkpoints" / "step-4", steps=7)
-
-        return Case(tmp_path / "runs", act, lambda root: train_to_the_end(root / "run"), before=Branch.of(run))
-
-    return make
-
-
-@pytest.fixture
 def base_trained_on(tmp_path, begin) -> Callable[..., Case]:
     """A run is trained on, to whose weights another run has adapters; only its latest checkpoint is kept."""
 
@@ -211,7 +193,7 @@ def base_trained_on(tmp_path, begin) -> Callable[..., Case]:
     return make
 
 
-def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Branch]:
+def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Outcome]:
     """The folder of the runs as each kill in the course of what is done leaves it, and the end without any."""
     root = copies / "whole"
     if case.root.exists():
@@ -220,13 +202,13 @@ def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Bran
     disk = States(root, copies, each=each)
     with disk.watching():
         case.act(root)
-    return disk.found, Branch.of(root / "run")
+    return disk.found, Outcome.of(root / "run")
 
 
 EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 """Which operations are interrupted: a sample of them, and all."""
 
-CASES = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", BETTER)]
+CASES = [("first_saves", WORSE), ("later_saves", WORSE), ("base_trained_on", BETTER)]
 
 
 @pytest.mark.medium
@@ -249,7 +231,7 @@ def test_nothing_is_lost_in_any_state_that_a_kill_leaves(name, settings, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "settings"), [("later_saves", WORSE), ("branching", BETTER)])
+@pytest.mark.parametrize(("name", "settings"), [("later_saves", WORSE)])
 def test_nothing_is_lost_wherever_the_recovery_is_killed_too(name, settings, tmp_path, request):
     case = request.getfixturevalue(name)(settings)
     states, end = states_of(case, tmp_path / "copies", each=False)
@@ -281,7 +263,7 @@ def test_nothing_is_lost_wherever_the_disk_is_full_in_training(name, settings, s
     assert number > 50
 
 
-def fails(case: Case, root: Path, number: int, *, stays: bool, end: Branch) -> bool:
+def fails(case: Case, root: Path, number: int, *, stays: bool, end: Outcome) -> bool:
     """Do what is done to runs while the operation of a number fails, which is told of, unless it doesn't matter.
 
     Returns:
@@ -291,7 +273,7 @@ def fails(case: Case, root: Path, number: int, *, stays: bool, end: Branch) -> b
     try:
         with disk.watching():
             case.act(root)
-        assert end.is_part_of(Branch.of(root / "run"))
+        assert end.is_part_of(Outcome.of(root / "run"))
     except (LMError, OSError) as error:
         assert "No space left on device" in str(error)  # noqa: PT017 (it need not be raised)
     return disk.failed
@@ -300,35 +282,24 @@ def fails(case: Case, root: Path, number: int, *, stays: bool, end: Branch) -> b
 CONFIG = RunConfig(ModelConfig(vocab_size=257, **SHAPE))
 
 
-def save(run: Path, state: TrainingState, tokenizer: Tokenizer, *, resumed_at: int | None = None) -> None:
-    """A checkpoint whose weights say which step it is of, and of which branch."""
-    weights = {"weight": torch.tensor([state.step, resumed_at or 0])}
+def save(run: Path, state: TrainingState, tokenizer: Tokenizer) -> None:
+    """A checkpoint whose weights say which step it is of."""
+    weights = {"weight": torch.tensor([state.step])}
     save_checkpoint(
         run, config=CONFIG, tokenizer=tokenizer, model=weights, optimizer=weights, state=state,
-        is_best=state.best_step == state.step, resumed_at=resumed_at,
+        is_best=state.best_step == state.step,
     )  # fmt: skip
 
 
 ONE_SAVE = {
-    "first": ([], TrainingState(step=2, best_step=2), None),
-    "later": ([TrainingState(step=2, best_step=2)], TrainingState(step=6, best_step=6), None),
+    "first": ([], TrainingState(step=2, best_step=2)),
+    "later": ([TrainingState(step=2, best_step=2)], TrainingState(step=6, best_step=6)),
     "after its evaluation": (
         [TrainingState(step=2, best_step=2), TrainingState(step=4, best_step=2, evaluation_due=True)],
         TrainingState(step=4, best_step=4),
-        None,
-    ),
-    "branch": (
-        [TrainingState(step=2, best_step=2), *(TrainingState(step=step, best_step=step) for step in (4, 6))],
-        TrainingState(step=4, best_step=4),
-        2,
-    ),
-    "branch, best before": (
-        [TrainingState(step=2, best_step=2), *(TrainingState(step=step, best_step=step) for step in (4, 6))],
-        TrainingState(step=5, best_step=2),
-        2,
     ),
 }
-"""Single saves, without training: the checkpoints before, the one that is saved, and the step it was resumed at."""
+"""Single saves, without training: the checkpoints before, and the one that is saved."""
 
 
 def params(*quick: str) -> list:
@@ -338,16 +309,13 @@ def params(*quick: str) -> list:
 @pytest.fixture
 def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
     def make(name: str) -> Case:
-        run, (before, state, resumed_at) = tmp_path / "runs" / "run", ONE_SAVE[name]
+        run, (before, state) = tmp_path / "runs" / "run", ONE_SAVE[name]
         run.mkdir(parents=True)
         for each in before:
             save(run, each, byte_tokenizer)
-        (run / run_folder.METRICS).write_text("of this branch")
-        if resumed_at is not None:
-            run_folder.log_backup_path(run / run_folder.METRICS).write_text("of the other branch")
 
         def act(root: Path) -> None:
-            save(root / "run", state, byte_tokenizer, resumed_at=resumed_at)
+            save(root / "run", state, byte_tokenizer)
 
         return Case(tmp_path / "runs", act, act)
 
@@ -355,7 +323,7 @@ def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", params("branch"))
+@pytest.mark.parametrize("name", params("after its evaluation"))
 @EVERY
 def test_a_killed_process_leaves_what_the_tests_above_take_for_it(name, every, one_save, tmp_path):
     one_save = one_save(name)
@@ -387,13 +355,13 @@ def killed(case: Case, root: Path, number: int) -> int:
 
 
 @pytest.mark.parametrize("stays", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", params("after its evaluation", "branch"))
+@pytest.mark.parametrize("name", params("after its evaluation"))
 @EVERY
 def test_a_save_that_fails_is_told_of_and_loses_nothing(name, every, one_save, stays, tmp_path):
     """The next save is then as it would have been."""
     one_save = one_save(name)
     one_save.act(shutil.copytree(one_save.root, tmp_path / "whole"))
-    end = Branch.of(tmp_path / "whole" / "run")
+    end = Outcome.of(tmp_path / "whole" / "run")
     for number in count(0, every):
         root = shutil.copytree(one_save.root, tmp_path / str(number))
         if not fails(one_save, root, number, stays=stays, end=end):

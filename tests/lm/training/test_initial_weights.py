@@ -12,10 +12,7 @@ from lm.config.lora import LoraConfig
 from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.training.initial_weights import (
-    add_token_rows,
-    check_tokenizers,
-)
+from lm.training.initial_weights import check_tokenizers, initial_weights
 from tests.cli.small_runs import make_run, make_tokenizer
 
 
@@ -28,8 +25,8 @@ def test_a_new_special_token_starts_as_the_mean_of_all_others(tmp_path):
     run, old = make_run(tmp_path / "run", tie_embeddings=False), make_tokenizer("bpe")
     new, weights, config = old.with_chat_template(), weights_of(run), load_config(find_checkpoint(run))
     assert new.vocab_size > old.vocab_size
-    found = add_token_rows(run, weights, new, config)
-    changed = [name for name, value in found.items() if value is not weights[name]]
+    found = initial_weights(run, new, config)
+    changed = [name for name, value in found.items() if value.shape != weights[name].shape]
     assert len(changed) == 2
     for name in changed:
         before, after = weights[name], found[name]
@@ -37,9 +34,9 @@ def test_a_new_special_token_starts_as_the_mean_of_all_others(tmp_path):
         assert torch.equal(after[: old.vocab_size], before)
         mean = before.mean(0).expand(new.vocab_size - old.vocab_size, -1)
         torch.testing.assert_close(after[old.vocab_size :], mean)
-    assert add_token_rows(run, weights, old, config) == weights
+    torch.testing.assert_close(initial_weights(run, old, config), weights, rtol=0, atol=0)
     with pytest.raises(UsageError, match="adapters train no embeddings"):
-        add_token_rows(run, weights, new, RunConfig(lora=LoraConfig(rank=2)))
+        initial_weights(run, new, RunConfig(lora=LoraConfig(rank=2)))
 
 
 def test_tokens_have_to_be_those_that_the_weights_were_trained_with(tmp_path):

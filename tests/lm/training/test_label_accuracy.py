@@ -12,11 +12,11 @@ from lm.decoding.classifier import CompletionClassifier
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import metrics_lines, stop_after
+from tests.lm.training.runs import resume_run, start_run
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 

@@ -1,7 +1,7 @@
 """Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
 
+import dataclasses
 import math
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,16 +13,17 @@ from lm import run_folder
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import open_split
 from lm.data.batch import Batch
+from lm.data.pairs import PairLayout
+from lm.distributed.parallel import MicroBatch
 from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.optim.schedules import learning_rate
-from lm.training.evaluation import compute_validation_loss
-from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly, TrainingWarning
-from lm.training.loop import batch_flops, train
-from lm.training.run import Run
-from lm.training.startup import resume_run
-from tests.lm.full_disk import full_disk
+from lm.training.evaluation import validation_sums
+from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly
+from lm.training.loop import train
+from lm.training.run import Run, batch_flops
 from tests.lm.training.conftest import loss_of, metrics_lines, stop_after, sums
+from tests.lm.training.runs import resume_run
 from tests.tolerances import approx
 
 
@@ -68,14 +69,15 @@ def test_accumulation_changes_nothing(make_run):
 
 def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
     whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
-    monkeypatch.setattr("lm.training.startup.estimate_micro_batch_tokens", lambda *_, **__: 2 * 16)
     run, rows = make_run("run", model={"dropout": 0.0}), []
+    run.config = dataclasses.replace(run.config, plan=dataclasses.replace(run.plan, micro_batch_tokens=2 * 16))
+    backward = run.parallel.backward
 
-    def noted(self, batch):
-        rows.append(batch.rows)
-        return self.loss(batch)
+    def noted(micro_batch, *, learned):
+        rows.append(micro_batch.batch.rows)
+        return backward(micro_batch, learned=learned)
 
-    monkeypatch.setattr(type(run.strategy), "__call__", noted)
+    monkeypatch.setattr(run.parallel, "backward", noted)
     assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
     assert set(rows) == {2}
     assert len(rows) == 3 * 12
@@ -146,7 +148,7 @@ def test_patience_ends_a_run_that_learns_nothing(make_run):
     events = list(train(run))
     assert events[-1] == StoppedEarly(9, patience_ran_out=True)
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
-    with pytest.raises(UsageError, match="ended after 9 of 100 steps, when patience ran out"):
+    with pytest.raises(UsageError, match="ended at step 9 of 100"):
         resume_run(run.folder)
 
 
@@ -166,10 +168,10 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     def fail(run):
         if run.state.step == fails_at:
             raise MemoryError
-        return compute_validation_loss(run)
+        return validation_sums(run)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.evaluation.compute_validation_loss", fail)
+        patch.setattr("lm.training.evaluation.validation_sums", fail)
         with pytest.raises(MemoryError):
             list(train(run))
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).step == fails_at
@@ -178,26 +180,6 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     assert resumed.state.finished
     assert metrics_lines(resumed) == metrics_lines(whole)
     assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
-
-
-def test_a_full_disk_under_the_log_ends_no_run(make_run, monkeypatch):
-    """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
-    whole, run = (
-        make_run("whole", keep_checkpoints=0, evaluate_every=0),
-        make_run("run", keep_checkpoints=0, evaluate_every=0),
-    )
-    list(train(whole))
-    warnings = []
-    with ExitStack() as disk:
-        disk.enter_context(full_disk(after=600))
-        for event in train(run):
-            warnings += [event] if isinstance(event, TrainingWarning) else []
-            if isinstance(event, Step) and event.step == 9:
-                disk.close()
-    assert {warning.message.partition(":")[0] for warning in warnings} == {
-        str(run.folder / name) for name in ("metrics.jsonl", "timings.jsonl")
-    }
-    assert metrics_lines(run) == metrics_lines(whole)
 
 
 def balance(model, inputs):
@@ -247,8 +229,7 @@ def test_activations_that_are_computed_again_change_nothing(model, make_run):
 def counted_flops(run: Run, batch: Batch) -> float:
     """What torch counts in a pass forward and back, in which it leaves fused attention out."""
     with FlopCounterMode(display=False) as counter:
-        loss, *_ = run.strategy(batch)
-        loss.backward()
+        run.parallel.backward(MicroBatch(batch, is_real=True, is_last=True), learned=1.0)
     return counter.get_total_flops()
 
 
@@ -262,8 +243,8 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
     batch = {
         "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
         "examples": Batch.from_rows(rows, [3, 6, 2]),
-        "pairs in one stack": Batch.from_pair_sequences(*sides, start=0),
-        "sources that are predicted too": Batch.from_pair_sequences(*sides, start=0, learns_source=True),
+        "pairs in one stack": PairLayout(decoder_only=True).batch(*sides, start=0),
+        "sources that are predicted too": PairLayout(True, learns_source=True).batch(*sides, start=0),
     }[kind]
     pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
     assert batch_flops(run.config, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)

@@ -22,10 +22,10 @@ from lm.optim.averaging import average_checkpoints
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.run_summaries import summarise_run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
+from tests.lm.training.runs import resume_run, start_run
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
@@ -55,7 +55,7 @@ def adapt(base, shards, byte_tokenizer):
         config = dataclasses.replace(base.config, training=settings, lora=lora or LoraConfig(rank=2))
         found = run_folder.find_checkpoint(base.folder)
         data = TrainingCorpus(shards, byte_tokenizer)
-        return start_run(base.folder.parent / name, config, data, weights=load_weights(found), base=found)
+        return start_run(base.folder.parent / name, config, data, from_run=found)
 
     return begin
 
@@ -186,7 +186,7 @@ def masked(folder, data, *, base=None, model=None, **fields):
         ModelConfig(**config), data=DataConfig(supervised=supervised), training=TrainingConfig(**settings),
         lora=LoraConfig(rank=2 if base else None),
     )  # fmt: skip
-    return start_run(folder, made, data, weights=None if found is None else load_weights(found), base=found)
+    return start_run(folder, made, data, from_run=found)
 
 
 def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus, examples):  # noqa: F811

@@ -17,15 +17,14 @@ from lm.corpus.store import Manifest
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.events import Evaluation, Sample
-from lm.training.initial_weights import check_compatible
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
+from tests.lm.training.runs import resume_run, start_run
 from tests.tolerances import approx
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, "objective": "masked"}
@@ -55,7 +54,7 @@ def examples(tmp_path_factory) -> TrainingCorpus:
     return TrainingCorpus(prepare([source], TOKENIZER, config, place / "tokens").folder, TOKENIZER)
 
 
-def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, weights=None, **fields) -> Run:
+def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, from_run=None, **fields) -> Run:
     settings = {"batch_size": 8, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **fields}
     supervised = Manifest.read(corpus.folder).supervised
     config = RunConfig(
@@ -63,7 +62,7 @@ def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, we
         data=DataConfig(supervised=supervised),
         training=TrainingConfig(**settings),
     )
-    return start_run(folder, config, corpus, weights=weights)
+    return start_run(folder, config, corpus, from_run=from_run)
 
 
 def evaluations(run: Run) -> list[Evaluation]:
@@ -126,9 +125,8 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
 
 def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus, examples):
     list(train(begun(tmp_path / "masked", corpus, model={"output_transform": True})))
-    check_compatible(ModelConfig(**SHAPE, output_transform=True, vocab_size=258), tmp_path / "masked")
     theirs = load_weights(tmp_path / "masked")
-    run = begun(tmp_path / "tuned", examples, model={"output_transform": True}, weights=theirs, ema=0.9)
+    run = begun(tmp_path / "tuned", examples, model={"output_transform": True}, from_run=tmp_path / "masked", ema=0.9)
     ours = run.model.state_dict()
     for name in theirs.keys() - run.model.select_output_weights(theirs).keys():
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
@@ -137,9 +135,9 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
     }
     list(train(run))
     tuned = load_weights(tmp_path / "tuned")
-    again = begun(tmp_path / "again", examples, model={"output_transform": True}, weights=tuned)
+    again = begun(tmp_path / "again", examples, model={"output_transform": True}, from_run=tmp_path / "tuned")
     torch.testing.assert_close(again.model.state_dict(), dict(tuned), rtol=0, atol=0)
-    back = begun(tmp_path / "back", corpus, model={"output_transform": True}, weights=tuned)
+    back = begun(tmp_path / "back", corpus, model={"output_transform": True}, from_run=tmp_path / "tuned")
     assert {name for name in back.model.state_dict() if name not in tuned} == back.model.select_output_weights(
         theirs
     ).keys()

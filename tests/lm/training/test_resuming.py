@@ -1,17 +1,17 @@
-"""A resumed run is as if it had never stopped, and what came after an older checkpoint is another branch."""
+"""A resumed run is as if it had never stopped, and a checkpoint of it can be copied into a new run."""
 
 import dataclasses
-import json
+from pathlib import Path
 
 import pytest
 
 from lm import files, run_folder
 from lm.config.training import TrainingConfig
-from lm.optim.averaging import latest_checkpoints
-from lm.training.events import Evaluation, Saved, Step, StoppedEarly
+from lm.training.events import Evaluation, StoppedEarly
 from lm.training.loop import train
-from lm.training.startup import resume_run
+from lm.training.run import copy_checkpoint
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
+from tests.lm.training.runs import resume_run
 
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}
 
@@ -71,17 +71,6 @@ def put_off_again(run):
     return []
 
 
-def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
-    run = make_run(checkpoint_every=4, keep_checkpoints=0)
-    events = list(train(run))
-    first = next(event.folder for event in events if isinstance(event, Saved) and event.step == 4)
-    before = sums(run)
-    list(train(resume_run(first)))
-    assert sums(run)["model.safetensors"] == before["model.safetensors"]
-    steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps == sorted(steps)
-
-
 def test_a_finished_run_can_be_trained_on(make_run):
     run = make_run(schedule="constant")
     list(train(run))
@@ -92,57 +81,22 @@ def test_a_finished_run_can_be_trained_on(make_run):
     assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
 
 
-@pytest.fixture
-def branching(make_run):
-    """A run of 12 steps with a checkpoint every second one, and evaluations of which the last was best."""
-    run = make_run(checkpoint_every=2, keep_checkpoints=0, learning_rate=1e-2, evaluate_every=2)
+@pytest.mark.parametrize("settings", [{}, {"learning_rate": 0.0}])
+def test_a_checkpoint_that_is_copied_into_a_new_run_resumes_exactly(make_run, tmp_path, settings):
+    """With the best checkpoint that it knows, though that is an earlier one; the first run stays as it is."""
+    run = make_run(checkpoint_every=4, keep_checkpoints=0, **settings)
     list(train(run))
-    return run
+    before = contents(run.folder)
+    copy_checkpoint(run.folder / "checkpoints" / "step-8", tmp_path / "copy")
+    resumed = resume_run(tmp_path / "copy")
+    assert resumed.state.step == 8
+    list(train(resumed))
+    assert contents(run.folder) == before
+    assert sums(run)["model.safetensors"] == sums(resumed)["model.safetensors"]
+    assert sums(run)["optimizer.safetensors"] == sums(resumed)["optimizer.safetensors"]
+    assert metrics_lines(run) == metrics_lines(resumed)
+    assert run_folder.find_checkpoint(run.folder).name == run_folder.find_checkpoint(resumed.folder).name
 
 
-def names(run, step=0) -> list[str]:
-    return [folder.name for folder in run_folder.checkpoints_after(run.folder, step)]
-
-
-def contents(run) -> dict[str, bytes]:
-    return {name: (run.folder / name).read_bytes() for name in ("metrics.jsonl", "timings.jsonl", "best", "last")}
-
-
-def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(branching):
-    before = names(branching)
-    resumed = resume_run(branching.folder / "checkpoints" / "step-4", new_length=TrainingConfig(steps=9))
-    assert [folder.name for folder in resumed.stale_checkpoints] == ["step-6", "step-8", "step-10", "step-12"]
-    events = train(resumed)
-    assert isinstance(next(events), Step)
-    assert names(branching) == before
-    assert next(event for event in events if isinstance(event, Saved)).step == 6
-    assert names(branching) == ["step-2", "step-4", "step-6"]
-    list(events)
-    assert names(branching) == ["step-2", "step-4", "step-6", "step-8", "step-9"]
-    assert run_folder.find_checkpoint(branching.folder).name == f"step-{resumed.state.best_step}"
-    assert [folder.name for folder in latest_checkpoints(branching.folder, 3)] == ["step-6", "step-8", "step-9"]
-
-
-def test_a_branch_stopped_at_once_has_its_own_best(branching):
-    """The best of the other branch went with it, so it is what the older checkpoint knew as the best."""
-    run = resume_run(branching.folder / "checkpoints" / "step-4")
-    known = run.state.best_step
-    list(train(run, stop=stop_after(1)))
-    assert names(run) == ["step-2", "step-4", "step-5"]
-    assert run_folder.find_checkpoint(run.folder).name == f"step-{known}"
-    steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().split("\n")[:-1]]
-    assert steps == [1, 2, 2, 3, 4, 4, 5]
-
-
-def test_how_long_a_run_is_and_how_it_is_computed_may_differ(make_run):
-    """A resumed run writes both before its first checkpoint, and may be killed then."""
-    run = make_run("run", steps=4)
-    list(train(run, stop=stop_after(2)))
-    path = run.folder / "config.json"
-    settings = json.loads(path.read_text())
-    settings["training"] |= {"steps": None, "budget": "9m", "schedule": "wsd", "gradient_checkpointing": True}
-    settings["plan"] |= {"steps": 99, "threads": 2, "processes": 2}
-    path.write_text(json.dumps(settings))
-    assert resume_run(run.folder).plan.steps == 4
-    path.unlink()
-    assert resume_run(run.folder).plan.steps == 4
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

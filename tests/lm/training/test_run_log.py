@@ -8,7 +8,6 @@ import pytest
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.run_log import RunLog
 from lm.training.run_summaries import load_curves
-from tests.lm.full_disk import full_disk
 
 ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"
 
@@ -18,7 +17,7 @@ def log(tmp_path) -> RunLog:
     """Of twenty steps, with a sample at the tenth."""
     log = RunLog(tmp_path)
     for step in range(1, 21):
-        log.log_step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=step / 20)
+        log.log_step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5, 2.0), epoch=step / 20)
         if step == 10:
             log.log_event(Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
             log.log_event(Sample(step, "the", ANY_LINE_END))
@@ -43,45 +42,11 @@ def test_the_evaluation_of_the_step_that_a_run_resumes_at_is_kept_unless_it_come
     assert log.last_validation_loss(20) is None
 
 
-def test_a_log_is_as_before_once_its_backup_is_restored(log):
-    before = log.metrics.read_bytes(), log.timings.read_bytes()
-    log.back_up()
-    log.truncate(5)
-    assert (log.metrics.read_bytes(), log.timings.read_bytes()) != before
-    log.restore_backup()
-    assert (log.metrics.read_bytes(), log.timings.read_bytes()) == before
-    log.back_up()
-    log.truncate(5)
-    log.discard_backup()
-    log.restore_backup()
-    assert len(entries(log)) == 5
-
-
 def test_a_line_ends_with_a_line_feed_alone(log, tmp_path):
     log.truncate(15)
     assert [entry["step"] for entry in entries(log)] == [*range(1, 11), 10, 10, *range(11, 16)]
     assert next(entry["sample"] for entry in entries(log) if "sample" in entry) == ANY_LINE_END
     assert load_curves(tmp_path)["loss"].steps == list(range(1, 16))
-
-
-def test_lines_for_which_there_is_no_room_wait_for_it(log):
-    with full_disk(after=log.metrics.stat().st_size + 9):
-        log.log_event(Sample(20, "the", "end"))
-        assert "metrics.jsonl: File too large" in str(log.pop_warning())
-        log.log_step(Step(21, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.05)
-        assert log.pop_warning() is None  # once is enough
-        assert entries(log)[-1]["step"] == 20
-        assert log.metrics.read_bytes().endswith(b"}\n")  # nothing torn
-        with pytest.raises(OSError, match=r"metrics\.jsonl'"):
-            log.flush()
-    log.log_step(Step(22, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.1)
-    log.flush()
-    assert [(entry["step"], entry.get("sample")) for entry in entries(log)[-3:]] == [
-        (20, "end"),
-        (21, None),
-        (22, None),
-    ]
-    assert load_curves(log.metrics.parent)["tokens_per_second"].steps == list(range(1, 23))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,3 @@ def test_curves_are_what_the_logs_hold(tmp_path):
         "loss": ([1, 3], [2.5, 2.0]),
         "seconds": ([3], [0.5]),
     }
-    for torn in ("[" * 200_000, "[1]", '{"loss": 1}', '{"step": 4, "lo'):
-        (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n' + torn + "\n")
-        with pytest.raises(InputError, match="metrics.jsonl, line 2: not a log entry"):
-            load_curves(tmp_path)

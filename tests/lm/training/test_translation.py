@@ -32,8 +32,8 @@ from lm.training.events import Evaluation, Sample, StoppedEarly
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
+from tests.lm.training.runs import resume_run, start_run
 from tests.tolerances import approx, assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.decoding.session import DecodeSession
+from lm.engine.selection import plan_engines
+from lm.engine.sequence_cache import PrefixCache
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session.test_windows import SHAPES
 from tests.lm.decoding.session_driver import SessionDriver
@@ -81,8 +84,9 @@ def test_without_a_cache_too(kind):
 def test_a_shared_prefix_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)
     shared = [chance.randrange(50) for _ in range(6)]
-    steps = SessionDriver(model)
-    steps.session.prefill_prefix(shared)
+    steps, prefixes = SessionDriver(model), PrefixCache(model)
+    steps.session = DecodeSession(plan_engines(model), prefixes=prefixes)
+    prefixes.extend(shared)
     prompts = [shared + [chance.randrange(50) for _ in range(n)] for n in (3, 1, 8)] + [shared, [7, 8], shared * 4]
     assert_close(steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
     for token in range(12):

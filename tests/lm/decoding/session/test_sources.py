@@ -63,27 +63,6 @@ def test_cached_logits_equal_uncached(make, lengths):
 
 
 @each_model
-def test_padding_never_changes_results(make):
-    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 5, seed=1)
-    other = source.clone()
-    for row, length in zip(other, LENGTHS, strict=True):
-        row[length:] = 39
-    expected = SessionDriver(model, source, LENGTHS).feed(tokens)
-    for padded in (other, torch.cat((source, source), dim=1)):
-        assert_close(SessionDriver(model, padded, LENGTHS).feed(tokens), expected, model=model)
-    assert expected.isfinite().all()
-
-
-@each_model
-def test_future_tokens_never_change_past_logits(make):
-    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 9, seed=1)
-    other = tokens.clone()
-    other[:, 5:] = 39
-    past, of_other = (SessionDriver(model, source, LENGTHS).feed(ids)[:, :5] for ids in (tokens, other))
-    assert_close(past, of_other, model=model)
-
-
-@each_model
 def test_reordered_and_truncated_rows_continue_as_before(make):
     """A random walk over layouts, equal and ragged, long enough for slots to be freed."""
     model, source, lengths = make(), random_ids(3, 7), LENGTHS
@@ -106,17 +85,6 @@ def test_reordered_and_truncated_rows_continue_as_before(make):
         steps.reorder(rows)
         source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
         assert steps.length == tokens.shape[1]
-
-
-@pytest.mark.parametrize("context", [6, 40])
-def test_recurrent_models_without_a_source_have_the_same_cached_and_uncached_logits(context):
-    model, tokens = make_recurrent(n_encoder_layers=0, context_length=context), random_ids(2, 15)
-    cached, again = SessionDriver(model), SessionDriver(model, cached=False)
-    for part in tokens.split([3, 1, 1, 7, 3], dim=1):
-        assert_close(cached.feed(part), again.feed(part), model=model)
-    cached.truncate(9)
-    again.truncate(9)
-    assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), model=model)
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder, learned", "lstm", "compressed"])

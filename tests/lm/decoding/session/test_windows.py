@@ -74,15 +74,3 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
     other = random_tokens(2, 20)
     expected = by_hand(model, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
     assert_close(fed_in(steps, other, [1, 4, 15]), expected, model=model)
-
-
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("length", [0, 4, 20])
-def test_reordered_rows_continue_as_the_former_rows(cached, length):
-    model, tokens, rows = make_model(), random_tokens(3, 30), torch.tensor([2, 0, 2, 1])
-    steps = SessionDriver(model, cached=cached)
-    if length:
-        steps.feed(tokens[:, :length])
-    steps.reorder(rows)
-    expected = by_hand(model, tokens)[rows]
-    assert_close(steps.feed(tokens[rows, length:]), expected[:, length:], model=model)

@@ -22,14 +22,3 @@ def logits(model: Any, tokens: Sequence[int]) -> np.ndarray:
     model.reset()
     model.eval(list(tokens))
     return np.array(model.scores[: len(tokens)])
-
-
-def greedy(model: Any, prompt: Sequence[int], number: int) -> list[int]:
-    """So many tokens after a prompt, each the likeliest, read one at a time."""
-    model.reset()
-    model.eval(list(prompt))
-    chosen: list[int] = []
-    for _ in range(number):
-        chosen.append(int(model.scores[model.n_tokens - 1].argmax()))
-        model.eval([chosen[-1]])
-    return chosen

@@ -28,29 +28,7 @@ def ids(*shape):
     return torch.randint(40, shape, generator=torch.Generator().manual_seed(0))
 
 
-def in_windows(model, tokens, width):
-    """Logits after each token, whose window is read alone and without a mask, by a model without positions."""
-    parts = [tokens[:, max(0, end - width) : end] for end in range(1, tokens.shape[1] + 1)]
-    of_narrow = [model(part)[:, -1] for part in parts[: width - 1]]
-    of_wide = [model(torch.cat(parts[width - 1 :]))[:, -1]] if parts[width - 1 :] else []
-    return torch.cat([*of_narrow, *of_wide])[None]
-
-
 NEAR_A_BLOCK = (1, 2, 15, 16, 17, 33)
-
-
-@pytest.mark.parametrize("widths", [NEAR_A_BLOCK, pytest.param(range(1, 41), marks=pytest.mark.slow)], ids=len)
-def test_a_token_attends_within_its_window(widths):
-    """Its own among them, in one pass and with a cache."""
-    fields = {"n_layers": 1, "positions": "none", "attention_window": None}
-    full, tokens = model_of("window", **fields, attention="full").double(), ids(1, 50)
-    for width in widths:
-        model = model_of("window", **{**fields, "attention_window": width}).double()
-        model.load_state_dict(full.state_dict())
-        expected, cache = in_windows(full, tokens, width), model.new_cache()
-        by_parts = [model(part, cache=cache) for part in tokens.split([3, *[1] * 7, 40], dim=1)]
-        for found in (model(tokens), torch.cat(by_parts, dim=1)):
-            torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", CACHED)
@@ -60,32 +38,6 @@ def test_cached_equals_uncached(kind, positions):
     cache = model.new_cache()
     logits = torch.cat([model(part, cache=cache) for part in tokens.split([5, 1, 1, 1, 100, 1, 94], dim=1)], dim=1)
     assert_close(logits, model(tokens), model=model)
-
-
-@pytest.mark.parametrize("kind", CACHED)
-def test_truncating_and_reordering_leave_no_trace(kind):
-    model, tokens = model_of(kind, **FIELDS), ids(2, 60)
-    cache = model.new_cache()
-    model(tokens[:, :50], cache=cache)
-    for length in (43, 22, 6, 1):
-        cache.truncate(length)
-        assert_close(model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], model=model)
-    cache.reorder(torch.tensor([1, 0, 1]))
-    swapped = tokens[[1, 0, 1]]
-    assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], model=model)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("positions", ["rotary", "t5", "relative"])
-def test_the_future_never_changes_the_past(kind, positions):
-    model, tokens = model_of(kind, positions=positions).double(), ids(1, 150)
-    before = model(tokens)
-    for place in (1, 47, 100, 149):
-        other = tokens.clone()
-        other[:, place:] = (other[:, place:] + 7) % 40
-        assert_close(model(other)[:, :place], before[:, :place], model=model)
-        assert_close(model(tokens[:, :place]), before[:, :place], model=model)
-        assert (model(other)[:, place:] - before[:, place:]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -87,19 +87,6 @@ def test_outputs_and_gradients_are_those_of_a_loop_in_float64(k, activation, bia
         torch.testing.assert_close(one, other, msg=lambda message, name=name: f"{name}: {message}")
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_equal_experts_are_one_dense_layer(k):
-    """Whose output a gate with one choice multiplies by the probability of that."""
-    experts = make_experts(experts_per_token=k).eval()
-    for expert in experts.experts:
-        expert.load_state_dict(experts.experts[0].state_dict())
-    x = states(2, 7)
-    weight = experts.gate(x.flatten(0, 1)).weights.sum(-1).view(2, 7, 1)
-    torch.testing.assert_close(experts(x, inputs()), weight * experts.experts[0](x))
-    if k > 1:
-        torch.testing.assert_close(weight, torch.ones_like(weight))
-
-
 def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
     experts = make_experts(expert_capacity=1.0)

@@ -15,19 +15,17 @@ from lm.config.run_config import RunConfig
 from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
 from lm.corpus.store import Manifest
+from lm.hardware import Hardware
 from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train
-from lm.training.planning.continued_training import (
-    choose_continued_training,
-    inherit_optimizer,
-)
-from lm.training.planning.resolve import resolve_spec
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed
+from lm.training.planning.plan import Measured, Plan, plan_length, plan_spec
 from lm.training.run import Run
 from lm.training.run_summaries import has_improved
-from lm.training.startup import resume_run, start_run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
 from tests.lm.training.conftest import copy_run, metrics_lines, new_run, stop_after, sums
+from tests.lm.training.runs import resume_run, start_run
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
@@ -48,8 +46,7 @@ def tune(parent, tmp_path, shards, byte_tokenizer):
         settings = dataclasses.replace(parent.config.training, **{"steps": 12, "learning_rate": 1e-3, **training})
         config = dataclasses.replace(parent.config, training=settings, plan=None, lora=lora or LoraConfig())
         found, data = run_folder.find_checkpoint(parent.folder), TrainingCorpus(shards, byte_tokenizer)
-        base = found if lora else None
-        return start_run(tmp_path / name, config, data, weights=load_weights(found), base=base)
+        return start_run(tmp_path / name, config, data, from_run=found)
 
     return begin
 
@@ -129,7 +126,7 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
         config = RunConfig(
             model, data=dataclasses.replace(RunConfig().data, supervised=labelled), training=TrainingConfig(**settings)
         )
-        return start_run(tmp_path / name, config, data, weights=load_weights(weights))
+        return start_run(tmp_path / name, config, data, from_run=weights)
 
     labels = begin("labels", examples, first.config.model, found)
     assert 0 not in [event.step for event in train(labels) if isinstance(event, Evaluation)]
@@ -139,20 +136,11 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
     assert 0 in [event.step for event in train(more) if isinstance(event, Evaluation)]
 
 
-def chosen(
-    data: object,
-    *,
-    parent: RunConfig | None = None,
-    losses: tuple[float | None, float | None],
-    ngram_loss: float | None = None,
-    **given: object,
-):
-    parent = parent or RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
-    spec = run_spec("text.txt", from_run="runs/base", **given)
-    resolution = inherit_optimizer(parent, resolve_spec(spec, base=parent.model), spec)
-    return choose_continued_training(
-        resolution, data, initial_loss=losses[0], parent_loss=losses[1], ngram_loss=ngram_loss
-    )
+def chosen(data: object, *, losses: tuple[float | None, float | None], **given: object) -> Plan:
+    parent = RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
+    plan = plan_spec(run_spec("text.txt", from_run="runs/base", **given), parent=parent)
+    speed = TrainingSpeed(1.0, EvaluationCost(0.1, 0.0), Hardware("cpu", "float32", 1))
+    return plan_length(plan, None, data, Measured(speed, 100.0, losses=(*losses, None)))[0]
 
 
 @pytest.fixture
@@ -164,13 +152,13 @@ def data(make_run):
 
 def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_peak(data):
     losses = [3.0, 3.0 + 1e-9, 3.5, 4.0, 5.0, 6.0, 9.0]
-    rates = [chosen(data, losses=(loss, 3.0))[0].config.training.learning_rate for loss in losses]
+    rates = [chosen(data, losses=(loss, 3.0)).config.training.learning_rate for loss in losses]
     assert rates == sorted(rates)
     assert rates[0] < rates[-1] <= 0.02
     assert rates[0] == rates[1]  # no threshold that rounding could cross
-    assert chosen(data, losses=(1.0, 3.0))[0].config.training.learning_rate == rates[0]
+    assert chosen(data, losses=(1.0, 3.0)).config.training.learning_rate == rates[0]
     for unknown in ((None, 3.0), (3.0, None), (None, None)):
-        assert rates[0] <= chosen(data, losses=unknown)[0].config.training.learning_rate <= rates[-1]
+        assert rates[0] <= chosen(data, losses=unknown).config.training.learning_rate <= rates[-1]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +170,7 @@ def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_p
      ({"budget": "9m"}, {"budget": "9m", "steps": None})],
 )  # fmt: skip
 def test_what_is_given_wins_and_all_else_is_chosen(data, given, kept):
-    alone, other = (chosen(data, losses=(3.2, 3.0), **more)[0] for more in ({}, given))
+    alone, other = (chosen(data, losses=(3.2, 3.0), **more) for more in ({}, given))
     training = other.config.training
     assert {name: getattr(training, name) for name in kept} == kept
     for name in {"learning_rate", "steps", "optimizer"} - given.keys() - kept.keys():
@@ -234,8 +222,7 @@ def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_check
     before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
     log, best = metrics_lines(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
     run = resume_run(overfitted.folder, new_length=TrainingConfig(steps=24))
-    assert run.overfit_checkpoint is not None
-    assert run.overfit_checkpoint.step == overfitted.state.best_step
+    assert run.plan.extended_from == overfitted.state.best_step
     assert all(torch.equal(value, best[name]) for name, value in first_weights(run).items())
     assert (run.state.step, run.plan.steps, run.plan.extended_at) == (16, 24, 16)
     events = list(train(run))
@@ -247,20 +234,11 @@ def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_check
     assert (run.folder / "last").read_text() == "step-24\n"
     decided = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()][-1]
     assert decided["step"] == 16
-    assert f"step-{overfitted.state.best_step}" in decided["by"]
+    assert f"step {overfitted.state.best_step}" in decided["by"]
 
 
 def checkpoints(run: Run) -> list[Path]:
     return run_folder.list_checkpoints(run.folder)
-
-
-@pytest.mark.parametrize("step", [12, 16])
-def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
-    named = overfitted.folder / "checkpoints" / f"step-{step}"
-    run = resume_run(named, new_length=TrainingConfig(steps=24))
-    assert run.overfit_checkpoint is None
-    expected = load_weights(named)
-    assert all(torch.equal(value, expected[name]) for name, value in first_weights(run).items())
 
 
 @pytest.mark.parametrize("stop", [1, 5])
@@ -271,7 +249,7 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
     list(train(parts, stop=stop_after(stop)))
     resume_run(parts.folder).lock.release()
     parts = resume_run(parts.folder, new_length=TrainingConfig(steps=24))
-    assert parts.overfit_checkpoint is None  # the same length again is no extension
+    assert parts.plan.extended_at == 16  # the same length again is no extension
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]

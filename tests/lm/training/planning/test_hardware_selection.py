@@ -17,8 +17,8 @@ from lm.optim.muon import Muon
 from lm.training.loop import train
 from lm.training.planning import hardware_selection
 from lm.training.planning.hardware_selection import select_fastest, select_training_hardware
-from lm.training.startup import resume_run
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
+from tests.lm.training.runs import resume_run
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +107,10 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_continues_with_it(mak
     """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
     with monkeypatch.context() as patch:
         planned = Hardware("cpu", "float32", 1, "bfloat16")
-        patch.setattr("lm.training.startup.select_training_hardware", lambda *_: planned)
+        patch.setattr(hardware_selection, "select_training_hardware", lambda *_: planned)
         whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
     for run in (whole, stopped):
         run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))
-        run.write_config()
     list(train(whole))
     list(train(stopped, stop=stop_after(3)))
     resumed = resume_run(stopped.folder)

@@ -1,0 +1,334 @@
+"""The per-sequence KV cache, and the cache of prompt prefixes that its rows may start with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.mask import Mask, padding_bias
+from lm.model.transformer import DecoderOnly
+from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
+
+ModelCache = DecoderCache | RecurrentCache
+
+_MIN_SHARED = 32
+"""Tokens that two prompts have to share for the prefix of one to be copied."""
+_CONTEXTS = 4
+"""Contexts' worth of tokens of prefixes that are kept."""
+
+
+class PrefixCache:
+    """The KV caches of the first tokens of prompts, which any number of rows may start with.
+
+    They are kept up to a number of tokens; the least recently used ones are dropped.
+    """
+
+    def __init__(self, model: DecoderOnly) -> None:
+        self._model, self._capacity = model, _CONTEXTS * model.config.context_length
+        self._caches: dict[tuple[int, ...], ModelCache] = {}
+
+    @torch.inference_mode()
+    def extend(self, ids: Sequence[int], limit: int | None = None) -> tuple[int, int]:
+        """Compute a prefix, starting with what it has in common with another.
+
+        Args:
+            limit: the most tokens to compute now.
+
+        Returns:
+            The number of its tokens that were known, and of those that were computed.
+        """
+        ids = tuple(ids)
+        if len(ids) >= self._model.config.context_length:
+            return 0, 0
+        known = max(self._caches, key=lambda other: _common_length(other, ids), default=())
+        n_known = _common_length(known, ids)
+        if n_known == len(known):
+            cache = self._caches.pop(known, None) or self._model.new_cache()
+        elif n_known < _MIN_SHARED or isinstance(self._caches[known], RecurrentCache):  # which has only the last state
+            n_known, cache = 0, self._model.new_cache()
+        else:
+            cache = copy.deepcopy(self._caches[known])
+            cache.truncate(n_known)
+        new = ids[n_known:][:limit]
+        if new:
+            self._model.hidden(torch.tensor([new], device=next(self._model.parameters()).device), cache=cache)
+        self._caches[ids[: n_known + len(new)]] = cache
+        while sum(map(len, self._caches)) > self._capacity and len(self._caches) > 1:
+            del self._caches[next(iter(self._caches))]
+        return n_known, len(new)
+
+    def find(self, window: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the longest prefix that a window starts with, and continues; empty if there is none."""
+        found = (ids for ids in self._caches if len(ids) < len(window) and window[: len(ids)] == ids)
+        return max(found, key=len, default=())
+
+    def copy(self, ids: tuple[int, ...], rows: int) -> ModelCache:
+        """Return a cache of some rows that all start with a prefix."""
+        cache = copy.deepcopy(self._caches[ids])
+        cache.reorder(torch.zeros(rows, dtype=torch.long, device=next(self._model.parameters()).device))
+        return cache
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+class SequenceKVCache:
+    """A contiguous KV cache: each sequence, of any length, has a buffer row of its own, written in place.
+
+    A released buffer row is reused by the next new row (continuous batching).
+
+    Attributes:
+        lengths: cached positions of each row.
+        removes_rows_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
+
+    Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
+    """
+
+    removes_rows_for_free = False
+
+    def __init__(self, model: DecoderModel, *, is_enabled: bool = True, source: EncodedSource | None = None) -> None:
+        """Create a cache without rows, or with one for each source.
+
+        Args:
+            is_enabled: else nothing is cached and everything is recomputed: the reference, and compressed attention,
+                whose keys cover several positions.
+            source: the encoder output of the rows' sources.
+        """
+        config = model.config
+        self._model, self._first_parameter = model, next(model.parameters())
+        self._is_enabled, self._source = is_enabled, source
+        self.lengths: list[int] = []
+        self._buffer_rows: list[int] = []  # of each row
+        self._free_rows: list[int] = []  # a stack
+        self._n_buffer_rows = 0
+        self._states = RowRecurrentCache() if config.is_recurrent else None
+        n_layers = 0 if config.is_recurrent else config.n_layers
+        self._layers = [_SequenceLayer(config.context_length) for _ in range(n_layers)]
+        if source is not None:
+            self.add(len(source.output))
+
+    def needs_prefill(self, row: int) -> bool:
+        """Whether a row has no cached positions."""
+        return not self._is_enabled or not self.lengths[row]
+
+    def add(self, rows: int) -> None:
+        """Add empty rows."""
+        missing, size = rows - len(self._free_rows), self._n_buffer_rows
+        if missing > 0:
+            self._free_rows = [*reversed(range(size, size + missing)), *self._free_rows]
+            self._n_buffer_rows += missing
+        self._buffer_rows += [self._free_rows.pop() for _ in range(rows)]
+        self.lengths += [0] * rows
+
+    def prefill(
+        self, tokens: Tensor, rows: Sequence[int], lengths: Sequence[int], past: ModelCache | None = None
+    ) -> Tensor:
+        """Compute (rows, n, d_model) final states of empty rows.
+
+        Args:
+            tokens: (rows, n) IDs.
+            lengths: real tokens of each row; padding follows them.
+            past: of the rows' common prefix; it becomes the caller's no more.
+        """
+        start, cache = 0 if past is None else past.length, past or self._model.new_cache()
+        tokens, updated_cache = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
+        real_lengths = None if min(lengths) == tokens.shape[1] else self._index(lengths)
+        if isinstance(self._model, DecoderOnly):
+            hidden = self._model.hidden(tokens, cache=updated_cache, target_lengths=real_lengths)
+        else:
+            assert self._source is not None
+            cache.cross_attention = list(self._source.layers) or cache.cross_attention
+            hidden = self._model.hidden(
+                tokens, encoder_output=self._source.output, lengths=self._source.lengths, cache=updated_cache,
+                target_lengths=real_lengths,
+            )  # fmt: skip
+            self._source.layers = cache.cross_attention if self._is_enabled else ()
+        if self._is_enabled:
+            buffer_rows = self._index_of(rows)
+            if isinstance(cache, RecurrentCache):
+                assert self._states is not None
+                self._states.write_rows(buffer_rows, cache)
+            else:
+                for layer, read in zip(self._layers, cache.self_attention, strict=True):
+                    layer.write_rows(buffer_rows, *read.keys_and_values())
+            for row, length in zip(rows, lengths, strict=True):
+                self.lengths[row] = start + length
+        return hidden
+
+    def step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Compute (rows, n, d_model) final states of the next tokens; free buffer rows take part with any tokens."""
+        if 2 * len(rows) <= self._n_buffer_rows and len(rows) == len(self._buffer_rows):
+            self._gather_rows(self._buffer_rows)
+        n, starts, at = (
+            tokens.shape[1],
+            [min(positions)] * self._n_buffer_rows,
+            [self._buffer_rows[row] for row in rows],
+        )
+        is_whole = at == list(range(self._n_buffer_rows))
+        batch = tokens
+        if not is_whole:
+            batch = tokens.new_zeros(self._n_buffer_rows, n)
+            batch[at] = tokens
+        for row, position in zip(at, positions, strict=True):
+            starts[row] = position
+        source = self._source
+        cross_inputs = None if source is None else AttentionInputs(
+            Mask.key_padding(source.lengths), encoder_output=source.output, caches=source.layers
+        )  # fmt: skip
+        hidden = self._model.decode(
+            batch.to(self._first_parameter.device), self._attention_inputs(starts, n), cross_inputs
+        )
+        self._advance(rows, n)
+        return hidden if is_whole else hidden.index_select(0, self._index(at))
+
+    def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
+        """The attention inputs of the next `n` tokens of each buffer row."""
+        first = max(starts)
+        positions = None if min(starts) == first else self._index(starts)
+        end, device = first + n, self._first_parameter.device
+        queries = None if positions is None else positions[:, None] + torch.arange(n, device=device)
+        if self._states is not None:
+            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=queries, end=end)
+        for layer in self._layers:
+            layer.set_write_positions(first if positions is None else positions, end)
+        if queries is None:
+            return AttentionInputs(Mask.causal(), caches=self._layers, start=first)
+        bias = padding_bias(queries.flatten() + 1, end).view(len(queries), 1, n, end).to(self._first_parameter.dtype)
+        needs_keys = self._model.config.needs_key_positions
+        return AttentionInputs(
+            Mask(bias=bias), caches=self._layers, start=first, end=end, query_positions=queries,
+            key_positions=torch.arange(end, device=device)[None] if needs_keys else None,
+        )  # fmt: skip
+
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
+        """Return the inputs of a compiled step, and count its positions as cached."""
+        n = tokens.shape[1]
+        end = max(positions) + n
+        for layer in self._layers:
+            layer.set_write_positions(0, end)
+        self._advance(rows, n)
+        buffer_rows, starts = self._index_of(rows), torch.tensor(positions)
+        if n > 1:
+            buffer_rows, starts = buffer_rows.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
+        return CompiledStepInputs(tokens.flatten(), buffer_rows, starts, self._layers, end)
+
+    def _advance(self, rows: Sequence[int], n: int) -> None:
+        for row in rows:
+            self.lengths[row] += n
+
+    def copy(self, rows: Sequence[int], others: Sequence[int]) -> None:
+        """Rows become like others."""
+        if not self._is_enabled:
+            return
+        to_rows, from_rows = self._index_of(rows), self._index_of(others)
+        for layer in self._layers:
+            layer.write_rows(to_rows, *(part.index_select(0, from_rows) for part in layer.keys_and_values()))
+        if self._states is not None:
+            self._states.copy(to_rows, from_rows)
+        for row, other in zip(rows, others, strict=True):
+            self.lengths[row] = self.lengths[other]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out. All are copied at once."""
+        if list(rows) != list(range(self._n_buffer_rows)) or len(self._buffer_rows) < self._n_buffer_rows:
+            self._gather_rows([self._buffer_rows[row] for row in rows])
+            self.lengths = [self.lengths[row] for row in rows]
+
+    def release(self, rows: Collection[int]) -> None:
+        """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
+        if self._source is not None:  # no new rows will come
+            return self.select([row for row in range(len(self.lengths)) if row not in rows])
+        self._free_rows += [self._buffer_rows[row] for row in sorted(rows)]
+        kept = [row for row in range(len(self.lengths)) if row not in rows]
+        self._buffer_rows, self.lengths = [self._buffer_rows[row] for row in kept], [self.lengths[row] for row in kept]
+        return None
+
+    def _gather_rows(self, buffer_rows: Sequence[int]) -> None:
+        """Buffer row i becomes the former `buffer_rows[i]`."""
+        index = self._index(buffer_rows)
+        for part in (*self._layers, self._states):
+            if part is not None:
+                part.reorder(index)
+        if self._source is not None:
+            self._source.select(index)
+        self._buffer_rows, self._free_rows = list(range(len(buffer_rows))), []
+        self._n_buffer_rows = len(buffer_rows)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Truncate each row to a length; a row whose recurrent state of then is not kept becomes empty."""
+        for row, (cached_length, length) in enumerate(zip(self.lengths, lengths, strict=True)):
+            self.lengths[row] = cached_length if cached_length <= length else 0 if self._states is not None else length
+
+    def clear(self, row: int) -> None:
+        """Empty a row."""
+        self.lengths[row] = 0
+
+    def _index_of(self, rows: Sequence[int]) -> Tensor:
+        return self._index([self._buffer_rows[row] for row in rows])
+
+    def _index(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self._first_parameter.device)
+
+
+class _SequenceLayer(LayerKVCache):
+    """Keys and values of one layer, with rows of different lengths.
+
+    Beyond a row's length the buffers hold stale values, which a mask hides; they are always finite, as unwritten ones
+    are zero.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        """Create a cache for rows of at most `max_length` positions."""
+        super().__init__()
+        self._max_length = max_length
+        self._write_positions: Tensor | int = 0
+
+    def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        """Write (rows, kv_heads, length, head) keys and values at the start of some rows."""
+        if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
+            self._key, self._value, self.length = key, value, key.shape[2]
+            return
+        length = key.shape[2]
+        self._key, self._value = (
+            self._grow(buffer, like, int(rows.max()) + 1, length)
+            for buffer, like in ((self._key, key), (self._value, value))
+        )
+        self.length = max(self.length, length)
+        self._key[rows, :, :length] = key
+        self._value[rows, :, :length] = value
+
+    def set_write_positions(self, positions: Tensor | int, end: int) -> None:
+        """Set where the next positions of each row are written, (rows,) or the same for all, all before `end`."""
+        self._write_positions, self.length = positions, end
+        self._key, self._value = (self._grow(buffer, buffer, len(buffer), end) for buffer in self.buffers())
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (rows, kv_heads, n, head) keys and values, and return those of all positions."""
+        at = self._write_positions
+        for buffer, new in zip(self.buffers(), (key, value), strict=True):
+            if isinstance(at, int):
+                buffer[:, :, at : at + new.shape[2]] = new
+            else:
+                rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), new.shape[2]))
+                buffer[rows[:, None], :, at[:, None] + n] = new.transpose(1, 2)
+        return self.keys_and_values()
+
+    def _grow(self, buffer: Tensor | None, like: Tensor, rows: int, length: int) -> Tensor:
+        """Return a buffer of at least `rows` rows and `length` positions with the contents of the old one."""
+        if buffer is None:
+            return like.new_zeros(rows, like.shape[1], length, like.shape[3])
+        n_rows, heads, capacity, head = buffer.shape
+        if n_rows >= rows and capacity >= length:
+            return buffer
+        longer = capacity if capacity >= length else max(length, min(2 * capacity, self._max_length))
+        grown = buffer.new_zeros(max(rows, n_rows), heads, longer, head)
+        grown[:n_rows, :, :capacity] = buffer
+        return grown
