@@ -12,7 +12,6 @@ import typer
 from cli import completion
 from cli.arguments import AsJson
 from cli.console.text import (
-    format_bytes,
     format_count,
     format_duration,
     format_json_line,
@@ -31,7 +30,7 @@ from lm.run_folder import find_checkpoint, load_config, load_state, verify_check
 from lm.training.run_log import RunLog, entries
 
 _SHAPE = ("n_encoder_layers", "n_layers", "d_model", "n_heads", "context_length", "vocab_size")
-_INDENT = 16
+_INDENT = 26
 
 
 @with_settings(SECTIONS, "shard batch_tokens micro_batch_size")
@@ -94,7 +93,7 @@ def info(
     table = [(part, f"{count:,}", f"{count / parameters['total']:.1%}") for part, count in parameters.items()]
     print_table(("part", "parameters", "fraction"), table)
     print()
-    for name, text in [*_describe_settings(config), *_describe_costs(costs), *_describe_facts(facts, config)]:
+    for name, text in [*_describe_settings(config), *_describe_costs({**costs, **facts}, config)]:
         print_paragraph(f"{name:<{_INDENT}}{format_label(text)}", indent=_INDENT)
     if config.plan is not None:
         log = RunLog(Path(facts["checkpoint"]).parent.parent)
@@ -151,8 +150,7 @@ def _compute_costs(config: RunConfig, processes: int | None) -> dict[str, Any]:
 
         dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
         memory = estimate_memory(config, processes=processes, dtype=dtype)
-        named = {"processes": processes, "dtype": dtype, "total": memory.total}
-        costs["per_process"] = {**named, **dataclasses.asdict(memory)}
+        costs["bytes_per_process"] = {"dtype": dtype, "total": memory.total, **dataclasses.asdict(memory)}
     return costs
 
 
@@ -172,23 +170,9 @@ def _describe_settings(config: RunConfig) -> Iterator[tuple[str, str]]:
             yield section, ", ".join(f"{name} {value}" for name, value in changed.items())
 
 
-def _describe_costs(costs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if costs["active_parameters"] < costs["parameters"]["total"]:
-        yield "active", f"{format_count(costs['active_parameters'])} parameters per token"
-    yield "weights", ", ".join(f"{format_bytes(size)} in {dtype}" for dtype, size in costs["weights_bytes"].items())
-    flops = format_quantity(costs["training_flops_per_token"], "FLOPs")
-    yield "to train", f"{format_bytes(costs['training_bytes'])} of weights, gradients and moments; {flops}/token"
-    if costs["cache_bytes_per_token"]:
-        yield "KV cache", f"{format_bytes(costs['cache_bytes_per_token'])} per token in float32"
-    if memory := costs.get("per_process"):
-        names = ("weights", "gradients", "optimizer", "activations", "loss")
-        parts = ", ".join(f"{format_bytes(memory[name])} {name}" for name in names)
-        yield "per process", f"{format_bytes(memory['total'])} in {memory['dtype']}: {parts}"
-
-
-def _describe_facts(facts: Mapping[str, Any], config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield what the folder of a run states."""
-    for name, value in facts.items():
+def _describe_costs(values: Mapping[str, Any], config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield the costs, and what the folder of a run states, by the names that they have in JSON."""
+    for name, value in values.items():
         if name == "progress":
             planned = f" of {config.plan.steps:,}" if config.plan else ""  # averaged checkpoints have no plan
             spent = f"{format_count(value['tokens'])} tokens, {format_quantity(value['flops'], 'FLOPs')}"
@@ -196,9 +180,14 @@ def _describe_facts(facts: Mapping[str, Any], config: RunConfig) -> Iterator[tup
             if (loss := value["best_loss"]) is not None:
                 score = f"validation loss {loss:.4f}, perplexity {format_perplexity(loss)}"
                 yield "best", f"{score}, at step {value['best_step']:,}"
-        elif name == "expert_use":
-            for layer, fractions in value.items():
-                yield "experts", f"{layer}: " + " ".join(f"{fraction:.0%}" for fraction in fractions)
-        else:
-            shown = value if isinstance(value, str) else ", ".join(f"{key} {item}" for key, item in value.items())
-            yield name.replace("_", " "), shown
+        elif name != "parameters":
+            yield name.replace("_", " "), _format(value)
+
+
+def _format(value: Any) -> str:
+    """Format a name, a number, fractions of experts, or several of them by name."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_format(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return " ".join(f"{fraction:.0%}" for fraction in value)
+    return value if isinstance(value, str) else format_count(value)

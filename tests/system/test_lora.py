@@ -91,8 +91,8 @@ def test_it_computes_what_the_merged_run_does(told):
 
 def test_the_base_the_rank_and_the_share_are_listed(told):
     out, _ = told("info", "runs/tuned")
-    assert "lora            rank 2" in out
-    assert "base            runs/base/checkpoints/step-6" in out
+    assert "lora                      rank 2" in out
+    assert "base                      runs/base/checkpoints/step-6" in out
     described = json.loads(told("info", "runs/tuned", "--json")[0])
     parts = described["parameters"]
     assert sum(parts.values()) == 2 * parts["total"]

@@ -53,4 +53,4 @@ def test_the_recorded_dtype_is_used_shown_and_overridable(run, capsys):
         )
         assert f", {dtype}, " in capsys.readouterr().err
     assert run_command(["info", str(run)]) == 0
-    assert "decoding dtypes cpu int8" in capsys.readouterr().out
+    assert "decoding dtypes           cpu int8" in capsys.readouterr().out
