@@ -155,9 +155,7 @@ def score_completions(
         numbers = length_batches([len(example.ids) for example in scored], rows=batch_size)
         parts = [[scored[number] for number in batch] for batch in numbers]
         batches = (
-            Batch.from_rows(
-                [completion.ids for completion in part], [completion.is_scored for completion in part]
-            )
+            Batch.from_rows([completion.ids for completion in part], [completion.is_scored for completion in part])
             for part in parts
         )
         for part, of_batch in zip(parts, score_batches(model, batches, parallel_map), strict=True):
