@@ -87,7 +87,7 @@ class RunLog:
 
     def last_validation_loss(self, step: int) -> float | None:
         """Return the validation loss of the last evaluation up to a step; None without one."""
-        losses = [entry[VALIDATION_LOSS] for entry in entries(self.metrics, until=step) if VALIDATION_LOSS in entry]
+        losses = [entry[VALIDATION_LOSS] for entry in entries(self.metrics, having=VALIDATION_LOSS, until=step)]
         return losses[-1] if losses else None
 
     def truncate(self, step: int, *, evaluation_due: bool = False) -> None:
@@ -111,16 +111,18 @@ class RunLog:
                     file.write(kept)
 
 
-def entries(log: Path, *, until: float = float("inf")) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a log up to a step; damaged and incomplete ones are skipped."""
-    return (entry for _, entry in _lines(log) if entry["step"] <= until) if log.is_file() else iter(())
+def entries(log: Path, *, having: str = "step", until: float = float("inf")) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a log up to a step that have a field; damaged and incomplete ones are skipped."""
+    for _, entry in _lines(log, having.encode()) if log.is_file() else ():
+        if having in entry and entry["step"] <= until:
+            yield entry
 
 
-def _lines(log: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _lines(log: Path, having: bytes = b"") -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield lines with their entries; `str.splitlines` would split at U+2028 too, which JSON doesn't escape."""
     for line in log.read_bytes().split(b"\n")[:-1]:
         try:
-            entry = json.loads(line)
+            entry = json.loads(line) if having in line else None
         except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):

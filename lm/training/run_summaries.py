@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lm import run_folder
 from lm.adapter_base import read_base_path
@@ -101,9 +100,8 @@ def summarise_run(run: Path) -> RunSummary:
 
 def best_score(run: Path, state: TrainingState, name: str) -> float | None:
     """Return a metric of a run's best checkpoint; None if not known."""
-    values = [
-        entry[name] for entry in entries(run / run_folder.METRICS) if entry["step"] == state.best_step and name in entry
-    ]
+    log = entries(run / run_folder.METRICS, having=name)
+    values = [entry[name] for entry in log if entry["step"] == state.best_step]
     return float(values[-1]) if values and isinstance(values[-1], int | float) and math.isfinite(values[-1]) else None
 
 
@@ -160,7 +158,5 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
 
 def read_expert_load(run: Path, *, step: int) -> dict[str, list[float]]:
     """Return the fraction of tokens per expert, by layer, of the last evaluation up to a step; {} without one."""
-    loads: list[dict[str, Any]] = [
-        entry[EXPERT_USE] for entry in entries(run / run_folder.METRICS, until=step) if EXPERT_USE in entry
-    ]
+    loads = [entry[EXPERT_USE] for entry in entries(run / run_folder.METRICS, having=EXPERT_USE, until=step)]
     return loads[-1] if loads else {}
