@@ -12,9 +12,8 @@ from cli.console.tables import print_table
 from cli.console.text import format_json_line, format_quantity, format_threads, print_note
 from cli.options import Options, with_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
-from lm.config.presets import PRESETS, build_run_config, is_preset
+from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
-from lm.config.settings import did_you_mean
 from lm.errors import UsageError
 
 _DEFAULT_PRESETS = ("tiny", "small")
@@ -69,46 +68,38 @@ def bench(
     configs = [_preset_config(name, inference) for name in presets or _DEFAULT_PRESETS]
     import torch
 
-    from lm.benchmark import measure_hardware_limits, measure_speed
+    from lm.benchmark import Measurement, measure_hardware_limits, measure_speed
     from lm.hardware import select_inference_hardware
 
-    def progress(name: str) -> None:
-        print_note(f"measuring {name}")
+    def progress(task: str) -> None:
+        print_note(f"measuring {task}")
 
     progress("the limits of the machine")
     limits, hardware = measure_hardware_limits(inference), select_inference_hardware(inference)
-    results = [
-        measurement
-        for config in configs
-        for measurement in measure_speed(
+    results: list[Measurement] = []
+    for config in configs:
+        measured = measure_speed(
             config, limits, seconds=seconds, generating=inference, rows=batch_size, progress=progress
         )
-    ]
+        results.extend(measured)
     name = torch.cuda.get_device_name() if hardware.device == "cuda" else hardware.device
     machine = {"device": name, "threads": hardware.threads, "torch": torch.__version__}
     if as_json:
-        measurements = [vars(measurement) for measurement in results]
-        print(format_json_line({**machine, "limits": vars(limits), "measurements": measurements}))
+        print(format_json_line({**machine, "limits": vars(limits), "measurements": [vars(each) for each in results]}))
         return
     print(f"{name}, {format_threads(hardware.threads)}, torch {torch.__version__}\n")
     rates = [(f"matmul, {dtype}", format_quantity(rate, "FLOP/s")) for dtype, rate in limits.flops.items()]
     rates.append(("memory bandwidth", format_quantity(limits.memory_bandwidth, "B/s")))
     print_table(("limit", "measured"), rates)
     print()
-    rows = [
-        (
-            each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, f"{each.tokens_per_second:,.0f}",
-            f"{each.utilisation:.1%}",
-        )
-        for each in results
-    ]  # fmt: skip
+    shapes = [(each.preset, each.task, f"{each.rows} x {each.length}", each.dtype) for each in results]
+    speeds = [(f"{each.tokens_per_second:,.0f}", f"{each.utilisation:.1%}") for each in results]
+    rows = [(*shape, *speed) for shape, speed in zip(shapes, speeds, strict=True)]
     print_table(("preset", "task", "tokens", "dtype", "tokens/s", "MFU"), rows)
 
 
 def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:
     """Return a preset on the requested hardware, in a dtype that it can be trained in."""
-    if not is_preset(name):
-        raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
     hardware = dataclasses.replace(requested, dtype="auto") if requested.dtype in INFERENCE_ONLY_DTYPES else requested
     config = dataclasses.replace(build_run_config(name), hardware=hardware)
     if config.model.purpose != "continues texts":
