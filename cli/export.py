@@ -27,7 +27,7 @@ def export(
 
     --to huggingface writes a folder: weights, config.json, tokenizer, model card. The model is saved as GPT-2,
     GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT if one has the same architecture; else custom code is
-    included (trust_remote_code=True), and the settings that prevent a match are printed.
+    included (trust_remote_code=True).
 
     --to gguf writes one file with weights and tokenizer, for llama.cpp and tools built on it; --to ctranslate2 a folder
     for its Generator or, of a translation model, its Translator. Unsupported settings are refused by name.

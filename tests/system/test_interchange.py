@@ -85,15 +85,6 @@ def test_its_perplexity_is_that_of_the_documented_loop(place, capsys):
     assert told["total"]["perplexity"] == approx(math.exp(nats / (len(tokens) - 1)), model=theirs)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["generate", "{0}/run", "The owl", "--beam", "4", "--max-tokens", "12"],
-     ["info", "{0}/run"], ["attention", "{0}/run", "The owl saw the fox"]],
-)  # fmt: skip
-def test_other_commands_take_it(arguments, place, capsys):
-    assert read(place, capsys, *arguments)
-
-
 def test_it_is_trained_on_and_taken_away_again(place, capsys):
     """On text, then on examples, both from the run; spare ids stay, and so does the type of model."""
     read(place, capsys, "train", "{0}/text.txt", "--from", "{0}/run", "-o", "{0}/tuned", *SHORT)

@@ -15,16 +15,18 @@ from lm.interop.hugging_face.tensors import locate_tensor, split_tensor
 from lm.model.positions import sinusoidal_table
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
-_SUPPORTED: Allowed = {
-    "architecture": ("transformer",), "decoder_only": (False,), "objective": ("causal",), "attention": ("full",),
-    "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),
-    "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
-    "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
+_CARRIED = (
+    "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "d_ff", "norm", "norm_position", "norm_eps",
+    "rope_base", "bias", "tie_embeddings", "scale_embeddings", "output_bias",
+)  # fmt: skip
+_SUPPORTED: Allowed = dict.fromkeys(_CARRIED) | {
+    "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "activation": tuple(_ACTIVATIONS),
 }  # fmt: skip
-"""The field values that CTranslate2 supports."""
-_SUPPORTED_IN_ENCODER_DECODERS: Allowed = {
-    "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_fraction": (1,), "rope_scaling": ("none",),
-}  # fmt: skip
+_DECODER: Allowed = dict.fromkeys(
+    ("qk_norm", "n_kv_heads", "d_head", "rotary_fraction", "rope_factor", "attention_bias", "parallel_residual")
+) | {"rope_scaling": ("none", "linear")}
+_ENCODER_DECODER: Allowed = dict.fromkeys(("source_vocab_size", "n_encoder_layers"))
+"""The fields that CTranslate2 supports, those of decoders and of encoder-decoders."""
 _MIN_POSITIONS = 2048
 """Minimum number of exported positions, if they are unlimited."""
 _BLOCK = {
@@ -38,10 +40,8 @@ _BLOCK = {
 
 def check_supported(config: ModelConfig) -> None:
     """Raise UsageError, naming the field, if CTranslate2 does not support a part of a model."""
-    of_kind = _SUPPORTED_IN_ENCODER_DECODERS if config.is_encoder_decoder else {"rope_scaling": ("none", "linear")}
+    of_kind = _ENCODER_DECODER if config.is_encoder_decoder else _DECODER
     refused = differing_fields(config, {**_SUPPORTED, **of_kind})
-    if config.is_encoder_decoder and config.attention_bias != ("all" if config.bias else "none"):
-        refused["attention_bias"] = config.attention_bias
     if config.parallel_residual and config.norm == "rmsnorm":
         refused["parallel_residual"] = True
     for name, value in refused.items():

@@ -21,6 +21,8 @@ from lm.interop.hugging_face.families import (
     Allowed,
     Family,
     Layers,
+    differing_fields,
+    format_fields,
     nearest_family,
     stack,
 )
@@ -76,14 +78,12 @@ def find_architecture(config: ModelConfig) -> Family:
     Raises:
         UsageError: llama.cpp has none; the message names the fields that differ from the nearest.
     """
-    architecture, differing = nearest_family(config, ARCHITECTURES)
-    if not differing and config.rope_scaling == "yarn":
-        changed = [name for name, fixed in _YARN.items() if getattr(config, name) != fixed]
-        differing = " and ".join(f"{name} {getattr(config, name)}" for name in changed)
+    architecture = nearest_family(config, ARCHITECTURES)
+    differing = differing_fields(config, architecture.fields)
+    if config.rope_scaling == "yarn":
+        differing |= {name: getattr(config, name) for name, fixed in _YARN.items() if getattr(config, name) != fixed}
     if differing:
-        raise UsageError(
-            f"llama.cpp has no model with {differing}, without which this would be {architecture.architecture}"
-        )
+        raise UsageError(f"llama.cpp has no model with {format_fields(differing)}")
     return architecture
 
 

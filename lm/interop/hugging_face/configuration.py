@@ -9,7 +9,7 @@ from typing import Any
 from lm.config.model import ModelConfig
 from lm.config.settings import build_config
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.families import CUSTOM_FAMILIES, FAMILIES, SEQUENCE_CLASSIFICATION, Allowed, Family
+from lm.interop.hugging_face.families import CUSTOM_FAMILIES, FAMILIES, SEQUENCE_CLASSIFICATION, Family, Neutral
 
 _SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
     "activation": (
@@ -19,7 +19,7 @@ _SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
     "attention_bias": ((True, "all"), (False, "none"), (True, "inputs")),
 }  # fmt: skip
 """Their values and ours of fields that are spelled differently; the first is used."""
-_NEUTRAL: Allowed = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
+_NEUTRAL: Neutral = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
 """Keys that are not supported in any family, with the values that they may have."""
 _ORIGINAL = "original_max_position_embeddings"
 _SCALING_KEYS: Mapping[str, Mapping[str, str]] = {
@@ -34,7 +34,7 @@ _SCALING_KEYS: Mapping[str, Mapping[str, str]] = {
     },
 }  # fmt: skip
 """The parameters of each kind of rotary scaling, and our fields."""
-_NEUTRAL_SCALING: Allowed = {
+_NEUTRAL_SCALING: Neutral = {
     "rope_type": ("default", *_SCALING_KEYS), "truncate": (True,), "mscale": (None,), "mscale_all_dim": (None,),
 }  # fmt: skip
 _SLIDING, _FULL = "sliding_attention", "full_attention"
@@ -106,7 +106,7 @@ def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> Model
     if family.rotary:
         fields |= _read_rotary(values, family.rotary, path)
     try:
-        implied = {name: allowed[0] for name, allowed in family.allowed.items()}
+        implied = {name: allowed[0] for name, allowed in family.allowed.items() if allowed}
         config = build_config(ModelConfig, {**implied, **fields}, where=str(path))
         return config.replace(**_read_window(values, config, family, path)) if family.window else config
     except UsageError as error:
@@ -157,7 +157,7 @@ def _read_window(values: Mapping[str, Any], config: ModelConfig, family: Family,
     return {"attention": "full"} if width is None else {"attention": "window", "attention_window": width}
 
 
-def _check_neutral(values: Mapping[str, Any], neutral: Allowed, path: Path) -> None:
+def _check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> None:
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
             raise _unsupported(path, key, values)

@@ -16,13 +16,11 @@ from lm.interop.hugging_face.configuration import to_json
 from lm.interop.hugging_face.families import (
     CAUSAL_LM,
     CODE,
-    FAMILIES,
     MASKED_LM,
     SEQ2SEQ_LM,
     SEQUENCE_CLASSIFICATION,
     Family,
     find_family,
-    nearest_family,
 )
 from lm.interop.hugging_face.folder import CARD, CONFIG, GENERATION, WEIGHTS
 from lm.interop.hugging_face.tensors import to_family_tensors
@@ -68,11 +66,8 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
     with files.atomic_new(out) as folder:
         folder.mkdir()
         _write(folder, source, config.model, family, source_tokenizer or tokenizer)
-    if not family.takes_code:
-        return {"model": f"{family.architecture} of transformers, which needs no code of ours"}
-    nearest, differing = nearest_family(config.model, [other for other in FAMILIES if other.auto == family.auto])
-    without = f"without {differing or 'its tokenizer'} it would be {nearest.architecture}"
-    return {"model": f"{family.architecture}, with its code in the folder (trust_remote_code=True): {without}"}
+    how = "with its code in the folder (trust_remote_code=True)" if family.takes_code else "of transformers"
+    return {"model": f"{family.architecture} {how}"}
 
 
 def _write(folder: Path, source: Path, model: ModelConfig, family: Family, tokenizer: Tokenizer) -> None:

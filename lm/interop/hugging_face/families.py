@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lm.config.model import ModelConfig
+from lm.config.settings import list_settings
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 
-Allowed = Mapping[str, Sequence[Any]]
-"""Fields of a ModelConfig, each with the values that it may have; an imported model has the first."""
+Allowed = Mapping[str, Sequence[Any] | None]
+"""Fields of a ModelConfig, each with the values that it may have; None in it is what is derived, None for it anything.
+
+A field that is missing must have its default, or belong to a feature that is off. An imported model has the first.
+"""
+Neutral = Mapping[str, Sequence[Any]]
+"""Keys of a file, each with the only values that are supported."""
 Layers = Mapping[str, str]
 """Our layers, or tensors, and theirs: several if they are stored apart; # is the number of a block."""
 CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (
@@ -35,7 +42,8 @@ class Family:
         architecture: the class of the model.
         sizes: what varies: keys of config.json, and our fields.
         options: what varies and may be missing: keys, our fields, and transformers' defaults.
-        allowed: what doesn't, and what our model may lack that the family always has, such as biases, which are zero.
+        allowed: what differs from our defaults, and what our model may lack that the family always has, such as biases,
+            which are zero.
         layers: the names of tensors; empty if they are ours.
         auto: the class that loads it.
         neutral: keys of config.json whose other values mean another model, with those that they may have.
@@ -58,7 +66,7 @@ class Family:
     allowed: Allowed
     layers: Layers
     auto: str = CAUSAL_LM
-    neutral: Allowed = field(default_factory=dict)
+    neutral: Neutral = field(default_factory=dict)
     layout: Literal["rows", "transposed", "by head", "one row"] = "rows"
     prefix: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +82,15 @@ class Family:
         return {**{key: (name, None) for key, name in self.sizes.items()}, **self.options}
 
     @property
+    def fields(self) -> Allowed:
+        """Return what each field of a model may be."""
+        carried = {name for name, _ in self.keys.values()} | ({"attention_window"} if self.window else set())
+        if self.rotary:
+            carried |= {"rope_base", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast"}
+            carried |= {"rope_temperature", *(["rotary_fraction"] if self.rotary[2] != 1 else [])}
+        return {**dict.fromkeys(carried), **self.allowed}
+
+    @property
     def takes_code(self) -> bool:
         """Return whether its models are exported with their code."""
         return not self.layers
@@ -86,25 +103,14 @@ def stack(ours: str, theirs: str, layers: Layers) -> dict[str, str]:
     }
 
 
-_COMMON: Allowed = {
-    "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
-    "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
-    "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
-    "attention": ("full",), "token_types": (0,), "output_bias": (False,), "parallel_residual": (False,),
-    "qk_norm": (False,), "bias": (False,),
-}  # fmt: skip
 _GPT2: Allowed = {
-    **_COMMON, "norm": ("layernorm",), "positions": ("learned",),
-    "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"), "n_kv_heads": (None,), "d_head": (None,),
-    "bias": (True, False),
+    "norm": ("layernorm",), "positions": ("learned",), "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"),
+    "bias": (True, False), "attention_bias": ("all", "none", "inputs"),
 }  # fmt: skip
-_LLAMA: Allowed = {
-    **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_fraction": (1.0,),
-}  # fmt: skip
-_QWEN: Allowed = {**_LLAMA, "attention": ("full", "window")}
+_QWEN: Allowed = {"attention": ("full", "window")}
 _BERT: Allowed = {
     **_GPT2, "objective": ("masked",), "norm_position": ("post",), "embedding_norm": (True,),
-    "token_types": range(1 << 31), "output_bias": (False, True),
+    "output_bias": (False, True),
 }  # fmt: skip
 
 _SIZES = {
@@ -152,9 +158,7 @@ GPT_NEOX = Family(
         "tie_word_embeddings": ("tie_embeddings", False), "hidden_dropout": ("dropout", 0.0),
         "attention_dropout": ("attention_dropout", 0.0), "initializer_range": ("init_std", 0.02),
     },
-    allowed={
-        **_GPT2, "positions": ("rotary",), "attention_bias": ("all", "none"), "parallel_residual": (False, True),
-    },
+    allowed={**_GPT2, "positions": ("rotary",), "attention_bias": ("all", "none")},
     layers={
         "embedding.tokens": "gpt_neox.embed_in", "decoder.final_norm": "gpt_neox.final_layer_norm",
         "head": "embed_out",
@@ -181,7 +185,7 @@ LLAMA = Family(
         "initializer_range": ("init_std", 0.02), "attention_bias": ("attention_bias", False),
         "mlp_bias": ("bias", False),
     },
-    allowed={**_LLAMA, "bias": (False, True)},
+    allowed={},
     neutral={"hidden_act": ("silu", "swish")},
     layers={
         "embedding.tokens": "model.embed_tokens", "decoder.final_norm": "model.norm", "head": "lm_head",
@@ -225,7 +229,7 @@ MISTRAL = dataclasses.replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
     options=_UNBIASED | {"num_key_value_heads": ("n_kv_heads", 8)},
-    allowed={**_LLAMA, "attention_bias": ("none",), "attention": ("window",)},
+    allowed={"attention_bias": ("none",), "attention": ("window",)},
     window="always",
 )  # fmt: skip
 
@@ -238,7 +242,7 @@ BERT = Family(
         "layer_norm_eps": ("norm_eps", 1e-12), "hidden_dropout_prob": ("dropout", 0.1),
         "attention_probs_dropout_prob": ("attention_dropout", 0.1), "initializer_range": ("init_std", 0.02),
     },
-    allowed={**_BERT, "tie_embeddings": (True,), "labels": ((),), "output_transform": (True,)},
+    allowed={**_BERT, "output_transform": (True,)},
     auto=MASKED_LM,
     neutral={
         "is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": (None, "absolute"),
@@ -270,7 +274,7 @@ BERT = Family(
 BERT_CLASSIFIER = dataclasses.replace(
     BERT,
     architecture="BertForSequenceClassification",
-    allowed={**_BERT, "tie_embeddings": (True, False), "output_transform": (False, True)},
+    allowed={**_BERT, "tie_embeddings": (True, False), "output_transform": (False, True), "labels": None},
     auto=SEQUENCE_CLASSIFICATION,
     unused=("embeddings.position_ids",),
 )
@@ -288,9 +292,8 @@ MARIAN = Family(
         "dropout": ("dropout", 0.1), "attention_dropout": ("attention_dropout", 0.0), "init_std": ("init_std", 0.02),
     },
     allowed={
-        **_GPT2, "n_encoder_layers": range(1, 1 << 31), "scale_embeddings": (False, True), "norm_eps": (1e-5,),
-        "norm_position": ("post",), "positions": ("sinusoidal-half",), "tie_embeddings": (True,),
-        "source_vocab_size": (None,), "syntax": ("none",), "output_bias": (True, False),
+        **_GPT2, "n_encoder_layers": range(1, 1 << 31), "norm_position": ("post",), "positions": ("sinusoidal-half",),
+        "output_bias": (True, False),
     },
     layers={
         "embedding.tokens": "model.shared", "output_bias": "final_logits_bias", "head": "lm_head",
@@ -332,14 +335,7 @@ def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
         architecture,
         sizes={key: {"rotary_scaling": "rope_scaling"}.get(key, key) for key in declared},
         options={},
-        allowed={
-            "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
-            "attention": ("full", "window"), "rope_scaling": ("none", "linear", "llama3", "yarn"),
-            "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
-            "norm": ("layernorm", "rmsnorm"), "norm_position": ("pre", "post"),
-            "attention_bias": (None, "none", "inputs", "all"),
-            "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"), **allowed,
-        },
+        allowed={"attention": ("full", "window"), **allowed},
         layers={},
         auto=auto,
         neutral={"auto_map": (classes, None)},
@@ -348,8 +344,8 @@ def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
 
 CUSTOM_FAMILIES = (
     _custom("LMForCausalLM", CAUSAL_LM, {"objective": ("causal",)}),
-    _custom("LMForMaskedLM", MASKED_LM, {"objective": ("masked",), "labels": ((),)}),
-    _custom("LMForSequenceClassification", SEQUENCE_CLASSIFICATION, {"objective": ("masked",)}),
+    _custom("LMForMaskedLM", MASKED_LM, {"objective": ("masked",)}),
+    _custom("LMForSequenceClassification", SEQUENCE_CLASSIFICATION, {"objective": ("masked",), "labels": None}),
 )
 """Models without a class in transformers, in order of preference: they keep our fields and tensor names."""
 
@@ -362,27 +358,41 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     """
     families = [family for family in FAMILIES if _keeps_tokenizer(family, tokenizer)]
     for family in (*families, *CUSTOM_FAMILIES):
-        if not differing_fields(config, family.allowed):
+        if not differing_fields(config, family.fields):
             return family
-    _, differing = nearest_family(config, [MARIAN] if config.is_encoder_decoder else CUSTOM_FAMILIES)
-    raise UsageError(f"transformers has no model with {differing}: train one with blocks that it has")
+    family = nearest_family(config, [MARIAN] if config.is_encoder_decoder else CUSTOM_FAMILIES)
+    raise UsageError(f"transformers has no model with {format_fields(differing_fields(config, family.fields))}")
 
 
-def nearest_family(config: ModelConfig, families: Iterable[Family]) -> tuple[Family, str]:
-    """Return the family with fewest differing fields, and these with their values; empty if it fits."""
-    family = min(families, key=lambda candidate: len(differing_fields(config, candidate.allowed)))
-    differing = differing_fields(config, family.allowed)
-    return family, " and ".join(f"{name} {value}" for name, value in differing.items())
+def nearest_family(config: ModelConfig, families: Iterable[Family]) -> Family:
+    """Return the family with fewest differing fields."""
+    return min(families, key=lambda family: len(differing_fields(config, family.fields)))
 
 
 def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:
-    """Return the fields of a model whose values are not allowed; `n_kv_heads` and `d_head` are None by default."""
-    values = {name: getattr(config, name) for name in allowed}
-    if config.n_kv_heads == config.n_heads:
-        values["n_kv_heads"] = None
-    if config.d_head is None or config.n_heads * config.d_head == config.d_model:
-        values["d_head"] = None
-    return {name: values[name] for name, accepted in allowed.items() if values[name] not in accepted}
+    """Return the fields of a model whose values are not allowed; those of training alone may be anything."""
+    values = {setting.key: getattr(config, setting.name) for setting in _SETTINGS}
+    requires = {setting.name: setting.requires for setting in _SETTINGS}
+    differing = {}
+    for field_ in dataclasses.fields(config):
+        name, value = field_.name, getattr(config, field_.name)
+        feature, accepted = requires.get(name), allowed.get(name, (field_.default,))
+        if accepted is None or value in accepted or name in _OF_TRAINING or (feature and not feature.is_on(values)):
+            continue
+        with contextlib.suppress(UsageError):  # None contradicts other fields
+            if None in accepted and value == getattr(config.replace(**{name: None}), name):
+                continue
+        differing[name] = value
+    return differing
+
+
+_SETTINGS = list_settings("model", ModelConfig)
+_OF_TRAINING = ("dropout", "attention_dropout", "init_std", "zero_init")
+
+
+def format_fields(fields: Mapping[str, Any]) -> str:
+    """Return the fields with their values, for messages."""
+    return " and ".join(f"{name} {value}" for name, value in fields.items())
 
 
 def _keeps_tokenizer(family: Family, tokenizer: Tokenizer) -> bool:

@@ -2,7 +2,6 @@
 
 adapter_config.json              rank, scale, and which layers have adapters
 adapter_model.safetensors        matrices A and B of each of these layers
-README.md                        how to load them
 
 If a family stores several of our projections in one layer, its adapter has their A matrices stacked, and zeros in B
 where a projection does not use the A of another.
@@ -26,8 +25,7 @@ from lm.config.export import ExportConfig
 from lm.config.lora import LAYER_KINDS, LoraConfig
 from lm.config.model import ModelConfig
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.families import Allowed, find_family
-from lm.interop.hugging_face.folder import CARD
+from lm.interop.hugging_face.families import Neutral, find_family
 from lm.interop.hugging_face.tensors import Placement, locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, build_model_with_lora, lora_layers
 from lm.model.transformer import init_empty_weights
@@ -37,7 +35,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 Adapter = tuple[Tensor, Tensor]
 """A and B, a multiple of whose product B A is added to a weight."""
 
-_NEUTRAL: Allowed = {
+_NEUTRAL: Neutral = {
     "peft_type": ("LORA",), "bias": ("none",), "use_dora": (False,), "lora_bias": (False,), "use_qalora": (False,),
     "modules_to_save": (None, []), "layer_replication": (None,), "target_parameters": (None, []),
     "trainable_token_indices": (None,), "alora_invocation_tokens": (None,), "use_bdlora": (None,),
@@ -45,16 +43,6 @@ _NEUTRAL: Allowed = {
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }  # fmt: skip
 """Keys of adapter_config.json with the only values that we support."""
-_CARD = """\
----
-library_name: peft
----
-
-# Low-rank adapters trained with lm
-
-Of rank {lora.rank}, for a `{architecture}` of {model.n_layers} layers, {model.d_model} wide:
-`PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("BASE"), ".")`
-"""
 
 
 def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
@@ -94,7 +82,6 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
             for kind, matrix in zip("AB", adapter, strict=True)
         }
         save_tensors(named, folder / WEIGHTS, metadata={"format": "pt"})
-        files.replace_text(folder / CARD, _CARD.format(lora=lora, architecture=family.architecture, model=model))
     return {"lora": f"for a {family.architecture}, as which {read_base_path(source)} is exported"}
 
 

@@ -1,13 +1,8 @@
 """SentencePiece's tokenizers as llama.cpp has them, and those whose rules say something else."""
 
-import json
-
 import pytest
-import tokenizers
 
-from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import build_vocabulary
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
@@ -32,40 +27,3 @@ def test_pieces_have_scores_in_the_order_of_their_rules(begins_with_space):
     made = list(dict.fromkeys("".join(rule) for rule in tokenizer.description["model"]["merges"]))
     assert len(made) > 500
     assert [scores[token] for token in made] == [-float(rank) for rank in range(len(made))]
-
-
-def changed(change) -> Tokenizer:
-    made = json.loads(tokenizers.Tokenizer.to_str(_backend()))
-    change(made)
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(made)))
-
-
-def _backend() -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(json.dumps(sentencepiece_like().description))
-
-
-def without_a_rule(made) -> None:
-    made["model"]["merges"].pop(5)
-
-
-def in_another_order(made) -> None:
-    """The rules of a piece with several, parted by all the others."""
-    merges = made["model"]["merges"]
-    spelled = ["".join(rule) for rule in merges]
-    merges.append(merges.pop(next(n for n, token in enumerate(spelled) if spelled.count(token) > 1)))
-
-
-def with_metaspace(made) -> None:
-    made["normalizer"] = None
-    made["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [(without_a_rule, "do not follow any"), (in_another_order, "do not follow any"),
-     (with_metaspace, r"how the tokenizer handles spaces \(normalizer, pre_tokenizer\)")],
-)  # fmt: skip
-def test_others_are_refused(change, named):
-    tokenizer = changed(change)
-    with pytest.raises(UsageError, match=named):
-        build_vocabulary(tokenizer, tokenizer.vocab_size)

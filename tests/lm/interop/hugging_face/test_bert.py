@@ -16,12 +16,11 @@ from transformers import (
 )
 
 from lm.api import export
-from lm.checkpoint import load_model, load_weights
+from lm.checkpoint import load_model
 from lm.config.model import ModelConfig
 from lm.decoding.mask_filling import MaskFiller
 from lm.hardware import Hardware
 from lm.interop.hugging_face.importing import import_model
-from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import VOCABULARY, ids, loaded_export, random_run
 from tests.lm.model.hugging_face import randomise
@@ -108,14 +107,6 @@ def test_old_names_and_heads_that_are_not_needed_are_no_hindrance(tmp_path):
     save_file({**old, **pooler, "cls.seq_relationship.weight": torch.zeros(2, 24)}, path)
     import_model(tmp_path / "theirs", tmp_path / "run")
     compare(load_model(tmp_path / "run", HARDWARE).model, theirs)
-
-
-def test_weights_of_a_run_come_back(tmp_path):
-    exported(tmp_path, random_config(2).replace(bias=True, attention_bias=None, token_types=2))
-    import_model(tmp_path / "out", tmp_path / "again")
-    before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_blanks_are_filled_as_in_transformers(tmp_path):

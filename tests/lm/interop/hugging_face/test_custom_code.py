@@ -1,8 +1,6 @@
 """Runs that transformers has no model for take their code along, and are in it what they are here."""
 
 import random
-import re
-import runpy
 import subprocess
 import sys
 
@@ -20,7 +18,6 @@ from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import SCALINGS, VOCABULARY, compare_padded, ids, loaded_export, random_run
-from tests.newest import PACKAGES
 from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
 
@@ -107,33 +104,6 @@ def test_it_generates_as_a_model_without_a_cache_would(beams, tmp_path):
     cached = theirs.generate(tokens, attention_mask=real, **settings)
     assert cached.tolist() == theirs.generate(tokens, attention_mask=real, use_cache=False, **settings).tolist()
     assert cached[1, 12:].tolist() == theirs.generate(tokens[1:, 7:], **settings)[0, 5:].tolist()
-
-
-@pytest.mark.parametrize("name", ["past_key_values", "cache"])
-def test_a_cache_is_read_by_each_name_that_versions_of_transformers_give_it(name, tmp_path):
-    ours, theirs = both(tmp_path, random_config(0))
-    tokens = ids(2, 12)
-    with torch.no_grad():
-        cache = theirs(tokens[:, :7], use_cache=True)[1]
-        assert_close(theirs(tokens[:, 7:], **{name: cache}).logits, ours(tokens)[:, 7:], model=ours)
-
-
-@pytest.mark.parametrize(("objective", "labels"), [("causal", ()), ("masked", ()), ("masked", ("no", "yes"))])
-def test_an_input_that_would_have_no_effect_is_refused(objective, labels, tmp_path):
-    """As a cache would be by a name that a later version of transformers gives it."""
-    _, theirs = both(tmp_path, random_config(0, objective=objective, labels=labels, parallel_residual=False))
-    with pytest.raises(TypeError, match="past_states"):
-        theirs(ids(2, 12), past_states=object())
-
-
-def test_other_versions_of_transformers_are_refused(tmp_path, monkeypatch):
-    folder = tmp_path / "out"
-    export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), folder)
-    tested = re.search("tested with transformers ([0-9.]+) and ([0-9.]+)", (folder / "README.md").read_text())
-    assert f"transformers=={tested[1]}" in PACKAGES["transformers-5.0"]
-    monkeypatch.setattr("transformers.__version__", "4.57.6")
-    with pytest.raises(ImportError, match="needs transformers 5, not 4.57.6"):
-        runpy.run_path(str(folder / "configuration_lm.py"))
 
 
 def test_it_can_be_trained_there_saved_and_imported_again(tmp_path):

@@ -6,10 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm.api import export
 from lm.checkpoint import load_model
-from lm.config.export import ExportConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.exporting import export_run
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, compare_padded, ids, loaded_export, random_config, random_run
@@ -33,32 +31,6 @@ def test_logits_are_those_of_the_run(family, seed, tmp_path):
         stepped = [ours(part, cache=cache) for part in tokens.split([9, 1, 1, 13], dim=1)]
         assert_close(torch.cat(stepped, dim=1), expected, model=ours)
         compare_padded(ours, theirs, tokens)
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"value_residual": True}, "without value_residual True it would be LlamaForCausalLM"),
-        ({"attention": "window", "attention_bias": "inputs"}, "without its tokenizer it would be Qwen2ForCausalLM"),
-    ],
-)
-def test_what_decides_that_code_goes_along_is_named(fields, named, tmp_path):
-    assert named in export_run(make_run(tmp_path / "run", **fields), tmp_path / "out", ExportConfig())["model"]
-    assert (tmp_path / "out" / "modeling_lm.py").is_file()
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"experts": 2}, "experts 2"),
-        ({"n_encoder_layers": 1}, "norm rmsnorm"),
-        ({"architecture": "lstm", "n_heads": 4}, "lstm"),
-    ],
-)
-def test_what_decides_that_there_is_no_such_model_is_named(fields, named, tmp_path):
-    with pytest.raises(UsageError, match=named):
-        export(make_run(tmp_path / "run", **fields), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_over(tmp_path):

@@ -1,35 +1,29 @@
-"""Families say something of every field of a model, and are told apart by it."""
+"""Families are told apart by the fields of a model."""
 
-import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import transformers
 
-from lm.config.model import ModelConfig
 from lm.interop.hugging_face.configuration import from_json, parse_config, to_json
-from lm.interop.hugging_face.families import FAMILIES, find_family
+from lm.interop.hugging_face.families import FAMILIES, differing_fields, find_family
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
-ELSEWHERE = {
-    "rope_base", "rotary_fraction", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature",
-    "attention_window",
+CHANGES = {
+    "softcap": 30.0, "value_residual": True, "embedding_shortcut": True, "experts": 4, "attention": "bigbird",
+    "positions": "alibi",
 }  # fmt: skip
-FOLLOWING = {
-    "source_vocab_size", "recurrent_attention", "max_distance", "max_tree_distance", "experts_per_token",
-    "expert_every", "expert_capacity", "gate_noise", "labels", "syntax", "attention_block", "global_blocks",
-    "random_blocks", "attention_rank", "attention_stride",
-}  # fmt: skip
-"""Fields that only a model can have which is refused for another."""
-OF_TRAINING = {"dropout", "attention_dropout", "zero_init", "init_std"}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
-def test_every_field_of_a_model_is_told_or_required(family):
-    """A new field is one that no family has, until one says otherwise."""
-    told = {name for name, _ in family.keys.values()} | family.allowed.keys() | {"attention_bias"}
-    assert {field.name for field in dataclasses.fields(ModelConfig)} <= told | ELSEWHERE | FOLLOWING | OF_TRAINING
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_field_that_a_family_says_nothing_of_must_be_at_its_default(family, field):
+    """Exporters fail closed."""
+    config = parse_config({key: 32 if "head" in key else 256 for key in family.sizes}, family, Path("config.json"))
+    assert differing_fields(config, family.fields) == {}
+    changed = config.replace(**{field: CHANGES[field]})
+    assert differing_fields(changed, family.fields).keys() == {field}
 
 
 @pytest.mark.parametrize("family", FIELDS)

@@ -116,16 +116,6 @@ def test_the_window_of_qwen(values, is_windowed, tmp_path):
     assert (config.attention == "window") is is_windowed
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [({"max_window_layers": 3}, "max_window_layers 3"),
-     ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types")],
-)  # fmt: skip
-def test_windows_in_some_layers_only_are_refused(values, named, tmp_path):
-    with pytest.raises(InputError, match=named):
-        from_json({**QWEN, "use_sliding_window": True, **values}, tmp_path / "config.json")
-
-
 @pytest.fixture
 def llama(tmp_path) -> Path:
     return saved(tmp_path, "llama", 3)
