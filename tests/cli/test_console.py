@@ -232,7 +232,7 @@ def test_tokens_read_on_their_bands(band):
 
 
 def test_text_reads_on_each_level_of_surprisal():
-    painted = [re.fullmatch(r"38;5;(\d+);48;5;(\d+)", step.attributes) for step in LEVELS]
+    painted = [re.fullmatch(r"38;5;(\d+);48;5;(\d+)", attributes) for _, attributes in LEVELS]
     pairs = [(int(found[1]), int(found[2])) for found in painted if found]
     assert len(pairs) == len(LEVELS) - 2
     for text, background in pairs:
