@@ -25,11 +25,11 @@ from lm.config.run_spec import refuse_settings
 from lm.files import atomic_write_text
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
-from lm.text.dependency_trees import DependencyHeads, attach_heads
 
 if TYPE_CHECKING:
     from lm.decoding.translation import Translator
     from lm.evaluation.attention import AttentionMap
+    from lm.text.dependency_trees import DependencyHeads
 
 _Files = Annotated[
     list[Path] | None, typer.Argument(metavar="[FILE]...", help="Text to translate, line by line. [default: stdin]")
@@ -161,6 +161,8 @@ def _read_lines_with_heads(
     """Read the lines of files or stdin, and the dependency heads of their words, from one file each."""
     if not heads:
         return read_input_lines(files), None
+    from lm.text.dependency_trees import attach_heads
+
     parsed = itertools.chain.from_iterable(
         attach_heads(read_input_lines([file]), read_file_lines(own), sentence=str, names=(str(file), str(own)))
         for file, own in zip(files, heads, strict=True)
