@@ -240,7 +240,11 @@ def truncations(config: SamplingConfig) -> Iterator[Filter]:
     )  # fmt: skip
     for function, value, off in chosen:
         if value != off:
-            yield lambda logits, _, function=function, value=value: function(logits, value)
+            yield _bind(function, value)
+
+
+def _bind(function: Callable[[Tensor, Any], Tensor], value: float | None) -> Filter:
+    return lambda logits, _: function(logits, value)
 
 
 def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
