@@ -145,72 +145,8 @@ def test_cells_have_the_colours_of_the_terminal(colours, cells):
     assert row == "a " + "".join(f"\x1b[{cell}\x1b[0m" for cell in cells)
 
 
-<<<<<<< HEAD
 def test_no_color_and_dumb_terminals_are_respected(monkeypatch, terminal):
     terminal(80)
-=======
-Shade = tuple[int, int, int]
-
-BACKGROUNDS = ("#000000", "#1e1e1e", "#002b36", "#fdf6e3", "#ffffff")  # with VS Code's and both of Solarized
-
-OF_LINES, OF_TEXT = 3.0, 4.5  # what WCAG asks of graphics and large text, and of text
-
-
-def in_cube(number: int) -> Shade:
-    """Colours 16 to 231 of xterm."""
-    assert 16 <= number <= 231
-    steps = (0, 95, 135, 175, 215, 255)
-    red, rest = divmod(number - 16, 36)
-    return steps[red], steps[rest // 6], steps[rest % 6]
-
-
-def shade(code: str) -> Shade:
-    """Of a code like #fff or #ffffff."""
-    digits = code[1:] if len(code) == 7 else "".join(2 * digit for digit in code[1:])
-    red, green, blue = bytes.fromhex(digits)
-    return red, green, blue
-
-
-def luminance(colour: Shade) -> float:
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (c / 255 for c in colour)
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: Shade, other: Shade) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-@pytest.mark.parametrize("background", BACKGROUNDS)
-@pytest.mark.parametrize("line", LINES)
-def test_curves_and_bars_stand_out_on_any_background(line, background):
-    assert contrast(in_cube(line), shade(background)) >= OF_LINES
-
-
-@pytest.mark.parametrize("band", BANDS)
-def test_tokens_read_on_their_bands(band):
-    assert contrast(in_cube(BLACK), in_cube(band)) >= OF_TEXT
-
-
-def test_text_reads_on_each_level_of_surprisal():
-    painted = [re.fullmatch(r"38;5;(\d+);48;5;(\d+)", attributes) for _, attributes in LEVELS]
-    pairs = [(int(found[1]), int(found[2])) for found in painted if found]
-    assert len(pairs) == len(LEVELS) - 2
-    for text, background in pairs:
-        assert text in (BLACK, WHITE)
-        assert contrast(in_cube(text), in_cube(background)) >= OF_TEXT
-
-
-def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
-    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not is_colour_enabled()
-    monkeypatch.delenv("NO_COLOR")
->>>>>>> v-eval
     assert is_colour_enabled()
     for name, value, enabled in (("TERM", "dumb", False), ("FORCE_COLOR", "1", True), ("NO_COLOR", "1", False)):
         monkeypatch.setenv(name, value)
