@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -89,7 +89,9 @@ def with_settings(
         signature = inspect.signature(command, eval_str=True)
 
         def call(**values: Any) -> Any:
-            typed = {name: values.pop(_PREFIX + name) for name in flags.split()} | _split(values.pop("set_", None))
+            repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
+            typed = {name: values.pop(_PREFIX + name) for name in flags.split()}
+            typed |= _split(values.pop("set_", None), repeatable)
             given = {name: value for name, value in typed.items() if value not in (None, [])}
             if "stop" in given:
                 given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
@@ -150,15 +152,15 @@ def _set_parameter(settings: Sequence[Setting]) -> Parameter:
     return _keyword("set_", list[str] | None, option)
 
 
-def _split(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `--set KEY=VALUE` by key; those of one key are a list."""
+def _split(texts: Sequence[str] | None, repeatable: Collection[str]) -> dict[str, Any]:
+    """Return the values of `--set KEY=VALUE` by key: all of a repeatable one, of others the last."""
     given: dict[str, list[str]] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set takes KEY=VALUE, not {text!r}")
         given.setdefault(key, []).append(value)
-    return {key: values if len(values) > 1 else values[0] for key, values in given.items()}
+    return {key: values if key in repeatable else values[-1] for key, values in given.items()}
 
 
 def _page(flag: str, text: str, rows: Sequence[Any]) -> Parameter:

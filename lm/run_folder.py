@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from safetensors import SafetensorError, safe_open
 
 from lm import files
 from lm.config import settings as options
@@ -36,6 +35,7 @@ from lm.config.run_config import RunConfig
 from lm.config.settings import Positive
 from lm.errors import InputError, UsageError, list_some
 
+_MAX_HEADER = 100_000_000  # bytes, as of the format
 RUNS = Path("runs")
 """The folder of runs that have no other."""
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
@@ -268,9 +268,11 @@ def load_state(checkpoint: Path) -> TrainingState:
 def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
     try:
-        with safe_open(folder / file, "np") as tensors:
-            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no mapping)
-    except SafetensorError as error:
+        with (folder / file).open("rb") as weights:
+            size = int.from_bytes(weights.read(8), "little")
+            header = msgspec.json.decode(weights.read(min(size, _MAX_HEADER)))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{folder / file}: not a .safetensors file that can be read ({error})") from None
 
 
