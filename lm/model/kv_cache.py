@@ -44,13 +44,6 @@ class LayerKVCache:
         assert self._value is not None
         return self._key, self._value
 
-    def move_to(self, key: Tensor, value: Tensor) -> None:
-        """Copy the contents to other (batch, kv_heads, capacity, head) buffers and use these; the rest is zeroed."""
-        for buffer, used in zip((key, value), self.keys_and_values(), strict=True):
-            buffer[:, :, : self.length] = used
-            buffer[:, :, self.length :] = 0.0
-        self._key, self._value = key, value
-
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Return the keys and values so far, (batch, kv_heads, length, head) each."""
         key, value = self.buffers()

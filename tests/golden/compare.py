@@ -32,6 +32,8 @@ from tests.golden.execute import Record
 BASE = "385b2f31"
 EXPECTED: Mapping[str, str] = {
     "export/gpt2": "metadata and tensors of a GGUF file have another order; their values are equal",
+    "export/llama": "the same",
+    "decoding/sampling": "the base computed one line without a cache, by a flag that is gone: the last bits of logprobs",
     "rows/questions": "completions are summed in reading order: the last bit of a standard error",
 }
 """Cases that differ on purpose, and why."""

@@ -29,7 +29,7 @@ def test_it_holds_what_was_added_to_the_rows_and_positions_that_are_left(seed):
         else:
             assert all(map(torch.equal, cache.extend(*new), joined))
         expected = joined
-        match chance.choice(["reorder", "select", "truncate", "move", "nothing"]):
+        match chance.choice(["reorder", "select", "truncate", "nothing"]):
             case "reorder":
                 order = torch.tensor([chance.randrange(rows) for _ in range(rows)])
                 cache.reorder(order)
@@ -45,10 +45,5 @@ def test_it_holds_what_was_added_to_the_rows_and_positions_that_are_left(seed):
                 length = chance.randint(1, cache.length + 2)
                 cache.truncate(length)
                 expected = tuple(each[:, :, :length] for each in expected)
-            case "move":
-                buffers = tuple(torch.full((rows, HEADS, cache.length + 4, HEAD), torch.nan) for _ in range(2))
-                cache.move_to(*buffers)
-                assert all(map(torch.Tensor.is_set_to, cache.buffers(), buffers))
-                assert not any(buffer[:, :, cache.length :].any() for buffer in buffers)
         assert cache.length == expected[0].shape[2]
         assert all(map(torch.equal, cache.keys_and_values(), expected))
