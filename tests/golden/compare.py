@@ -33,7 +33,7 @@ BASE = "385b2f31"
 EXPECTED: Mapping[str, str] = {
     "export/gpt2": "metadata and tensors of a GGUF file have another order; their values are equal",
     "export/llama": "the same",
-    "decoding/sampling": "the base computed one line without a cache, by a flag that is gone: the last bits of logprobs",
+    "decoding/sampling": "a line of the base computes without a cache, by a flag that is gone: last bits",
     "rows/questions": "completions are summed in reading order: the last bit of a standard error",
 }
 """Cases that differ on purpose, and why."""
