@@ -13,7 +13,7 @@ from lm.checkpoint import LoadedModel
 from lm.errors import list_some
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores
 from lm.evaluation.contamination import ContaminationCheck
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 
 _MAX_MATRIX_LABELS = 12
 """Labels of a confusion matrix that is printed whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,16 +18,9 @@ from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
-from lm.text.compression import decode_lines
-from lm.text.text_files import (
-    STDIN,
-    TextFile,
-    describe_skipped_rows,
-    find_text_files,
-    refuse_missing,
-    refuse_stdin_twice,
-    select_readable,
-)
+from lm.text.decode import split_lines
+from lm.text.find import STDIN, find_text_files, refuse_missing, refuse_stdin_twice
+from lm.text.text_file import TextFile
 
 if TYPE_CHECKING:
     from lm.decoding.classifier import ClassifiedText
@@ -56,7 +50,7 @@ def classify(
     """Classify texts.
 
     Each output line is a label, a tab and its probability, in input order. The run must be trained by lm train
-    --supervised on labelled texts. A masked model has a classification head; a decoder ranks the labels, or few and
+    --label-column on labelled texts. A masked model has a classification head; a decoder ranks the labels, or few and
     short completions, by their probability after the text. If the files have labels, the accuracy is printed on stderr;
     lm evaluate reports more.
 
@@ -83,27 +77,26 @@ def classify(
 
     data = loaded.config.data.for_other_files(**options.values["data"])
     corpus = find_text_files(names, data, options.build(FilesConfig))
-    if options.typed("data") and not any(file.holds_rows for file in corpus):
-        raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
-    print_notes(corpus.notes)
-    readable = select_readable(corpus)
-    texts = [text for file in readable for text in _read_texts(file)]
-    print_notes(describe_skipped_rows(readable))
+    if "label_column" not in options.typed("data"):  # the files need not have the labels of the run
+        corpus = [
+            file if data.label_column in file.columns else dataclasses.replace(file, data=data.without_labels())
+            for file in corpus
+        ]
+    texts = [text for file in corpus for text in _read_texts(file)]
+    print_notes(note for file in corpus for note in file.notes)
     correct = _print_labels(texts, classifier.classify(text for text, _ in texts), top_k=config.top_k, as_json=as_json)
     expected = Counter(text.expected for text in texts if text.expected is not None)
     if known := expected.total():
         print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
     warn_of_unknown_labels({label: n for label, n in sorted(expected.items()) if label not in classifier.labels})
-    warn_of_training_examples(loaded, [file for file in readable if file.holds_examples])
+    warn_of_training_examples(loaded, [file for file in corpus if file.kind == "examples"])
 
 
 def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
     """Yield the texts of a file: of labelled examples, rows, or lines."""
-    if file.holds_examples:
-        return (_LabelledText(example.prompt, example.label) for example in file.examples())
-    if file.holds_rows:
-        return map(_LabelledText, file.documents())
-    return map(_LabelledText, decode_lines((part.encode() for part in file.text()), name=file.name))
+    if file.kind == "examples":
+        return (_LabelledText(record.parts[0].text, record.label) for record in file.records())
+    return map(_LabelledText, (record.text for record in file.records()) if file.has_rows else split_lines(file.text()))
 
 
 def _print_labels(

@@ -21,15 +21,7 @@ from lm.config.run_config import RunConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.text_files import (
-    STDIN,
-    TextFiles,
-    describe_skipped_rows,
-    find_text_files,
-    has_piped_text,
-    refuse_stdin_twice,
-    select_readable,
-)
+from lm.text.find import STDIN, find_text_files, has_piped_text, refuse_stdin_twice
 
 _Run = Annotated[
     Path | None,
@@ -194,16 +186,14 @@ def _evaluate_classifier(
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 
-    data = loaded.config.data.for_other_files(**{"supervised": True, **options.values["data"]})
+    data = loaded.config.data.for_other_files(**options.values["data"])
     reading = options.build(FilesConfig)
-    corpus = find_text_files(files, data, reading) if files else TextFiles([open_held_out_text(loaded)])
-    print_notes(corpus.notes)
-    readable = select_readable(corpus)
+    corpus = find_text_files(files, data, reading) if files else [open_held_out_text(loaded)]
     with show_counter("classifying", "examples") as count:
-        examples = (example for file in readable for example in file.examples())
+        examples = (record for file in corpus for record in file.records())
         scores = evaluate_classifier(classifier, examples, progress=count)
-    print_notes(describe_skipped_rows(readable))
-    classification_report.warn_of_training_examples(loaded, readable)
+    print_notes(note for file in corpus for note in file.notes)
+    classification_report.warn_of_training_examples(loaded, corpus)
     if as_json:
         classification_report.print_json(scores, run=str(run))
     else:

@@ -26,7 +26,7 @@ from lm.config.run_config import RunConfig
 from lm.config.settings import did_you_mean
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
-from lm.text.examples import parse_label
+from lm.text.records import parse_label
 from lm.training.run_summaries import read_expert_load
 
 

@@ -107,8 +107,8 @@ def load_classifier(
     from lm.data.labels import read_completions
     from lm.decoding.classifier import build_classifier
 
-    completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
+    completions = () if labels is None else read_completions(labels, loaded.config.data.for_other_files())
     if not (loaded.config.is_classifier or completions or loaded.config.learns_completions):
         raise _wrong_kind_error(run, loaded)
     return build_classifier(loaded, completions, batch_size=batch_size), loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Annotated, get_args
@@ -50,8 +49,8 @@ Join = Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is t
 
 @with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    "vocab_size validation text_column label_column supervised include exclude encoding format",
-    common="--out --tokenizer --vocab-size --validation --text-column --supervised --processes --force --json",
+    "vocab_size validation text_column label_column include exclude encoding format",
+    common="--out --tokenizer --vocab-size --validation --text-column --label-column --processes --force --json",
 )
 def prepare(
     corpus: CorpusFiles,
@@ -98,16 +97,13 @@ def prepare(
     from cli.corpus_report import print_prepared, train_or_load_tokenizer
     from lm.corpus.prepare import prepare_corpus
     from lm.corpus.survey import scan_corpus
-    from lm.text.text_files import find_text_files
+    from lm.text.find import find_text_files
 
     config = options.build(DataConfig)
     files = find_text_files(corpus, config, options.build(FilesConfig))
-    if files and files[0].holds_conversations:
-        config = dataclasses.replace(config, supervised=True)
-        files = find_text_files(corpus, config, options.build(FilesConfig))
     loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
     surveyed = scan_corpus(files, config, workers=processes)
-    print_notes([*files.notes, *surveyed.notes])
+    print_notes(surveyed.notes)
     tokenizer_config = options.build(TokenizerConfig)
     unknown = unknown if tokenizer_config.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, tokenizer_config, special=special, unknown=unknown)

@@ -51,7 +51,7 @@ def train(
     from cli import tokenizer_report
     from cli.console.messages import print_note, print_notes
     from lm.corpus.survey import read_training_texts, scan_corpus
-    from lm.text.text_files import find_text_files
+    from lm.text.find import find_text_files
     from lm.tokenizer import training
 
     config = options.build(TokenizerConfig)
@@ -60,7 +60,7 @@ def train(
     data = options.build(DataConfig, validation="0")
     files = find_text_files(corpus, data, options.build(FilesConfig))
     surveyed = scan_corpus(files, data)
-    print_notes([*files.notes, *surveyed.notes])
+    print_notes(surveyed.notes)
     trained = training.train(
         read_training_texts(surveyed),
         config,
@@ -140,7 +140,7 @@ def inspect(
     from cli import tokenizer_report
     from cli.console.messages import print_notes
     from cli.console.progress import show_tokenization_progress
-    from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
+    from lm.text.find import find_text_files
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
@@ -148,14 +148,11 @@ def inspect(
     loaded, data = load_tokenizer(tokenizer), options.build(DataConfig)
     ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
     files = find_text_files(file or [], data, options.build(FilesConfig))
-    if files:
-        print_notes(files.notes)
-        files = select_readable(files)
     fit = None
     if files:
         with show_tokenization_progress() as progress:
-            fit = inspection.measure_compression(loaded, files, data.separator, progress=progress)
-    print_notes(describe_skipped_rows(files))
+            fit = inspection.measure_compression(loaded, files, progress=progress)
+    print_notes(note for each in files for note in each.notes)
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
         print(format_json_line(tokenizer_report.tokenizer_to_dict(loaded, longest, fit, ids)))

@@ -51,9 +51,9 @@ from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.conversations import parse_messages
-from lm.text.normalization import normalize_like_training
-from lm.text.text_files import TextFiles, find_text_files, select_readable
+from lm.text.decode import normalize_like_training
+from lm.text.find import find_text_files
+from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
 from lm.training.run_summaries import has_improved
@@ -142,7 +142,7 @@ class Model:
         if parsed[-1].role != "user":
             raise InputError("messages: the last one is of the assistant, so there is nothing to reply to")
         chat = Chat(self._generator(options), messages=parsed[:-1])
-        return "".join(event.text for event in chat.reply(parsed[-1].content)).strip()
+        return "".join(event.text for event in chat.reply(parsed[-1].text)).strip()
 
     def stream(self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Any) -> Iterator[Token | Finish]:
         """Sample `n` completions of a prompt, or of IDs, token by token; errors as of `generate`.
@@ -155,7 +155,7 @@ class Model:
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:
-        follows_examples = self.loaded.config.data.supervised
+        follows_examples = self.loaded.config.is_supervised
         return Generator(
             self._decoder,
             self.tokenizer,
@@ -251,10 +251,10 @@ class Model:
             UsageError: as of `classify`.
         """
         classifier = self._classifier(labels, batch_size)
-        data = self.loaded.config.data.for_other_files(supervised=True)
+        data = self.loaded.config.data.for_other_files()
         names = [os.fspath(file) for file in files]
         read = find_text_files(names, data) if names else [open_held_out_text(self.loaded)]
-        scores = evaluate_classifier(classifier, (example for file in read for example in file.examples()))
+        scores = evaluate_classifier(classifier, (record for file in read for record in file.records()))
         for warning in ContaminationCheck.of_examples(self.loaded, read):
             warnings.warn(warning, stacklevel=2)
         return scores
@@ -289,11 +289,11 @@ class Model:
         model = self._masked if self.config.is_masked else self._decoder
         named = [os.fspath(file) for file in files]
         if named:
-            texts = select_readable(find_text_files(named, data.for_other_files(**rows), reading))
+            texts = find_text_files(named, data.for_other_files(**rows), reading)
         else:
-            texts = TextFiles([open_held_out_text(self.loaded)])
-        scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
-        kind = find_scored_kind(self.loaded, texts, as_text="text_column" in rows)
+            texts = [open_held_out_text(self.loaded)]
+        scorer = TextScorer.from_config(model, self.tokenizer, config)
+        kind = find_scored_kind(self.loaded, texts)
         if kind == "text":
             scores: list[FileScore] = []
             contamination = ContaminationCheck(self.loaded)
@@ -302,7 +302,7 @@ class Model:
             problems = contamination.warnings([text.name for text in texts])
         else:
             scored = RowScores()
-            score_rows(self.loaded, texts, kind, scored, context=scorer.context, batch_size=config.batch_size)
+            score_rows(self.loaded, texts, scored, context=scorer.context, batch_size=config.batch_size)
             scores, problems = scored.files, scored.warnings
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
@@ -313,7 +313,7 @@ class Model:
         tag = TranslationModel.from_loaded(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
-        *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
+        *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.records(), name=pairs.name)
         return last.result
 
     def attention(
@@ -345,7 +345,9 @@ class Model:
 
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
-        completions = () if labels is None else read_completions(os.fspath(labels))
+        completions = (
+            () if labels is None else read_completions(os.fspath(labels), self.loaded.config.data.for_other_files())
+        )
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 

@@ -14,7 +14,7 @@ from lm.config.settings import did_you_mean
 from lm.decoding.batching import Continuation
 from lm.decoding.chat import Chat
 from lm.errors import LMError, UsageError
-from lm.text.conversations import Conversation
+from lm.text.records import Record
 
 INTRODUCTION = "Write a message. /help, Ctrl-D to end."
 
@@ -190,7 +190,7 @@ class _ChatSession:
         before = path.read_bytes() if path.exists() else b""
         with files.atomic_write_bytes(path) as file:
             file.write(before if not before or before.endswith(b"\n") else before + b"\n")
-            file.write(f"{Conversation(tuple(self.chat.messages)).to_json()}\n".encode())
+            file.write(f"{Record(tuple(self.chat.messages)).to_json()}\n".encode())
         print_note(f"saved to {path}")
 
     def _clear(self, _: str) -> None:

@@ -150,7 +150,7 @@ def generate(
     import_torch()
     from cli.generation.writers import write_hypotheses
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
-    from lm.text.normalization import normalize_like_training
+    from lm.text.decode import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     text = normalize_like_training(text, loaded.config.data)
@@ -160,7 +160,7 @@ def generate(
     drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
     generator = Generator(
         model, loaded.tokenizer, config, batch_size=size, draft=PROMPT_LOOKUP if prompt_lookup else drafting,
-        follows_examples=loaded.config.data.supervised,
+        follows_examples=loaded.config.is_supervised,
     )  # fmt: skip
     echoed_prompt = text if echo or as_json else ""
     suggest_compiling(model.config, next(model.parameters()).device.type)

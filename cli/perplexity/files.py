@@ -22,9 +22,8 @@ from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.report_options import ReportFormat
 from cli.perplexity.scorer import LoadedScorer
 from cli.perplexity.surprisal import render_coloured, render_digits
-from lm.config.data import FilesConfig
+from lm.config.data import DataKind, FilesConfig
 from lm.config.hardware import HardwareConfig
-from lm.corpus.store import DataKind
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
 from lm.evaluation.completion_scoring import RowScores, find_scored_kind, score_rows
@@ -37,14 +36,8 @@ from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
-from lm.text.text_files import (
-    TextFile,
-    TextFiles,
-    describe_skipped_rows,
-    find_text_files,
-    select_readable,
-    total_text_bytes,
-)
+from lm.text.find import find_text_files, total_text_bytes
+from lm.text.text_file import TextFile
 
 _HELD_OUT_DIFFERENCE = (
     "windows overlap by context - stride, and each document is scored on its own; lm train measures disjoint windows "
@@ -59,13 +52,11 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options
     scorer = LoadedScorer.load(run, options)
     if files:
         texts = find_text_files(files, scorer.data, options.build(FilesConfig))
-        print_notes(texts.notes)
     else:
-        texts = TextFiles([open_held_out_text(scorer.loaded)])
-    kind = find_scored_kind(scorer.loaded, texts, as_text="text_column" in options.typed("data"))
+        texts = [open_held_out_text(scorer.loaded)]
+    kind = find_scored_kind(scorer.loaded, texts)
     if kind != "text":
         output.refuse_reports_of_text("examples", {"stride"} & options.typed("perplexity").keys())
-    texts = select_readable(texts)
     if not (files or kind != "text" or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
     if files and scorer.loaded.learned_conversations and kind != "conversations":
@@ -114,7 +105,7 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
 
 def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextFile]) -> None:
     """Name the malformed rows that were left out, and warn of files that were training text of a run."""
-    print_notes(describe_skipped_rows(files))
+    print_notes(note for file in files for note in file.notes)
     for contamination in checks:
         print_warnings(contamination.warnings([file.name for file in files]))
 
@@ -206,7 +197,7 @@ def measure_rows(scorer: LoadedScorer, files: Sequence[TextFile], kind: DataKind
     try:
         with show_counter("scoring", "examples") as on_rows:
             score_rows(
-                scorer.loaded, files, kind, scored, context=text.context, batch_size=text.batch_size,
+                scorer.loaded, files, scored, context=text.context, batch_size=text.batch_size,
                 parallel_map=scorer.parallel_map, on_rows=on_rows,
             )  # fmt: skip
     finally:
@@ -214,7 +205,7 @@ def measure_rows(scorer: LoadedScorer, files: Sequence[TextFile], kind: DataKind
             scorer.run, scorer.loaded, kind, context=text.context, shortened=scored.shortened
         )
         report.print_scores(scored.files, conditions, output, is_complete=len(scored.files) == len(files))
-    print_notes(describe_skipped_rows(files))
+    print_notes(note for file in files for note in file.notes)
     print_warnings(scored.warnings)
     report.refuse_no_tokens(scored.files)
 

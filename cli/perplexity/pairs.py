@@ -33,7 +33,6 @@ from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_files import describe_skipped_rows
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -73,8 +72,8 @@ def measure_pairs(
         _print_scores(run, loaded, list(zip(names, scores, strict=False)), files=len(files), as_json=as_json)
     contamination = ContaminationCheck(loaded)
     for file in files:
-        contamination.add_pairs(file.pairs())
-    print_notes(describe_skipped_rows(file.source for file in files))
+        contamination.add_pairs(file.records())
+    print_notes(note for file in files for note in file.notes)
     print_warnings(contamination.warnings([file.name for file in files]))
     if not any(score.result.tokens for score in scores):
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
@@ -136,7 +135,7 @@ def _score(
     encoder = pair_scoring.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with show_counter("scoring", "pairs") as watch:
         for scored in pair_scoring.score_pairs_streaming(
-            loaded.model, encoder, file.pairs(), name=file.name, parallel_map=parallel_map
+            loaded.model, encoder, file.records(), name=file.name, parallel_map=parallel_map
         ):
             watch(scored.result.documents)
     return scored

@@ -18,7 +18,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.text_files import STDIN, has_piped_text
+from lm.text.find import STDIN, has_piped_text
 
 _OUTPUT, _TRANSLATIONS = "Output", "Translation"
 
@@ -115,7 +115,7 @@ def perplexity(
     standard error treats blocks of 256 bytes as independent. --compare-dtypes scores the text in each dtype, with
     interleaved batches, and reports the differences to float32 in bits/byte.
 
-    A run trained on examples is scored on files of examples (as of lm train --supervised): each completion
+    A run trained on examples is scored on files of examples: each completion
     and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
     --source and --target, or --pairs: each target token and the end, given the source. Pairs with a blank side are
     skipped.

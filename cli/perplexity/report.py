@@ -15,7 +15,7 @@ from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
 from cli.perplexity.report_options import ReportFormat
 from lm.checkpoint import LoadedModel
-from lm.corpus.store import DataKind
+from lm.config.data import DataKind
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, MacroAverage, PerplexityResult
 from lm.model.transformer import count_parameters

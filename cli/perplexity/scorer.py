@@ -45,7 +45,7 @@ class LoadedScorer:
         config = options.build(PerplexityConfig)
         model, loaded = load_scoring_model(run, options.build(HardwareConfig), instead=_ON_PAIRS)
         data = data or loaded.config.data.for_other_files(**options.values["data"])
-        text = TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
+        text = TextScorer.from_config(model, loaded.tokenizer, config)
         return cls(run, options, loaded, data, text)
 
     @contextmanager

@@ -13,7 +13,7 @@ from cli.console.tables import print_table
 from cli.perplexity.report import describe_lost_text
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
 

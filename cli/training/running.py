@@ -188,7 +188,7 @@ def report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         accuracy = best_accuracy(run.folder, run.config, state)
-        model, is_supervised = run.config.model, run.config.data.supervised
+        model, is_supervised = run.config.model, run.config.is_supervised
         predicts_text = not (model.translates or model.is_masked or is_supervised)
         windows = " in disjoint windows" if predicts_text else ""  # lm perplexity measures text in another way
         perplexity = f"perplexity {format_perplexity(state.best_loss)}{windows}{bleu}"
@@ -234,7 +234,7 @@ def _next_commands(run: Run) -> list[str]:
         return [f"lm classify {folder} FILE", evaluate, f"lm info {folder}"]
     if run.config.model.is_masked:
         fill = f'lm fill {folder} "... [MASK] ..."'
-        return [fill, f"lm train FILE --supervised --from {folder}", f"lm info {folder}"]
+        return [fill, f"lm train FILE --label-column label --from {folder}", f"lm info {folder}"]
     if run.data.holds_conversations:
         return [f"lm chat {folder}", f"lm perplexity {folder} FILE", f"lm info {folder}"]
     return [f'lm generate {folder} "..."', f"lm perplexity {folder} FILE", f"lm info {folder}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +32,12 @@ from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import atomic_write_text
 from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.compression import read_file_lines
+from lm.text.decode import read_file_lines, split_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.parallel_text import (
-    ParallelText,
-    SentencePair,
-    find_parallel_texts,
-    guess_language,
-    split_text_lines,
-)
-from lm.text.text_files import TextFiles, describe_skipped_rows, find_text_files
+from lm.text.find import find_text_files
+from lm.text.parallel_text import ParallelText, find_parallel_texts, guess_language
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 
@@ -100,19 +97,19 @@ class RunTranslator:
         """Warn if the sources and their first references were training pairs of a run."""
         check = ContaminationCheck(loaded)
         pairs = zip(sources, self.texts.references[0], strict=True)
-        check.add_pairs((SentencePair(*pair, line) for line, pair in enumerate(pairs, 1)))
+        check.add_pairs(itertools.starmap(Record.of_pair, pairs))
         print_warnings(check.warnings([self.texts.name]))
 
 
 def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """Return the lines of a file, and those of each file of references; all must have as many."""
-    files, references = _find_single_file(path), find_text_files(targets)
+    file, references = _find_single_file(path), find_text_files(targets)
     read: list[str] = []
     columns = []
     for reference in references:
-        pairs = list(ParallelText(files[0], reference, ("", "")).pairs())
-        read = [pair.source for pair in pairs]
-        columns.append([pair.target for pair in pairs])
+        pairs = list(ParallelText(file, reference).records())
+        read = [pair.source or "" for pair in pairs]
+        columns.append([pair.text for pair in pairs])
     return read, columns
 
 
@@ -120,8 +117,7 @@ def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
     """Return the translations in a file, one for each reference in `targets`, or else in `texts`."""
     if targets:
         return read_lines(path, targets)[0]
-    (file,) = _find_single_file(path)
-    lines = [line.strip() for line in split_text_lines(file.text(), file.name)]
+    lines = [line.strip() for line in split_lines(_find_single_file(path).text())]
     if len(lines) != len(texts.references[0]):
         counts = format_number_of(len(lines), "line"), format_number_of(len(texts.references[0]), "pair")
         problem = f"{path}: has {counts[0]}, and there are {counts[1]}"
@@ -134,18 +130,18 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
-    pairs = [pair for text in texts for pair in text.pairs()]
-    print_notes(describe_skipped_rows(text.source for text in texts))
-    trees = None if heads is None else [pair.heads or () for pair in pairs]
-    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    pairs = [pair for text in texts for pair in text.records()]
+    print_notes(note for text in texts for note in text.notes)
+    trees = None if heads is None else [pair.dependency_heads or () for pair in pairs]
+    sources, targets = [pair.source or "" for pair in pairs], [pair.text for pair in pairs]
     return Texts(sources, [targets], ", ".join(text.name for text in texts), trees, texts[0].languages[1])
 
 
-def _find_single_file(path: str) -> TextFiles:
+def _find_single_file(path: str) -> TextFile:
     files = find_text_files([path])
     if len(files) > 1:
         raise UsageError(f"{path}: matches {len(files)} files; name one")
-    return files
+    return files[0]
 
 
 def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -> Texts:
@@ -162,10 +158,10 @@ def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -
 def open_held_out_texts(run: Path) -> Texts:
     """Return the pairs that a run held out."""
     text, language = open_held_out_pairs(load_model(run, select_inference_hardware(HardwareConfig(device="cpu"))))
-    pairs = list(text.pairs())
-    heads = None if text.heads is None else [pair.heads or () for pair in pairs]
+    pairs = list(text.records())
+    heads = None if text.heads is None else [pair.dependency_heads or () for pair in pairs]
     print_labelled("note", f"scored on {format_number_of(len(pairs), 'pair')} that {run} held out")
-    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], HELD_OUT_NAME, heads, language)
+    return Texts([pair.source or "" for pair in pairs], [[pair.text for pair in pairs]], HELD_OUT_NAME, heads, language)
 
 
 def check_runs(runs: Sequence[Path], *, has_dependency_heads: bool) -> None:

@@ -19,7 +19,7 @@ from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import NOTE_SECONDS, create_progress
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
-from lm.text.compression import read_file_lines
+from lm.text.decode import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from lm.config.data import DataKind
 from lm.config.presets import depth_preset_name, find_preset
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
 from lm.config.settings import LENGTHS, Layer, Values, from_environment, list_all_settings, merge
@@ -87,10 +88,6 @@ class DataFiles:
         return [name for name in named if name is not None]
 
 
-_CONVERSATIONS = "messages in the corpus"
-"""The source of `data.supervised`, if it follows from the rows of the corpus."""
-
-
 @dataclass(frozen=True)
 class RunSpec:
     """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
@@ -106,6 +103,7 @@ class RunSpec:
         tokenizer: a tokenizer.json, or a run, to take the tokenizer of.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
+        kind: what the corpus consists of; known once its files were opened.
 
     Raises:
         UsageError: there is nothing to learn from, or values contradict each other.
@@ -121,6 +119,7 @@ class RunSpec:
     processes: int = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
+    kind: DataKind = "text"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
@@ -138,17 +137,6 @@ class RunSpec:
             for name, value in self.settings[section].items()
             if self.set_by.get(f"{section}.{name}") in _EXPLICIT
         }
-
-    def with_conversations(self) -> RunSpec:
-        """Return the specification for a corpus of conversations, of which the replies are learned."""
-        settings = {**self.settings, "data": {**self.settings["data"], "supervised": True}}
-        set_by = {**self.set_by, "data.supervised": _CONVERSATIONS}
-        return dataclasses.replace(self, settings=settings, set_by=set_by)
-
-    @property
-    def has_conversations(self) -> bool:
-        """Return whether the corpus is conversations, as found in its rows."""
-        return self.set_by.get("data.supervised") == _CONVERSATIONS
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
@@ -247,8 +235,6 @@ def build_spec(
         if preset is not None and "preset" not in run:
             run["preset"], set_by["preset"] = preset, "file"
     settings, by_setting = merge(SECTIONS, layers)
-    if settings["data"].get("label_column") is not None:
-        settings["data"]["supervised"] = True
     return RunSpec(
         data=data,
         portable=bool(portable),

@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import ParallelTextConfig
+from lm.config.data import DataKind, ParallelTextConfig
 from lm.corpus import overlap
-from lm.corpus.encode import Encoded, make_encoder
+from lm.corpus.encode import Encoded, check_tokenizers, encode
 from lm.corpus.store import (
     CHUNK,
     SOURCE_TOKENIZER,
     SPLITS,
     ChunkRecord,
-    DataKind,
     Manifest,
     PreparedFolder,
     SourceRecord,
@@ -44,12 +43,9 @@ from lm.corpus.store import (
     write_chunk,
     write_store,
 )
-from lm.corpus.survey import Corpus, Item, Summary, record_texts
+from lm.corpus.survey import Corpus, Item, Summary
 from lm.errors import InputError
-from lm.text.documents import TextPiece
-from lm.text.examples import Example
-from lm.text.parallel_text import SentencePair
-from lm.text.text_files import ProgressCallback
+from lm.text.find import ProgressCallback
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 CHUNK_BYTES = 1 << 23
@@ -112,7 +108,7 @@ def prepare_corpus(
         UsageError: the tokenizer lacks a token that this kind of data needs.
     """
     parallel = parallel or ParallelTextConfig()
-    make_encoder(corpus.kind, tokenizer, source_tokenizer)
+    check_tokenizers(corpus.kind, (tokenizer, source_tokenizer))
     limits = [parallel.max_length, float(parallel.max_ratio), corpus.languages] if corpus.kind == "pairs" else []
     sums = [tokenizer.sha256, source_tokenizer and source_tokenizer.sha256]
     key = hash_inputs(corpus.kind, sums, str(corpus.fraction), corpus.config.separator, limits, corpus.identity)
@@ -298,14 +294,12 @@ def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -
 
 
 def _count_bytes(item: Item) -> int:
-    return sum(len(text.encode()) for text in record_texts(item.record))
+    return sum(len(text.encode()) for text in item.record.texts)
 
 
 @cache
-def _load_encoder(kind: DataKind, folder: Path, _key: str) -> tuple[Callable[[Sequence[Any]], list[Encoded]], int]:
-    tokenizer, source_tokenizer = open_tokenizers(folder)
-    size = max(tokenizer.vocab_size, source_tokenizer.vocab_size if source_tokenizer else 0)
-    return make_encoder(kind, tokenizer, source_tokenizer), size
+def _open_tokenizers(folder: Path, _key: str) -> tuple[Tokenizer, Tokenizer | None]:
+    return open_tokenizers(folder)
 
 
 def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _Tokenization) -> ChunkRecord:
@@ -313,11 +307,12 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
     name, finished, items = job
     if finished is not None:
         return finished
-    encode, vocab_size = _load_encoder(how.kind, how.folder, how.key)
+    tokenizers = _open_tokenizers(how.folder, how.key)
+    vocab_size = max(tokenizer.vocab_size for tokenizer in tokenizers if tokenizer is not None)
     builders = {split: _ChunkBuilder(how, split, token_dtype(vocab_size)) for split in SPLITS}
     labels: dict[str, int] = {}
     for group, _ in group_by_size(items, _count_bytes, limit=_GROUP_BYTES):
-        for item, encoded in zip(group, _encode(group, encode), strict=True):
+        for item, encoded in zip(group, _encode(group, tokenizers), strict=True):
             number = labels.setdefault(encoded.label, len(labels))
             builders[item.split].add(item, encoded, number)
     columns = {
@@ -335,17 +330,16 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
     )
 
 
-def _encode(group: Sequence[Item], encode: Callable[[Sequence[Any]], list[Encoded]]) -> list[Encoded]:
+def _encode(group: Sequence[Item], tokenizers: tuple[Tokenizer, Tokenizer | None]) -> list[Encoded]:
     """Return the encoding of a group; the InputError for a record names its line."""
     try:
-        return encode([item.record for item in group])
+        return encode([item.record for item in group], tokenizers)
     except InputError:
         for item in group:
             try:
-                encode([item.record])
+                encode([item.record], tokenizers)
             except InputError as error:
-                line = getattr(item.record, "line", None)
-                raise error if line is None else error.at(f"line {line}") from None
+                raise error.at(f"line {item.record.line}") if item.record.line else error from None
         raise
 
 
@@ -360,28 +354,29 @@ class _ChunkBuilder:
         self.record = SplitRecord()
 
     def add(self, item: Item, encoded: Encoded, label: int) -> None:
-        record, sizes = item.record, [len(text.encode()) for text in record_texts(item.record)]
+        record, sizes = item.record, [len(text.encode()) for text in item.record.texts]
         counts = SplitRecord(documents=1, tokens=len(encoded.tokens), bytes=sum(sizes))
-        if isinstance(record, TextPiece):
-            counts = replace(counts, documents=int(record.starts_document))
-        if isinstance(record, SentencePair):
+        kind = self._how.kind
+        if kind == "text":
+            counts = replace(counts, documents=int(record.starts))
+        if kind == "pairs":
             counts = self._count_pair(encoded, sizes)
         self.record += counts
-        if isinstance(record, SentencePair) and not counts.documents:
+        if kind == "pairs" and not counts.documents:
             return
         for name in ("tokens", "source", "words", "source_words", "replies", "places"):
             if (values := getattr(encoded, name)) is not None:
                 self._arrays.setdefault(name, []).append(values)
         if counts.documents:
             self._append("hash", item.hash, "<u8")
-        if isinstance(record, TextPiece):
+        if kind == "text":
             return
         self._append("ends", len(encoded.tokens), "<i8")
-        if isinstance(record, SentencePair):
+        if kind == "pairs":
             self._append("source_ends", counts.source_tokens, "<i8")
         else:
             values = {"learned": encoded.learned, "bytes": encoded.bytes, "file": item.file, "line": record.line}
-            for name, value in {**values, **({"label": label} if isinstance(record, Example) else {})}.items():
+            for name, value in {**values, **({"label": label} if kind == "examples" else {})}.items():
                 self._append(name, value, "<i4")
         if self._split == "validation":
             self.texts.append(record.to_json() + "\n")

@@ -34,10 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, locks, processes
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, DataKind
 from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
-from lm.text.compression import detect_compression, read_blocks
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 VERSION = 3
@@ -47,7 +46,6 @@ MANIFEST, CHUNK = "store.json", "chunk.json"
 SOURCE_TOKENIZER = "source_tokenizer.json"
 HELD_OUT_FILE = "validation.jsonl"
 
-DataKind = Literal["text", "examples", "conversations", "pairs"]
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
@@ -491,12 +489,9 @@ def list_changed_sources(folder: Path) -> list[str]:
 def _has_changed(record: SourceRecord, made_at: int) -> bool:
     path = Path(record.path)
     with contextlib.suppress(OSError, InputError):
-        compression, status = detect_compression(path, path.name), path.stat()
-        if compression is None and status.st_size != record.size:
+        status = path.stat()
+        if status.st_size != record.size:
             return True
         if status.st_mtime_ns > made_at and status.st_size <= _HASHED_EACH_TIME:
-            digest = hashlib.sha256()
-            for block in read_blocks(path, compression, _HASHED_EACH_TIME, name=path.name):
-                digest.update(block)
-            return digest.hexdigest() != record.sha256
+            return files.sha256(path) != record.sha256
     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from lm.config.data import DataConfig
 from lm.corpus.store import SPLITS, Manifest, Split, open_split
 from lm.errors import InputError, UsageError
-from lm.text.examples import LABEL_DELIMITER, parse_label
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
+from lm.text.records import LABEL_DELIMITER, parse_label
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
@@ -67,14 +67,16 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
     return completions if are_distinct else ()
 
 
-def read_completions(name: str) -> tuple[str, ...]:
+def read_completions(name: str, data: DataConfig) -> tuple[str, ...]:
     """Return the different completions of a file of examples, sorted by label.
 
     Raises:
         InputError: there is no such file, or it has no examples.
     """
-    files = find_text_files([name], DataConfig(supervised=True))
-    completions = {example.completion for file in files for example in file.examples()}
+    files = find_text_files([name], data)
+    if any(file.kind != "examples" for file in files):
+        files = find_text_files([name], replace(data, label_column=data.label_column or "label"))
+    completions = {record.parts[-1].text for file in files for record in file.records()}
     return tuple(sorted(completions, key=parse_label))
 
 

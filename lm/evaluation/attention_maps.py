@@ -20,7 +20,7 @@ from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_pair_frames
 from lm.tokenizer.tokenizer import Tokenizer
@@ -143,7 +143,7 @@ def build_text_axis(
 ) -> Axis:
     """Tokenize a text and build its axis, with special tokens around it."""
     tokens = tokenizer.encode(text) if text else []
-    ends = TokenOffsets(tokenizer).ends(TextPiece(text, True), np.array(tokens)).tolist() if tokens else []
+    ends = TokenOffsets(tokenizer).ends(Record.of_text(text), np.array(tokens)).tolist() if tokens else []
     return _build_axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
 
 

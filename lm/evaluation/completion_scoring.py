@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.store import DataKind
+from lm.config.data import DataKind
+from lm.corpus.encode import encode
 from lm.data.batch import Batch
 from lm.data.bucketing import batched, length_batches
 from lm.data.rows import completion_length_error, truncate_prompt
@@ -22,34 +23,22 @@ from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
-from lm.text.conversations import Conversation
-from lm.text.documents import TextPiece
-from lm.text.examples import Example
-from lm.text.text_files import TextFile
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
-from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples sorted by length together: enough that batches have hardly any padding."""
 
 
-def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile], *, as_text: bool) -> DataKind:
+def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile]) -> DataKind:
     """Return whether to score the text of files, the completions of examples, or the replies of conversations.
-
-    Args:
-        loaded: completions are scored if it was trained on examples.
-        as_text: whether the field of the text is named, so that examples are text.
 
     Raises:
         UsageError: the files are of different kinds, or there is no chat template for conversations.
     """
-    kinds: dict[DataKind, str] = {}
-    has_examples = loaded.config.data.supervised and not as_text
-    for file in files:
-        is_example = has_examples and file.holds_examples
-        kind: DataKind = "conversations" if file.holds_conversations else "examples" if is_example else "text"
-        kinds.setdefault(kind, file.name)
+    kinds = {file.kind: file.name for file in files}
     if len(kinds) > 1:
         named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
         raise UsageError(f"{named}; measure them separately")
@@ -76,7 +65,6 @@ class RowScores:
 def score_rows(
     loaded: LoadedModel,
     files: Sequence[TextFile],
-    kind: DataKind,
     scored: RowScores,
     *,
     context: int,
@@ -93,16 +81,11 @@ def score_rows(
     model, tokenizer, contamination = loaded.model, loaded.tokenizer, ContaminationCheck(loaded)
     assert isinstance(model, DecoderOnly), "masked models learn no completions"
     for number, file in enumerate(files):
-        rows: Iterable[Example | Conversation]
-        if kind == "conversations":
-            contamination.add_conversations(number, file.conversations())
-            rows = file.conversations()
-        else:
-            contamination.add_examples(number, file.examples())
-            rows = file.examples()
+        contamination.add_rows(number, file.records())
         for event in score_completions(
-            model, tokenizer, rows, context=context, batch_size=batch_size, name=file.name, parallel_map=parallel_map
-        ):
+            model, tokenizer, file.records(), context=context, batch_size=batch_size, name=file.name,
+            parallel_map=parallel_map,
+        ):  # fmt: skip
             on_rows(event.result.documents)
         scored.files.append(FileScore(file.name, event.result))
         scored.shortened += event.shortened
@@ -125,7 +108,7 @@ class CompletionScores:
 def score_completions(
     model: DecoderOnly,
     tokenizer: Tokenizer,
-    rows: Iterable[Example | Conversation],
+    rows: Iterable[Record],
     *,
     context: int,
     batch_size: int,
@@ -186,41 +169,21 @@ class _EncodedExample:
     round_trip_losses: Sequence[RoundTripLoss]
 
 
-def _encode(
-    row: Example | Conversation, tokenizer: Tokenizer, offsets: TokenOffsets, context: int, name: str
-) -> _EncodedExample:
+def _encode(row: Record, tokenizer: Tokenizer, offsets: TokenOffsets, context: int, name: str) -> _EncodedExample:
     where = f"{name}: line {row.line}"
     try:
-        if isinstance(row, Example):
-            texts, whole, ids, is_scored = _encode_example(row, tokenizer, context)
+        (encoded,) = encode([row], (tokenizer, None))
+        if encoded.replies is None:
+            if problem := completion_length_error(encoded.learned, context=context):
+                raise InputError(f"{problem}; leave it out")
+            ids, texts = truncate_prompt(encoded.tokens, context=context), [row.parts[-1].text]
+            is_scored = np.arange(len(ids)) >= len(ids) - encoded.learned
         else:
-            texts, whole, ids, is_scored = _encode_conversation(row, tokenizer, context)
-        encoded = zip(texts, tokenizer.encode_batch(texts), strict=True)
+            ids, is_scored = encoded.tokens[: context + 1], encoded.replies[: context + 1] >= 0
+            runs = itertools.groupby(zip(is_scored, encoded.spelled, strict=False), key=itemgetter(0))
+            texts = ["".join(text for _, text in run) for is_reply, run in runs if is_reply]
+        spelled = zip(texts, tokenizer.encode_batch(texts), strict=True)
+        losses = [offsets.round_trip_loss(Record.of_text(text), own) for text, own in spelled]
     except InputError as error:
         raise error.at(where) from None
-    losses = [offsets.round_trip_loss(TextPiece(text, starts_document=True), own) for text, own in encoded]
-    return _EncodedExample(texts, where, ids, is_scored, len(ids) < whole, losses)
-
-
-_Encoded = tuple[list[str], int, NDArray[Any], NDArray[np.bool_]]
-"""The scored texts, the tokens of the whole, those within the context, and which of them are scored."""
-
-
-def _encode_example(example: Example, tokenizer: Tokenizer, context: int) -> _Encoded:
-    frame = build_example_frame(tokenizer)
-    prompt, completion = tokenizer.encode_batch(example.texts)
-    learned = len(completion) + len(frame.after)
-    if problem := completion_length_error(learned, context=context):
-        raise InputError(f"{problem}; leave it out")
-    whole = frame.wrap(prompt, completion)
-    ids = truncate_prompt(whole, context=context)
-    return [example.completion], len(whole), ids, np.arange(len(ids)) >= len(ids) - learned
-
-
-def _encode_conversation(conversation: Conversation, tokenizer: Tokenizer, context: int) -> _Encoded:
-    assert tokenizer.chat_template is not None, "the caller scores conversations of a run with a chat template only"
-    encoded = tokenizer.chat_template.encode_replies(tokenizer, conversation.messages)
-    ids, is_reply = encoded.ids[: context + 1], encoded.is_reply[: context + 1]
-    runs = itertools.groupby(zip(is_reply, encoded.texts, strict=False), key=itemgetter(0))
-    texts = ["".join(text for _, text in run) for is_learned, run in runs if is_learned]
-    return texts, len(encoded.ids), np.array(ids), np.array(is_reply)
+    return _EncodedExample(texts, where, ids, is_scored, len(ids) < len(encoded.tokens), losses)

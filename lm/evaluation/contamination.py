@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from lm.checkpoint import LoadedModel
+from lm.corpus.encode import encode
 from lm.corpus.overlap import Overlap, TrainingOverlap, measure_pair_overlap
 from lm.corpus.store import open_split
+from lm.data.bucketing import batched
 from lm.errors import InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.conversations import Conversation
-from lm.text.examples import Example
-from lm.text.parallel_text import SentencePair
-from lm.text.text_files import TextFile
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 _MAX_NAMED = 3
@@ -38,13 +35,13 @@ class ContaminationCheck:
         with contextlib.suppress(InputError):
             self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
         self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
-        self._pairs: list[Iterable[SentencePair]] = []
+        self._pairs: list[Iterable[Record]] = []
 
     @classmethod
     def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
         check = cls(loaded)
         for number, file in enumerate(files):
-            check.add_examples(number, file.examples())
+            check.add_rows(number, file.records())
         return check.warnings([file.name for file in files])
 
     def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
@@ -57,30 +54,17 @@ class ContaminationCheck:
         """Record the piece of its first segment."""
         piece = segment.piece
         if self._overlap is not None and segment.first == 0:
-            self._overlap.add(piece.file, piece.tokens, starts_document=piece.text_piece.starts_document)
+            self._overlap.add(piece.file, piece.tokens, starts_document=piece.record.starts)
 
-    def add_examples(self, file: int, examples: Iterable[Example]) -> None:
-        """Record examples of a file, up to a limit."""
-        rows = iter(examples)
-        while self._overlap is not None and not self._overlap.is_full:
-            some = list(islice(rows, _EXAMPLES_AT_ONCE))
-            if not some:
+    def add_rows(self, file: int, rows: Iterable[Record]) -> None:
+        """Record examples or conversations of a file, up to a limit."""
+        for chunk in batched(rows, _EXAMPLES_AT_ONCE):
+            if self._overlap is None or self._overlap.is_full:
                 return
-            texts = [text for example in some for text in (example.prompt, example.completion)]
-            encoded = self._loaded.tokenizer.encode_batch(texts)
-            for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True):
-                self._overlap.add(file, np.concatenate([prompt, completion]), starts_document=True)
+            for encoded in encode(chunk, (self._loaded.tokenizer, None)):
+                self._overlap.add(file, encoded.tokens, starts_document=True, is_framed=False)
 
-    def add_conversations(self, file: int, conversations: Iterable[Conversation]) -> None:
-        """Record conversations of a file, as the chat template writes them, up to a limit."""
-        tokenizer = self._loaded.tokenizer
-        for conversation in conversations:
-            if self._overlap is None or self._overlap.is_full or tokenizer.chat_template is None:
-                return
-            ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
-            self._overlap.add(file, np.array(ids), starts_document=True, is_framed=False)
-
-    def add_pairs(self, pairs: Iterable[SentencePair]) -> None:
+    def add_pairs(self, pairs: Iterable[Record]) -> None:
         """Record the sentence pairs of the next file."""
         self._pairs.append(pairs)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.window_scorers import TextScorer
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 
 
 @dataclass

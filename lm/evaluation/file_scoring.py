@@ -16,10 +16,10 @@ from lm.data.bucketing import length_batches
 from lm.errors import InputError
 from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.scoring_windows import Ids
-from lm.text.documents import TextPiece, read_pieces
-from lm.text.text_files import TextFile
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import Tokenizer, encode_pieces, split_into_pieces
 
 _MIN_FILL = 0.9
 """Minimum fraction of non-padding positions for batches in reading order."""
@@ -87,24 +87,24 @@ class EncodedPiece:
     document: int
     first: int
     offset: int
-    text_piece: TextPiece
+    record: Record
     tokens: Ids
     words: int
     offsets: TokenOffsets = field(repr=False, compare=False)
 
     @cached_property
     def data(self) -> bytes:
-        return self.text_piece.text.encode()
+        return self.record.text.encode()
 
     @cached_property
     def ends(self) -> ByteOffsets:
         """Return (tokens,) byte offsets in `data` where each token ends."""
-        return self.offsets.ends(self.text_piece, self.tokens)
+        return self.offsets.ends(self.record, self.tokens)
 
     @cached_property
     def round_trip_loss(self) -> RoundTripLoss:
         """Return what encoding loses of the text."""
-        return self.offsets.round_trip_loss(self.text_piece, self.tokens)
+        return self.offsets.round_trip_loss(self.record, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class FileWindows(Generic[W]):
         error: of the first file that could not be read; no windows follow.
     """
 
-    def __init__(self, tokenizer: Tokenizer, separator: str, splitter: Callable[[], WindowSplitter[W]]) -> None:
+    def __init__(self, tokenizer: Tokenizer, splitter: Callable[[], WindowSplitter[W]]) -> None:
         self.error: InputError | None = None
-        self._tokenizer, self._separator, self._cutter = tokenizer, separator, splitter
+        self._tokenizer, self._cutter = tokenizer, splitter
         self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[EncodedPiece] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
@@ -192,8 +192,8 @@ class FileWindows(Generic[W]):
 
     def _read(self, number: int, file: TextFile) -> Iterator[W]:
         splitter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
-        for piece in split_into_pieces(read_pieces(file, self._separator), self._tokenizer):
-            if piece.starts_document:
+        for piece in split_into_pieces(file.records(), self._tokenizer):
+            if piece.starts:
                 yield from splitter.finish()
                 splitter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
             tokens = self._encode(piece, file)
@@ -216,8 +216,8 @@ class FileWindows(Generic[W]):
                 self._waiting.popleft()
                 self._taken = 0
 
-    def _encode(self, piece: TextPiece, file: TextFile) -> Ids:
+    def _encode(self, piece: Record, file: TextFile) -> Ids:
         try:
-            return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
+            return encode_pieces([piece], self._tokenizer)[0]
         except InputError as error:
             raise error.at(file.name) from None

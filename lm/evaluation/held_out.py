@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
 from lm.errors import InputError
+from lm.text.find import write_temporary_file
 from lm.text.parallel_text import ParallelText
-from lm.text.rows import FIELD, PAIR_FIELDS
-from lm.text.text_files import TextFile, write_temporary_file
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_NAME = "held-out"
@@ -29,8 +29,11 @@ _MAX_ROW_TOKENS = 1 << 24
 _ADVICE = "name text to measure it on, or prepare its corpus again"
 
 
-_AS_PREPARED = DataConfig(keep_line_ends=True)
-"""Line ends were normalised when the text was prepared."""
+def _write_rows(rows: Iterable[Mapping[str, str]]) -> TextFile:
+    """Write a file of rows, whose line ends were normalised when they were prepared."""
+    lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    file = write_temporary_file(lines, name=HELD_OUT_NAME)
+    return dataclasses.replace(file, data=DataConfig(keep_line_ends=True), reading=FilesConfig(format="jsonl"))
 
 
 def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
@@ -57,7 +60,7 @@ def open_held_out_text(loaded: LoadedModel) -> TextFile:
     if not manifest.splits["validation"].tokens:
         raise _nothing_held_out(loaded)
     rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
-    return dataclasses.replace(write_temporary_file(_lines(rows), name=HELD_OUT_NAME), data=_AS_PREPARED)
+    return _write_rows(rows)
 
 
 def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
@@ -70,19 +73,11 @@ def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     manifest, pairs = Manifest.read(folder), list(read_held_out(folder))
     if not pairs:
         raise _nothing_held_out(loaded)
-    rows = write_temporary_file(
-        _lines({field: pair[field] for field in PAIR_FIELDS} for pair in pairs), name=HELD_OUT_NAME
-    )
     heads = None
     if manifest.has_dependency_heads:
         lines = (" ".join(map(str, pair["heads"])) + "\n" for pair in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
-    return ParallelText(
-        dataclasses.replace(rows, data=DataConfig(text_column=PAIR_FIELDS[0], keep_line_ends=True)),
-        None,
-        PAIR_FIELDS,
-        heads,
-    ), manifest.languages[1]
+    return ParallelText(_write_rows(pairs), heads=heads), manifest.languages[1]
 
 
 def _verified_folder(loaded: LoadedModel) -> Path:
@@ -115,9 +110,4 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
 
 
 def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
-    return {FIELD: tokenizer.decode(ids)}
-
-
-def _lines(rows: Iterable[Mapping[str, str]]) -> Iterator[bytes]:
-    for row in rows:
-        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    return {"text": tokenizer.decode(ids)}

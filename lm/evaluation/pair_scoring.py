@@ -19,8 +19,7 @@ from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import ParallelMap
-from lm.text.documents import TextPiece
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
 from lm.tokenizer.tokenizer import Tokenizer
@@ -75,17 +74,15 @@ class PairEncoder:
 
     def round_trip_loss(self, text: str) -> RoundTripLoss:
         """Return what encoding loses of a target."""
-        return self._offsets.round_trip_loss(
-            TextPiece(text, starts_document=True), self._target.encode_batch([text])[0]
-        )
+        return self._offsets.round_trip_loss(Record.of_text(text), self._target.encode_batch([text])[0])
 
-    def encode(self, pairs: Sequence[SentencePair]) -> EncodedPairs:
+    def encode(self, pairs: Sequence[Record]) -> EncodedPairs:
         """Encode pairs, with tree positions if they have heads."""
         sources, targets = (
             tokenizer.encode_batch(texts)
             for tokenizer, texts in (
-                (self._source, [pair.source for pair in pairs]),
-                (self._target, [pair.target for pair in pairs]),
+                (self._source, [pair.source or "" for pair in pairs]),
+                (self._target, [pair.text for pair in pairs]),
             )
         )
         read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
@@ -96,8 +93,9 @@ class PairEncoder:
             self._frames.start,
         )
 
-    def _read(self, pair: SentencePair, ids: NDArray[Any]) -> NDArray[Any]:
-        return ids if pair.heads is None else self._trees.read(pair.source, ids, pair.heads)
+    def _read(self, pair: Record, ids: NDArray[Any]) -> NDArray[Any]:
+        heads = pair.dependency_heads
+        return ids if heads is None else self._trees.read(pair.source or "", ids, heads)
 
 
 def score_pairs(
@@ -143,7 +141,7 @@ class PairScores:
 def score_pairs_streaming(
     model: DecoderOnly | EncoderDecoder,
     encoder: PairEncoder,
-    pairs: Iterable[SentencePair],
+    pairs: Iterable[Record],
     *,
     name: str,
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
@@ -151,7 +149,7 @@ def score_pairs_streaming(
     """Score any number of pairs in bounded memory.
 
     Args:
-        pairs: from `ParallelText.pairs`.
+        pairs: from `ParallelText.records`.
         parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:
@@ -162,19 +160,19 @@ def score_pairs_streaming(
     """
     result, blank = PerplexityResult(), 0
     for chunk in batched(pairs, _PAIRS_AT_ONCE):
-        whole = [pair for pair in chunk if pair.source and pair.target]
+        whole = [pair for pair in chunk if not pair.is_blank]
         blank += len(chunk) - len(whole)
         tokens = encoder.encode(whole)
         _check_lengths(model, whole, tokens, name)
         for pair, nats in zip(whole, score_pairs(model, tokens, parallel_map=parallel_map), strict=True):
-            losses = [encoder.round_trip_loss(pair.target)]
-            result.add_document(nats, [pair.target], losses, where=f"{name}: line {pair.line}")
+            losses = [encoder.round_trip_loss(pair.text)]
+            result.add_document(nats, [pair.text], losses, where=f"{name}: line {pair.line}")
         yield PairScores(result, blank)
     yield PairScores(result, blank)
 
 
 def _check_lengths(
-    model: DecoderOnly | EncoderDecoder, pairs: Sequence[SentencePair], tokens: EncodedPairs, name: str
+    model: DecoderOnly | EncoderDecoder, pairs: Sequence[Record], tokens: EncodedPairs, name: str
 ) -> None:
     """Raise InputError for the first pair that exceeds the positions of the model."""
     limit = model.config.position_limit

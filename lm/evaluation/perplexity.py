@@ -14,7 +14,7 @@ from lm.errors import nan_logits_error
 from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.file_scoring import FileWindows, ScoredSegment, W, WindowBatcher, WindowScorer
 from lm.processes import ParallelMap
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 from lm.tokenizer.offsets import RoundTripLoss
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ class PerplexityResult(Totals):
         piece, scored = segment.piece, ~np.isnan(segment.nats)
         self.add(segment.nats[scored])
         if segment.first == 0:
-            self.documents += piece.text_piece.starts_document
+            self.documents += piece.record.starts
             self.words += piece.words
             self.bytes += len(piece.data)
             self.add_round_trip_loss(piece.round_trip_loss)
@@ -211,14 +211,12 @@ def measure_perplexity(
     tokenizer: Tokenizer,
     files: Sequence[TextFile],
     *,
-    separator: str,
     batch_size: int,
     parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
 ) -> Iterator[BatchScored | FileScore]:
     """Score files in bounded memory, each document on its own.
 
     Args:
-        separator: the line that ends a document.
         batch_size: windows scored together, across files.
         parallel_map: scores batches in other processes, each with such a window scorer.
 
@@ -230,7 +228,7 @@ def measure_perplexity(
         InputError: a file is not text that the tokenizer can encode, after all before it are scored; or the model
             outputs NaN.
     """
-    reader = FileWindows(tokenizer, separator, window_scorer.make_splitter)
+    reader = FileWindows(tokenizer, window_scorer.make_splitter)
     packing = WindowBatcher(reader.read(files), batch_size)
     batches = packing.batches()
     scored = packing.restore_order(map(window_scorer.score, batches) if parallel_map is None else parallel_map(batches))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lm.evaluation.file_scoring import ScoredSegment
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 
 _JOINER = "\u200d"
 
@@ -109,7 +109,7 @@ def _split_at_characters(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan
     for segment in segments:
         piece, start = segment.piece, segment.start
         if not len(piece.tokens):
-            yield TextSpan(piece.file, piece.document, piece.text_piece.text, 0, 0.0)
+            yield TextSpan(piece.file, piece.document, piece.record.text, 0, 0.0)
         for end, nats in zip(segment.ends.tolist(), segment.nats.tolist(), strict=True):
             data, tokens, total, start = data + piece.data[start:end], tokens + 1, total + nats, end
             if _ends_character(piece.data, end):

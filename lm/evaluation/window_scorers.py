@@ -23,7 +23,7 @@ from lm.evaluation.scoring_windows import (
 )
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import ParallelMap
-from lm.text.text_files import TextFile
+from lm.text.text_file import TextFile
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -140,7 +140,6 @@ class TextScorer:
 
     model: DecoderOnly | EncoderOnly
     tokenizer: Tokenizer
-    separator: str
     context: int
     stride: int
     batch_size: int
@@ -148,9 +147,7 @@ class TextScorer:
     parallel_map: ParallelMap[list[Any], list[Nats]] | None = None
 
     @classmethod
-    def from_config(
-        cls, model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, config: PerplexityConfig, *, separator: str
-    ) -> Self:
+    def from_config(cls, model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, config: PerplexityConfig) -> Self:
         """Build a scorer from settings.
 
         Raises:
@@ -161,7 +158,7 @@ class TextScorer:
                 "a model that continues texts scores all tokens at once: leave `score_every` out",
             )
         context, stride = resolve_window_sizes(model.config, config)
-        return cls(model, tokenizer, separator, context, stride, config.batch_size, config.score_every)
+        return cls(model, tokenizer, context, stride, config.batch_size, config.score_every)
 
     @property
     def window_scorer(self) -> WindowScorer[Any]:
@@ -180,7 +177,6 @@ class TextScorer:
             self.window_scorer,
             self.tokenizer,
             files,
-            separator=self.separator,
             batch_size=self.batch_size,
             parallel_map=self.parallel_map,
         )

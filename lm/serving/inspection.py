@@ -28,7 +28,7 @@ from lm.evaluation.text_attention import compute_attention, compute_translation_
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.serving.api_errors import invalid
 from lm.serving.models import ServedModel
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -54,7 +54,7 @@ def _locate(model: ServedModel, text: str, ids: Sequence[int]) -> list[dict[str,
     """Return tokens with their text and byte offsets."""
     if not ids:
         return []
-    ends = model.offsets.ends(TextPiece(text, True), np.array(ids)).tolist()
+    ends = model.offsets.ends(Record.of_text(text), np.array(ids)).tolist()
     return [
         {"id": token, "text": token_text(model.tokenizer, token), "offset": start, "bytes": end - start}
         for token, start, end in zip(ids, [0, *ends], ends, strict=False)

@@ -26,8 +26,8 @@ from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
 from lm.serving.api_errors import ApiError, invalid
 from lm.serving.scheduler import Deliver, Scheduler
-from lm.text.conversations import Message
-from lm.text.normalization import normalize_like_training
+from lm.text.decode import normalize_like_training
+from lm.text.records import Part
 from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ class ServedModel:
             )
         return template
 
-    def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
+    def encode_chat(self, messages: Sequence[Part], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
         Args:
@@ -126,8 +126,9 @@ class ServedModel:
         with self._lock:
             generator = self._generators.pop(settings, None)
             if generator is None:
-                supervised = self.loaded.config.data.supervised
-                generator = Generator(model, self.tokenizer, settings, follows_examples=supervised)
+                generator = Generator(
+                    model, self.tokenizer, settings, follows_examples=self.loaded.config.is_supervised
+                )
             self._generators[settings] = generator
             if len(self._generators) > _MAX_GENERATORS:
                 self._generators.popitem(last=False)

@@ -25,7 +25,7 @@ from lm.serving.fields import (
 )
 from lm.serving.models import ServedModel
 from lm.serving.scheduler import Completion
-from lm.text.conversations import Message, parse_messages
+from lm.text.records import Part, parse_messages
 
 MAX_LOGPROBS = 20
 """Alternatives per token."""
@@ -180,7 +180,7 @@ def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> Completio
     )
 
 
-def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Message, ...], CompletionRequest]:
+def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Part, ...], CompletionRequest]:
     """Check a request of `/v1/chat/completions`; return its messages and the rest. ApiError if it is wrong."""
     check_fields(body, (*CHAT_FIELDS, TRUNCATION, *SAMPLING_FIELDS))
     messages = _read_messages(body)
@@ -216,7 +216,7 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
     )
 
 
-def _read_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+def _read_messages(body: Mapping[str, Any]) -> tuple[Part, ...]:
     values = body.get("messages")
     if values is None:
         raise invalid("messages is missing", param="messages")

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lm.config.data import DataKind
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.corpus.store import SPLITS, DataKind, Manifest, SplitRecord, token_dtype, write_chunk, write_store
+from lm.corpus.store import SPLITS, Manifest, SplitRecord, token_dtype, write_chunk, write_store
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work

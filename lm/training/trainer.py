@@ -25,7 +25,6 @@ from lm.config.training import parse_duration
 from lm.corpus.store import list_changed_sources, open_split
 from lm.corpus.survey import read_beginnings
 from lm.data.training_data import TrainingData
-from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
@@ -300,7 +299,7 @@ class Trainer:
     def _start(self) -> _TrainingEvents:
         """Start a new run: choose its settings, prepare its corpus, and write its plan."""
         corpus = open_corpus(self.spec.data)
-        spec = corpus.detect_conversations(self.spec)
+        spec = dataclasses.replace(self.spec, kind=corpus.detect_kind(self.spec))
         from_run = None if spec.from_run is None else Path(spec.from_run)
         parent = None if from_run is None else load_config(find_checkpoint(from_run))
         chosen = resolve.resolve_spec(spec, base=None if parent is None else parent.model)
@@ -334,10 +333,10 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, speed = _open_data(prepared.folder, chosen.config, corpus), None
+            data, speed = open_data(prepared.folder, chosen.config), None
             if from_run is not None and weights is not None:
                 yield from _check_parent(from_run, prepared)
-                ngram_losses, _ = _measure_ngram_baselines(chosen.config, prepared, data)
+                ngram_losses, _ = _measure_ngram_baselines(chosen.config, prepared)
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,
@@ -430,9 +429,9 @@ class Trainer:
         seconds_left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
-        if chosen.is_regularised and (data.holds_conversations or _is_plain_text(config, data)):
+        if chosen.is_regularised and (data.holds_conversations or _is_plain_text(config)):
             train_tokens = len(open_split(corpus.folder, "train"))
-            losses, tokens_per_byte = _measure_ngram_baselines(config, corpus, data)
+            losses, tokens_per_byte = _measure_ngram_baselines(config, corpus)
             baselines = [loss / math.log(2) * tokens_per_byte for loss in losses]
         chosen, speed, forecast = resolve.fit_to_speed(
             chosen,
@@ -488,16 +487,6 @@ def _make_other_batches(before: RunConfig, after: RunConfig) -> bool:
     return sizes[0] != sizes[1]
 
 
-def _open_data(folder: Path, config: RunConfig, corpus: TextCorpus | PairCorpus) -> TrainingData:
-    """Open prepared data; an error about too little text also names the files in folders that were not read."""
-    try:
-        return open_data(folder, config)
-    except TooLittleTextError as error:
-        if isinstance(corpus, TextCorpus):
-            raise corpus.name_skipped_files(error) from None
-        raise
-
-
 def _check_merges(corpus: TrainingCorpus, spec: RunSpec, chosen: Resolution) -> Iterator[events.TrainingWarning]:
     """Warn if BPE dropout of a preset is not possible; UsageError if it was asked for."""
     if spec.typed("parallel").get("bpe_dropout"):
@@ -521,19 +510,17 @@ def _check_sources(run: Run) -> Iterator[events.TrainingWarning]:
         yield events.TrainingWarning(run.state.step, advice)
 
 
-def _is_plain_text(config: RunConfig, data: TrainingData) -> bool:
+def _is_plain_text(config: RunConfig) -> bool:
     """Whether a decoder is trained on running text."""
-    return not (data.holds_pairs or data.holds_conversations or config.data.supervised or config.model.is_masked)
+    return config.data_kind == "text" and not config.model.is_masked
 
 
-def _measure_ngram_baselines(
-    config: RunConfig, corpus: TrainingCorpus, data: TrainingData
-) -> tuple[list[float], float]:
+def _measure_ngram_baselines(config: RunConfig, corpus: TrainingCorpus) -> tuple[list[float], float]:
     """Return the nats per token of n-gram models of order 1, 2, … on a held-out text, and its tokens per byte.
 
     There are none of other data, and none of characters or bytes: a few of these are too short to tell anything.
     """
-    if _is_plain_text(config, data) and corpus.tokenizer.kind == "bpe":
+    if _is_plain_text(config) and corpus.tokenizer.kind == "bpe":
         split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
         if len(held_out):
             losses = compute_ngram_losses(split, held_out, vocab_size=corpus.tokenizer.vocab_size)

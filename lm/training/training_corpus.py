@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import DataConfig, DataKind, FilesConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
@@ -33,8 +33,9 @@ from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
+from lm.text.find import find_text_files, total_text_bytes
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_files import TextFile, TextFiles, find_text_files, total_text_bytes
+from lm.text.text_file import TextFile
 from lm.tokenizer.chat_template import CHAT_TOKENS
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
@@ -64,6 +65,10 @@ class TrainingCorpus:
     def vocab_size(self) -> int:
         """Vocabulary size of the model, including spare tokens."""
         return self.tokenizer.vocab_size + self.spare_tokens
+
+    @property
+    def kind(self) -> DataKind:
+        return Manifest.read(self.folder).kind
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -140,16 +145,13 @@ class TextCorpus:
         is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
         self.prepared = Path(self.names[0]) if is_prepared else None
         self._survey: Corpus | None = None
-        self._notes: Sequence[str] = ()
 
-    def detect_conversations(self, spec: RunSpec) -> RunSpec:
-        """Return the specification, completed if the files, or the prepared tokens, are conversations."""
+    def detect_kind(self, spec: RunSpec) -> DataKind:
+        """Return what the prepared tokens, or the records of the first file, are."""
         if self.prepared:
-            kind = Manifest.read(self.prepared).kind
-            return spec.with_conversations() if kind == "conversations" else spec
+            return Manifest.read(self.prepared).kind
         data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
-        first = next(iter(find_text_files(self.names, data, reading)), None)
-        return spec.with_conversations() if first is not None and first.holds_conversations else spec
+        return find_text_files(self.names, data, reading)[0].kind
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
@@ -163,7 +165,7 @@ class TextCorpus:
         if self._survey is None:
             files = self.files(config)
             _refuse_runs(files)
-            self._survey, self._notes = scan_corpus(files, config.data), [*files.notes]
+            self._survey = scan_corpus(files, config.data)
         return dataclasses.replace(self._survey, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
@@ -173,14 +175,11 @@ class TextCorpus:
             typed: settings given for this run alone.
 
         Raises:
-            InputError: examples are asked for, but the tokens are of text.
             UsageError: given settings contradict those of the prepared tokens.
         """
         if not self.prepared:
             return config
         folder, prepared_data = self.names[0], Manifest.read(self.prepared).config
-        if config.supervised and not prepared_data.supervised:
-            raise InputError(f"{folder}: holds tokens of text, not examples; prepare them as examples")
         for option in list_settings("data", DataConfig):
             name, was = option.name, getattr(prepared_data, option.name)
             if name in typed and typed[name] != was:
@@ -188,12 +187,8 @@ class TextCorpus:
                 raise UsageError(f"{problem}; prepare the text again, or leave it out")
         return prepared_data
 
-    def files(self, config: RunConfig) -> TextFiles:
+    def files(self, config: RunConfig) -> list[TextFile]:
         return find_text_files(self.names, config.data, config.files)
-
-    def name_skipped_files(self, error: InputError) -> InputError:
-        """Return an error about too little text that also says which files in folders were not read."""
-        return InputError("; ".join((str(error), *self._notes)))
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
         """Find or create tokenizer and tokens.
@@ -208,6 +203,7 @@ class TextCorpus:
             return corpus
         loaded = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
         surveyed, is_trained = self.survey(config), loaded is None
+        notes = [*surveyed.notes]
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
         with progress() as report:
@@ -217,10 +213,9 @@ class TextCorpus:
                     raise UsageError("a masked model cannot reply, so it learns no conversations")
                 if trained.chat_template is None:
                     if loaded is not None:
-                        self._notes = (*self._notes, _TOKENS_ADDED)
+                        notes.append(_TOKENS_ADDED)
                     trained = trained.with_chat_template()
             prepared = prepare_corpus(surveyed, trained, progress=report)
-        notes = (*self._notes, *surveyed.notes)
         vocab_size = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, trained)
         yield CorpusPrepared(
@@ -229,7 +224,7 @@ class TextCorpus:
             reused=prepared.reused,
             trained=vocab_size,
             labels=_count_labels(corpus, config),
-            notes=notes,
+            notes=tuple(notes),
         )
         return corpus
 
@@ -256,9 +251,8 @@ class PairCorpus:
         self._files = files
         self._survey: Corpus | None = None
 
-    def detect_conversations(self, spec: RunSpec) -> RunSpec:
-        """Return the specification unchanged: pairs are no conversations."""
-        return spec
+    def detect_kind(self, spec: RunSpec) -> DataKind:  # noqa: ARG002 (as that of TextCorpus)
+        return "pairs"
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
@@ -331,9 +325,8 @@ def _load_pair_tokenizers(path: Path) -> Tokenizers:
 
 def _count_labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | None:
     """Count the examples per label, if the run learns labels."""
-    if not config.data.supervised or not (config.model.is_masked or corpus.label_completions):
-        return None
-    return count_labels(corpus.folder)
+    is_labelled = corpus.kind == "examples" and (config.model.is_masked or corpus.label_completions)
+    return count_labels(corpus.folder) if is_labelled else None
 
 
 def no_progress() -> AbstractContextManager[None]:

@@ -26,7 +26,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import Hardware
 from lm.interop.exporting import export_run
-from lm.text.compression import read_file_lines
+from lm.text.decode import read_file_lines
 from lm.tokenizer.special_tokens import build_text_frame
 
 APART = 1e-3

@@ -216,7 +216,7 @@ def test_the_pairs_before_a_file_that_cannot_be_scored_are_reported_without_a_to
 
 
 def test_the_examples_before_a_file_that_cannot_be_read_are_reported_without_a_total(tmp_path, succeed, capsys):
-    supervised = make_run(tmp_path / "supervised", supervised=True)
+    supervised = make_run(tmp_path / "supervised", data_kind="examples")
     good, wrong = tmp_path / "good.jsonl", tmp_path / "wrong.jsonl"
     good.write_text('{"prompt": "The owl saw", "completion": " the fox"}\n{"prompt": "", "completion": "ran"}\n')
     wrong.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": 1, "completion": "b"}\n')

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from lm import locks
 from lm.errors import InputError
-from lm.text.text_files import ProgressCallback
+from lm.text.find import ProgressCallback
 
 PAUSES = (1.0, 3.0)
 """Seconds to wait before each retry without progress."""

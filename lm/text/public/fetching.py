@@ -16,9 +16,9 @@ from typing import Literal
 from lm import files
 from lm.errors import InputError
 from lm.files import sha256
+from lm.text.find import ProgressCallback
 from lm.text.public.catalogue import PublicFile
 from lm.text.public.download import download
-from lm.text.text_files import ProgressCallback
 
 CHECKSUMS_FILE = "SHA256SUMS"
 

@@ -158,12 +158,12 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
 
 def should_choose_time(spec: RunSpec) -> bool:
     """Whether the training time is chosen: for a new model whose length is not given, except of examples."""
-    training, data = spec.settings["training"], spec.settings["data"]
+    training = spec.settings["training"]
     is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
         spec.preset and has_training_recipe(spec.preset)
     )
     suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
-    is_new = spec.from_run is None and (not data.get("supervised") or spec.has_conversations)
+    is_new = spec.from_run is None and spec.kind != "examples"
     return is_new and suits_a_time and not is_said
 
 
@@ -179,7 +179,7 @@ def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
 
     Portable models keep merges within words, because other tools don't support merges within characters.
     """
-    is_text = not (spec.data.are_pairs or config.data.supervised or config.model.is_masked)
+    is_text = spec.kind == "text" and not config.model.is_masked
     is_open = spec.tokenizer is None and not {"kind", "vocab_size", "merges"} & spec.settings["tokenizer"].keys()
     return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
@@ -300,13 +300,15 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     model = config.model.replace(
         vocab_size=corpus.vocab_size,
         source_vocab_size=source_size,
-        labels=corpus.labels if config.model.is_masked and config.data.supervised else (),
+        labels=corpus.labels if config.model.is_masked and corpus.kind == "examples" else (),
     )
-    completions = corpus.label_completions if config.learns_completions else ()
+    completions = () if config.model.is_masked else corpus.label_completions
     parallel = config.parallel
     if parallel.bpe_dropout and not corpus.has_merges:
         parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
-    return dataclasses.replace(config, model=model, parallel=parallel, label_completions=completions)
+    return dataclasses.replace(
+        config, model=model, parallel=parallel, data_kind=corpus.kind, label_completions=completions
+    )
 
 
 def fit_to_speed(
@@ -332,7 +334,7 @@ def fit_to_speed(
         train_tokens: tokens of the training split of a text; 0 if not known.
     """
     config, steps, max_steps = resolution.config, max(1.0, seconds_left / speed.step_seconds), None
-    is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
+    is_text = not config.model.is_masked and config.data_kind != "examples"
     is_regularised = resolution.is_regularised and is_text
     fraction = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0
     if data.holds_pairs:

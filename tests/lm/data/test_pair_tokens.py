@@ -18,7 +18,7 @@ from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import PLAIN, parsed_corpus
 from tests.lm.data.conftest import BOTH
@@ -26,11 +26,11 @@ from tests.lm.data.conftest import BOTH
 HELD = 60
 
 
-def texts(direction: TranslationDirection) -> list[SentencePair]:
+def texts(direction: TranslationDirection) -> list[Record]:
     """The validation split, as its files have it."""
     sides = dict(zip(("source", "target"), lines(HELD, seed=1), strict=True))
     both = zip(sides[direction.source], sides[direction.target], strict=True)
-    return [SentencePair(source, target, number) for number, (source, target) in enumerate(both, 1)]
+    return [Record.of_pair(source, target, line=number) for number, (source, target) in enumerate(both, 1)]
 
 
 @pytest.fixture(params=[0, 1], ids=["forth", "back"])
@@ -126,7 +126,7 @@ def test_a_single_direction_has_no_tag(stored):
 
 
 @pytest.fixture(params=["bpe", "byte"])
-def parsed(request, tmp_path, monkeypatch) -> tuple[list[SentencePair], StoredPairs]:
+def parsed(request, tmp_path, monkeypatch) -> tuple[list[Record], StoredPairs]:
     """The validation split of sentences with trees, and the folder that they were prepared into."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
@@ -149,9 +149,11 @@ def test_trees_are_the_same_for_training_scoring_and_translation(parsed):
         vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
     )
     translator = Translator([TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)])
-    read = translator._encode_lines([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
+    read = translator._encode_lines(
+        [(number, pair.source, "", pair.dependency_heads) for number, pair in enumerate(pairs)]
+    )
     assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in range(len(pairs))]
-    assert [tuple(row["heads"]) for row in read_held_out(stored.folder)] == [pair.heads for pair in pairs]
+    assert [tuple(row["heads"]) for row in read_held_out(stored.folder)] == [pair.dependency_heads for pair in pairs]
     batches = PairData(stored, PLAIN, rows=4, seed=0).validation()
     assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
 
@@ -166,10 +168,10 @@ def test_words_keep_their_places_however_they_are_segmented(parsed):
     dropped, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, hash64(numbers.astype(np.uint64)))
     assert len(dropped.values) > len(plain.values)
     for number, pair in enumerate(pairs):
-        assert pair.heads is not None
+        assert pair.dependency_heads is not None
         for sources in (plain, dropped):
             row = sources.row(number)
-            for word, place in zip(pair.source.split(), compute_tree_positions(pair.heads), strict=True):
+            for word, place in zip(pair.source.split(), compute_tree_positions(pair.dependency_heads), strict=True):
                 spelled = row[(row[:, 1:] == place).all(axis=1), 0]
                 assert stored.tokenizer.decode(spelled).strip() == word
             assert row[-1].tolist() == [stored.tokenizer.end_of_text, -1, -1, -1]

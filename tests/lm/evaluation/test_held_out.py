@@ -53,10 +53,10 @@ def trained(tmp_path_factory, documents):
     rows = [{"prompt": f"Owl {number}? ", "completion": f"{number} foxes\n"} for number in range(60)]
     (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lm.train(folder / "texts.jsonl", out=folder / "text", **SMALL)
-    lm.train(folder / "examples.jsonl", out=folder / "examples", supervised=True, **SMALL)
+    lm.train(folder / "examples.jsonl", out=folder / "examples", **SMALL)
     rows = [{"text": f"The owl saw {number} foxes", "label": "odd" if number % 2 else "even"} for number in range(60)]
     (folder / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lm.train(folder / "labels.jsonl", out=folder / "labels", supervised=True, **SMALL)
+    lm.train(folder / "labels.jsonl", out=folder / "labels", label_column="label", **SMALL)
     return folder
 
 
@@ -70,7 +70,7 @@ def reported(capsys, *arguments) -> dict:
 
 
 def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
-    held_out = list(open_held_out_text(loaded(trained / "text")).documents())
+    held_out = [record.text for record in open_held_out_text(loaded(trained / "text")).records()]
     assert set(held_out) < set(documents)
     assert 5 < len(held_out) == len(set(held_out)) < 40
     assert any("<|endoftext|>" in text for text in held_out)
@@ -86,13 +86,17 @@ def test_training_and_perplexity_say_how_their_losses_of_the_same_text_differ(tr
 
 
 def test_held_out_examples(trained):
-    held_out = list(open_held_out_text(loaded(trained / "examples")).examples())
+    held_out = list(open_held_out_text(loaded(trained / "examples")).records())
     assert held_out
-    assert all(each.completion == each.prompt.split()[1].rstrip("?") + " foxes\n" for each in held_out)
+    assert all(
+        each.text == f"Owl {number}? {number} foxes\n"
+        for each in held_out
+        for number in re.findall(r"\d+", each.text)[:1]
+    )
 
 
 def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
-    for name, rows in (("text", "documents"), ("examples", "examples")):
+    for name in ("text", "examples"):
         held_out = open_held_out_text(loaded(trained / name))
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(held_out.path.read_bytes())
@@ -100,25 +104,25 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
         assert split["files"][0].pop("file") == "held-out"
         assert same["files"][0].pop("file") == str(file)
         assert split == same
-        assert split["total"]["documents"] == len(list(getattr(held_out, rows)()))
+        assert split["total"]["documents"] == len(list(held_out.records()))
         assert lm.load(trained / name, threads=1).perplexity().nats == pytest.approx(split["total"]["nats"])
 
 
 def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
     text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
-    (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).documents()
-    assert text.endswith(held_out)
+    (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).records()
+    assert text.endswith(held_out.text)
     gpt = loaded(RUNS / "gpt")
     split = open_split(find_prepared_folder(gpt.folder, gpt.config), "validation")
-    assert held_out == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
-    assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
+    assert held_out.text == loaded(RUNS / "gpt").tokenizer.decode(split.read(0, len(split)))
+    assert total["bytes"] == len(held_out.text) - 1  # its tokenizer has no token to predict the first one from
 
 
 @pytest.mark.parametrize("name", ["transformer", "syntax", "one-stack"])
 def test_held_out_pairs(among_runs, tmp_path, capsys, name):
-    pairs = list(open_held_out_pairs(loaded(RUNS / name))[0].pairs())
+    pairs = list(open_held_out_pairs(loaded(RUNS / name))[0].records())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
-    assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
+    assert {(pair.source, pair.text) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
     texts = open_held_out_texts(Path(name))
     assert list(zip(texts.sources, *texts.references, strict=True)) == [pair[:2] for pair in pairs]
     assert capsys.readouterr().err == f"note    scored on {len(pairs)} pairs that {name} held out\n"
@@ -126,7 +130,7 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
     for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=False):
         file.write_text("".join(f"{line}\n" for line in lines))
     if pairs[0].heads:
-        files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
+        files[2].write_text("".join(" ".join(map(str, pair.dependency_heads)) + "\n" for pair in pairs))
     named = ["--source", files[0], "--target", files[1], *(["--dependency-heads", files[2]] if pairs[0].heads else [])]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
@@ -168,7 +172,7 @@ def warned(capsys, *arguments) -> list[str]:
 def test_training_text_is_recognised_whatever_its_file_is_called(trained, documents, tmp_path, capsys):
     copy, half, new = (tmp_path / f"{name}.jsonl" for name in ("copy", "half", "new"))
     unseen = [f"Nothing like number {number}, of which no document has a line." for number in range(len(documents))]
-    held_out = set(open_held_out_text(loaded(trained / "text")).documents())
+    held_out = {record.text for record in open_held_out_text(loaded(trained / "text")).records()}
     for file, texts in ((copy, documents), (half, [*documents, *unseen]), (new, [*unseen, *held_out])):
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[::-1]))
     said = warned(capsys, trained / "text", copy, half, new)
@@ -246,7 +250,7 @@ def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_ex
 
 
 def test_a_translation_run_is_scored_on_the_pairs_that_it_held_out(among_runs, tmp_path, capsys):
-    pairs = list(open_held_out_pairs(loaded(RUNS / "transformer"))[0].pairs())
+    pairs = list(open_held_out_pairs(loaded(RUNS / "transformer"))[0].records())
     files = [tmp_path / f"test.{side}" for side in ("source", "target")]
     for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines))

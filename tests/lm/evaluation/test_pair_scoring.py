@@ -9,17 +9,17 @@ import torch
 from lm.config.model import ModelConfig
 from lm.evaluation.pair_scoring import PairEncoder, score_pairs, score_pairs_streaming
 from lm.model.transformer import build_model
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx, assert_close
 
 PAIRS = [
-    SentencePair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", 1),
-    SentencePair("The", "fox", 2),
-    SentencePair("", "", 3),
-    SentencePair("sang 狐 the owl — and the fox ran over the mill and back again", "the", 4),
-    SentencePair("The owl", "", 5),
-    SentencePair("The owl", "The owl", 6),
+    Record.of_pair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", line=1),
+    Record.of_pair("The", "fox", line=2),
+    Record.of_pair("", "", line=3),
+    Record.of_pair("sang 狐 the owl — and the fox ran over the mill and back again", "the", line=4),
+    Record.of_pair("The owl", "", line=5),
+    Record.of_pair("The owl", "The owl", line=6),
 ]
 
 ONE_STACK = {"n_encoder_layers": 0, "decoder_only": True}
@@ -39,7 +39,7 @@ def alone(model, tokenizer, pair):
     """Nats of a pair, one softmax at a time in float64, without padding."""
     end = tokenizer.end_of_text
     source = torch.tensor([[*tokenizer.encode(pair.source), end]])
-    target = [*tokenizer.encode(pair.target), end]
+    target = [*tokenizer.encode(pair.text), end]
     read = torch.tensor([[end, *target[:-1]]])
     if model.config.decoder_only:
         logits = model(torch.cat((source, read), dim=1))[0, source.shape[1] :].detach().double().numpy()
@@ -66,10 +66,10 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     expected = [nats for pair in whole for nats in alone(model, tokenizer, pair)]
     assert last.blank == 2
     assert last.result.documents == 4
-    assert last.result.tokens == sum(len(tokenizer.encode(pair.target)) + 1 for pair in whole)
+    assert last.result.tokens == sum(len(tokenizer.encode(pair.text)) + 1 for pair in whole)
     assert last.result.nats == approx(sum(expected), model=model)
-    assert last.result.words == sum(len(pair.target.split()) for pair in whole)
-    assert last.result.bytes == sum(len(pair.target.encode()) for pair in whole)
+    assert last.result.words == sum(len(pair.text.split()) for pair in whole)
+    assert last.result.bytes == sum(len(pair.text.encode()) for pair in whole)
 
 
 def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
@@ -77,5 +77,5 @@ def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):
     model = make_model(tokenizer, source_vocab_size=of_source.vocab_size)
     found = PairEncoder(tokenizer, of_source).encode(PAIRS[:1])
     assert found.sources.row(0).tolist() == [*of_source.encode(PAIRS[0].source), of_source.end_of_text]
-    assert found.targets.row(0).tolist() == [*tokenizer.encode(PAIRS[0].target), tokenizer.end_of_text]
+    assert found.targets.row(0).tolist() == [*tokenizer.encode(PAIRS[0].text), tokenizer.end_of_text]
     assert np.isfinite(score_pairs(model, found)[0]).all()

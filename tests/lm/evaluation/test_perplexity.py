@@ -15,7 +15,8 @@ from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, Perpl
 from lm.evaluation.window_scorers import TextScorer, build_window_scorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
-from lm.text.text_files import find_text_files
+from lm.text.decode import read_stream
+from lm.text.find import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, score_document, token_by_token
 from tests.tolerances import approx, assert_close
 
@@ -39,7 +40,7 @@ def test_totals_do_not_depend_on_the_batch_size(tmp_path):
 
 def run(model, tokenizer, sources, *, context=16, stride=8, batch_size=4):
     window_scorer = build_window_scorer(model, tokenizer, context=context, stride=stride)
-    return measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    return measure_perplexity(window_scorer, tokenizer, sources, batch_size=batch_size)
 
 
 def results(tmp_path, tokenizer, *texts, **options):
@@ -83,7 +84,7 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
 
 
 def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
+    monkeypatch.setattr(read_stream, "__defaults__", (37,))
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     (result,) = results(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
@@ -145,7 +146,7 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     models["int8"] = copy.deepcopy(models["float32"])
     quantise(models["int8"])
     config = PerplexityConfig(batch_size=2)
-    scorers = {name: TextScorer.from_config(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
+    scorers = {name: TextScorer.from_config(model, BPE, config) for name, model in models.items()}
     costs: list[DtypeCost] = []
     events = list(measure_dtype_costs(scorers, files, costs=costs))
     assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, BatchScored)]
@@ -170,7 +171,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
     window_scorer = build_window_scorer(make_model(), tokenizer, context=context, stride=stride)
-    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    events = measure_perplexity(window_scorer, tokenizer, sources, batch_size=batch_size)
     batches = [event.segments for event in events if isinstance(event, BatchScored)]
     assert all(batches)
     return [segment for batch in batches for segment in batch]
@@ -179,7 +180,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_segments_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
+    monkeypatch.setattr(read_stream, "__defaults__", (37,))
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
@@ -206,7 +207,7 @@ def _spelled(segment):
 
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
+    monkeypatch.setattr(read_stream, "__defaults__", (37,))
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 200})
     pieces = {s.piece.first: s.piece for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(pieces) > 3

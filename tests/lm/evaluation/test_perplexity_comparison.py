@@ -7,7 +7,7 @@ from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.perplexity import BatchScored, measure_perplexity
 from lm.evaluation.perplexity_comparison import PairedDifference, align_segments, compare_models
 from lm.evaluation.window_scorers import build_window_scorer
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import segment
 
@@ -20,7 +20,7 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     window_scorer = build_window_scorer(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
     sources = find_text_files([str(tmp_path)])
-    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    events = measure_perplexity(window_scorer, tokenizer, sources, batch_size=batch_size)
     return [s for event in events if isinstance(event, BatchScored) for s in event.segments]
 
 

@@ -13,7 +13,7 @@ from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import iterate_token_scores
 from lm.evaluation.window_scorers import TextScorer
 from lm.model.transformer import EncoderOnly, build_model
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer import training
 from tests.tolerances import approx, assert_close
 
@@ -29,7 +29,7 @@ def model(**fields) -> EncoderOnly:
 
 
 def scorer(masked: EncoderOnly, **fields) -> TextScorer:
-    return TextScorer.from_config(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
+    return TextScorer.from_config(masked, BYTES, PerplexityConfig(**fields))
 
 
 def files(folder):

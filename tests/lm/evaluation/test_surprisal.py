@@ -5,8 +5,8 @@ from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment
 from lm.evaluation.perplexity import BatchScored, measure_perplexity
 from lm.evaluation.surprisal import TextSpan, iterate_token_scores, merge_into_spans
 from lm.evaluation.window_scorers import build_window_scorer
-from lm.text.documents import TextPiece
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
+from lm.text.records import Record
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 
 FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
@@ -24,7 +24,7 @@ class Fixed:
 
 def segment(text, ends, nats, *, file=0, document=0) -> ScoredSegment:
     tokens = np.arange(len(ends))
-    piece = EncodedPiece(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
+    piece = EncodedPiece(file, document, 0, 0, Record.of_text(text), tokens, 0, Fixed(ends))
     return ScoredSegment(piece, 0, np.array(nats, dtype=np.float64))
 
 
@@ -38,7 +38,7 @@ def scored(tokenizer, tmp_path, *texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path)])
     window_scorer = build_window_scorer(make_model(), tokenizer, context=16, stride=8)
-    events = measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=3)
+    events = measure_perplexity(window_scorer, tokenizer, sources, batch_size=3)
     return [s for event in events if isinstance(event, BatchScored) for s in event.segments], sources
 
 

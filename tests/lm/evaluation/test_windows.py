@@ -9,9 +9,9 @@ from lm.config.evaluation import PerplexityConfig
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
 from lm.evaluation.scoring_windows import CausalWindowSplitter, MaskedWindowSplitter
 from lm.evaluation.window_scorers import TextScorer, build_window_scorer
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer.special_tokens import SpecialTokenFrame
-from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
+from tests.lm.evaluation.small_models import BPE, TEXT, make_model
 
 
 @pytest.mark.parametrize(("context", "stride"), [(16, 16), (16, 8), (16, 1), (7, 3), (1, 1), (300, 300)])
@@ -95,11 +95,9 @@ def files(tmp_path):
 
 
 def test_figures_are_those_of_the_files_and_every_segment_comes_once(model, files):
-    scorer = TextScorer.from_config(
-        model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR
-    )
+    scorer = TextScorer.from_config(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2))
     window_scorer = build_window_scorer(model, BPE, context=8, stride=3)
-    expected = list(measure_perplexity(window_scorer, BPE, files, separator=SEPARATOR, batch_size=2))
+    expected = list(measure_perplexity(window_scorer, BPE, files, batch_size=2))
     scores: list[FileScore] = []
     seen: list[BatchScored] = []
     segments = list(scorer.score_segments(files, scores=scores, on_batch=seen.append))

@@ -13,7 +13,7 @@ from lm.config.serving import ServerConfig
 from lm.serving.api_errors import ApiError
 from lm.serving.http import read_object
 from lm.serving.models import ServedModel, load_models
-from lm.text.conversations import Message
+from lm.text.records import Part
 from tests.cli.small_runs import make_run, make_tokenizer
 
 CONFIG = ServerConfig(max_samples=8, max_length=40)
@@ -37,8 +37,8 @@ def model(tmp_path_factory) -> ServedModel:
 
 def test_messages_fill_the_context_but_for_one_token_or_the_oldest_are_left_out(model):
     context = model.decoder.config.context_length
-    assert model.encode_chat([Message("user", "a")], max_tokens=5, truncates=False)[1] == 0
-    long = [Message("user", "owl " * 20), Message("assistant", "no"), Message("user", "a")]
+    assert model.encode_chat([Part("user", "a")], max_tokens=5, truncates=False)[1] == 0
+    long = [Part("user", "owl " * 20), Part("assistant", "no"), Part("user", "a")]
     with pytest.raises(ApiError, match=f"the model's context is {context}; leave out the oldest") as raised:
         model.encode_chat(long, max_tokens=5, truncates=False)
     assert (raised.value.param, raised.value.code) == ("messages", "context_length_exceeded")
@@ -46,5 +46,5 @@ def test_messages_fill_the_context_but_for_one_token_or_the_oldest_are_left_out(
     assert dropped == 1
     assert ids == model.encode_chat(long[2:], max_tokens=5, truncates=False)[0]
     with pytest.raises(ApiError) as raised:
-        model.encode_chat([Message("user", "owl " * 40)], max_tokens=5, truncates=True)
+        model.encode_chat([Part("user", "owl " * 40)], max_tokens=5, truncates=True)
     assert raised.value.code == "context_length_exceeded"
