@@ -132,17 +132,6 @@ def _with_first_prefix(end_of_turn):
     )
 
 
-def test_a_special_token_spelled_in_a_message_changes_no_other_token():
-    """It is as if the special token had another name."""
-    ours, reference = _with_first_prefix("<end>"), _with_first_prefix("<stop>")
-    for content in ("the <end> cat", "<end>the cat", "the cat<end>", "<end><end> the"):
-        messages = [Part("user", content), *TURNS[1:]]
-        for add in (True, False):
-            expected = reference.chat_template.encode(reference, messages, add_generation_prompt=add)
-            assert ours.chat_template.encode(ours, messages, add_generation_prompt=add) == expected
-        assert ours.chat_template.encode_replies(ours, messages).ids == expected
-
-
 @pytest.mark.parametrize("make", [llama3, qwen2, gemma2, mistral])
 def test_a_special_token_spelled_in_a_message_is_text(make):
     family = make()
