@@ -49,62 +49,45 @@ def fetch_file(file: PublicFile, folder: Path, *, progress: ProgressCallback | N
     Raises:
         InputError: the download failed, or a checksum differs.
     """
-    path = folder / (file.text or file.name)
+    path, archive = folder / (file.text or file.name), folder / file.name
     reused = path.exists()
-    check = _expected_hash(file.name, file.sha256, folder)[1]
+    check: Check = "published" if file.sha256 else "recorded" if file.name in _read_hashes(folder) else "first"
     if not reused:
         if file.text:
             check_unpackable(file.name)
         files.make_folder(folder)
-        _download(file, folder, progress)
+        if archive.exists():  # put there by hand, or left by a process that was killed before it was unpacked
+            _verify_hash(archive, archive.name, file.sha256)
+        else:
+            part = folder / f"{file.name}.part"
+            try:
+                download(file.url, part, progress=progress)
+            except InputError:
+                if not part.stat().st_size:
+                    part.unlink()
+                raise
+            try:
+                _verify_hash(part, archive.name, file.sha256)
+            except InputError:
+                part.unlink()
+                raise
+            part.replace(archive)
         if file.text:
-            unpack(folder / file.name, path)
-            (folder / file.name).unlink()
-    known = _expected_hash(path.name, None if file.text else file.sha256, folder)[0]
-    return FetchedFile(path, path.stat().st_size, _verify_hash(path, known), check, reused)
+            unpack(archive, path)
+            archive.unlink()
+    checksum = _verify_hash(path, path.name, None if file.text else file.sha256)
+    return FetchedFile(path, path.stat().st_size, checksum, check, reused)
 
 
-def _download(file: PublicFile, folder: Path, progress: ProgressCallback | None) -> None:
-    """Download the published file under its own name, unless it exists, and verify it."""
-    path = folder / file.name
-    expected = _expected_hash(file.name, file.sha256, folder)[0]
-    if path.exists():  # put there by hand, or left by a process that was killed before it was unpacked
-        _verify_hash(path, expected)
-        return
-    part = path.with_name(path.name + ".part")
-    try:
-        download(file.url, part, progress=progress)
-    except InputError:
-        if not part.stat().st_size:
-            part.unlink()
-        raise
-    checksum = sha256(part)
-    if expected not in (checksum, None):
-        part.unlink()
-        raise InputError(
-            f"{file.url}: not what was expected (sha256 {checksum}, not {expected}): damaged on the way, or changed at "
-            "its source; try again"
-        )
-    part.replace(path)
-    _record_hash(path, checksum)
-
-
-def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
-    """Return the expected checksum, and where it comes from."""
-    if published:
-        return published, "published"
-    recorded = _read_hashes(folder).get(name)
-    return recorded, "recorded" if recorded else "first"
-
-
-def _verify_hash(path: Path, expected: str | None) -> str:
-    """Return the checksum of a file; InputError if it is not `expected`, recorded if that is None."""
-    checksum = sha256(path)
-    if expected not in (checksum, None):
-        raise InputError(
-            f"{path}: not the file that was fetched (sha256 {checksum}, not {expected}); remove it to fetch it again"
-        )
-    _record_hash(path, checksum)
+def _verify_hash(path: Path, name: str, published: str | None) -> str:
+    """Return the checksum of a file, recorded under a name; InputError if it is not the published or recorded one."""
+    checksum, known = sha256(path), _read_hashes(path.parent)
+    expected = published or known.get(name, checksum)
+    if checksum != expected:
+        raise InputError(f"{path}: not the expected file (sha256 {checksum}, not {expected}); remove it and try again")
+    if known.get(name) != checksum:
+        lines = sorted(f"{digest}  {each}\n" for each, digest in {**known, name: checksum}.items())
+        files.replace_text(path.parent / CHECKSUMS_FILE, "".join(lines))
     return checksum
 
 
@@ -114,16 +97,6 @@ def _read_hashes(folder: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-
-
-def _record_hash(path: Path, digest: str) -> None:
-    sums = _read_hashes(path.parent)
-    if sums.get(path.name) == digest:
-        return
-    lines = sorted(f"{known}  {name}\n" for name, known in {**sums, path.name: digest}.items())
-    partial = path.with_name(CHECKSUMS_FILE + ".part")
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path.parent / CHECKSUMS_FILE)
 
 
 def check_unpackable(name: str) -> None:

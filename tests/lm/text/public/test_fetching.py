@@ -123,7 +123,7 @@ def test_what_is_there_is_not_fetched_again(server, tmp_path):
 
 class TestHashes:
     def test_another_file_than_expected_is_thrown_away(self, server, tmp_path):
-        with pytest.raises(InputError, match=f"a.txt: not what was expected .sha256 {DIGEST}, not 00"):
+        with pytest.raises(InputError, match=f"not the expected file .sha256 {DIGEST}, not 00"):
             get(server, tmp_path, "00" * 32)
         assert names(tmp_path) == set()
 
@@ -133,13 +133,13 @@ class TestHashes:
         assert (tmp_path / fetching.CHECKSUMS_FILE).read_text() == f"{DIGEST}  a.txt\n"
         first.path.unlink()
         server.files["a.txt"] = b"changed at the source"
-        with pytest.raises(InputError, match=f"not what was expected .*, not {DIGEST}"):
+        with pytest.raises(InputError, match=f"not the expected file .*, not {DIGEST}"):
             get(server, tmp_path, None)
 
     @pytest.mark.parametrize("sha256", [DIGEST, None])
     def test_a_file_that_was_changed_on_the_disk(self, sha256, server, tmp_path):
         get(server, tmp_path, sha256).path.write_text("changed")
-        with pytest.raises(InputError, match=r"a\.txt: not the file that was fetched .*remove it"):
+        with pytest.raises(InputError, match=r"a\.txt: not the expected file .*remove it"):
             get(server, tmp_path, sha256)
 
     def test_a_file_put_there_by_hand(self, server, tmp_path):
