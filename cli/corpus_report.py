@@ -37,7 +37,7 @@ def print_prepared(prepared: PreparedFolder, *, as_json: bool) -> None:
     """Print a table of the splits on stderr, and where the tokens are; with `as_json`, also JSON on stdout."""
     manifest = prepared.manifest
     table = Table("split", box=None, pad_edge=False)
-    for column in ("documents", "tokens", "text", "bytes per token"):
+    for column in ("documents" if manifest.kind == "text" else manifest.kind, "tokens", "text", "bytes per token"):
         table.add_column(column, justify="right")
     for name, split in manifest.splits.items():
         compression = f"{split.bytes_per_token:.2f}" if split.tokens else "–"

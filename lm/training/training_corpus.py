@@ -151,7 +151,7 @@ class TextCorpus:
         if self.prepared:
             return Manifest.read(self.prepared).kind
         data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
-        return find_text_files(self.names, data, reading)[0].kind
+        return self._find_files(data, reading)[0].kind
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
@@ -163,9 +163,7 @@ class TextCorpus:
     def survey(self, config: RunConfig) -> Corpus:
         """Return the result of reading the files, which is cached; only the held-out fraction depends on `config`."""
         if self._survey is None:
-            files = self.files(config)
-            _refuse_runs(files)
-            self._survey = scan_corpus(files, config.data)
+            self._survey = scan_corpus(self.files(config), config.data)
         return dataclasses.replace(self._survey, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
@@ -188,7 +186,15 @@ class TextCorpus:
         return prepared_data
 
     def files(self, config: RunConfig) -> list[TextFile]:
-        return find_text_files(self.names, config.data, config.files)
+        return self._find_files(config.data, config.files)
+
+    def _find_files(self, data: DataConfig, reading: FilesConfig) -> list[TextFile]:
+        """Return the files; InputError if the logs of a run are among them."""
+        files = find_text_files(self.names, data, reading)
+        for file in files:
+            if is_log(file.path):
+                raise InputError(f"{Path(file.name).parent}: is a run, not a text; name texts, or resume the run")
+        return files
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> PreparationEvents:
         """Find or create tokenizer and tokens.
@@ -332,14 +338,6 @@ def _count_labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | No
 def no_progress() -> AbstractContextManager[None]:
     """Return a progress that reports nothing."""
     return nullcontext()
-
-
-def _refuse_runs(files: list[TextFile]) -> None:
-    """Raise InputError if the files include logs of a run."""
-    for file in files:
-        if is_log(file.path):
-            run = Path(file.name).parent
-            raise InputError(f"{run}: is a run, not a text; name texts, or resume the run")
 
 
 DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
