@@ -142,10 +142,8 @@ def parse_messages(values: object, *, allow_empty: bool = True) -> tuple[Part, .
         name, content = value.get("role", value.get("from")), value.get("content", value.get("value"))
         role = _CHAT_ROLES.get(name) if isinstance(name, str) else None
         if isinstance(content, list | tuple):  # parts, as OpenAI's API takes them
-            content = "".join(
-                part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else "\ud800"
-                for part in content
-            )
+            texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            content = "".join(check_text(text, f"{where}: a part of the content") for text in texts)
         after = parts[-1].role if parts else None
         expected = ("assistant",) if after == "user" else ("user",) if parts else ("system", "user")
         if role is None or role not in expected:
