@@ -37,7 +37,7 @@ def lm(folder: Path, threads: int) -> Workload:
 
     def work() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
-            prepare_corpus(sources, tokenizer, DataConfig(), Path(fresh) / "tokens")
+            prepare_corpus(scan_corpus(sources, DataConfig()), tokenizer, folder=Path(fresh) / "tokens")
 
     return Workload(timer(work))
 
