@@ -44,12 +44,13 @@ def prepared(folder: str) -> str:
 def test_labels_of_tables_are_learned_and_classified(place, capsys):
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--tokenizer", "byte", *SMALL]) == 0
     columns = ["--set", "files.header=false", "--text-column", "2", "--label-column", "1"]
-    for name, out, flags in (("reviews.csv", "csv", ["--label-column", "sentiment"]), ("sms.tsv", "tsv", columns)):
+    named = ["--label-column", "sentiment"]
+    for name, out, flags in (("reviews.csv", "csv", named), ("sms.tsv", "tsv", columns)):
         tuned = ["--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
         assert run(["train", name, *flags, *tuned]) == 0, capsys.readouterr().err
         assert sorted(load_config(find_checkpoint(Path(out))).model.labels) == ["neg", "pos"]
         capsys.readouterr()
-        for file, typed in (("reviews.csv", []), ("sms.tsv", columns)):
+        for file, typed in (("reviews.csv", named), ("sms.tsv", columns)):
             assert run(["classify", out, file, *typed, "--json"]) == 0
             rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
             assert [row["expected"] for row in rows] == [label for _, label in REVIEWS]
