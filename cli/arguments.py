@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lm.text.compression import decode_lines, read_file_lines
-from lm.text.encodings import decode
+from lm.text.decode import decode_blocks, decode_lines, read_file_lines
 
 CorpusFiles = Annotated[
     list[str],
@@ -40,7 +39,8 @@ def read_text_argument(argument: str | None) -> str | None:
         return argument
     if argument is None and sys.stdin.isatty():
         return None
-    return decode(sys.stdin.buffer.read(), name="stdin").removesuffix("\n").removesuffix("\r")
+    text = "".join(decode_blocks([sys.stdin.buffer.read()], "stdin", keep_line_ends=True))
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def read_input_lines(files: Sequence[Path]) -> Iterator[str]:
@@ -48,6 +48,6 @@ def read_input_lines(files: Sequence[Path]) -> Iterator[str]:
     stdin: Any = sys.stdin.buffer
     for file in files or [STDIN]:
         if file == STDIN:
-            yield from decode_lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+            yield from decode_lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), "stdin")
         else:
             yield from read_file_lines(file)

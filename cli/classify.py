@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,15 +18,8 @@ from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
-from lm.text.compression import decode_lines
-from lm.text.text_files import (
-    STDIN,
-    describe_skipped_rows,
-    find_text_files,
-    refuse_missing,
-    refuse_stdin_twice,
-    select_readable,
-)
+from lm.text.decode import split_lines
+from lm.text.find import STDIN, find_text_files, refuse_missing, refuse_stdin_twice
 
 if TYPE_CHECKING:
     from lm.decoding.classifier import ClassifiedText
@@ -48,7 +42,7 @@ def classify(
     """Classify texts.
 
     Each output line is a label, a tab and its probability, in input order. The run must be trained by lm train
-    --supervised on labelled texts. A masked model has a classification head; a decoder ranks the labels, or few and
+    --label-column on labelled texts. A masked model has a classification head; a decoder ranks the labels, or few and
     short completions, by their probability after the text. If the files have labels, the accuracy is printed on stderr;
     lm evaluate reports more.
 
@@ -76,28 +70,27 @@ def classify(
 
     data = loaded.config.data.for_other_files(**options.values["data"])
     corpus = find_text_files(names, data, options.build(FilesConfig))
-    if options.typed("data") and not any(file.holds_rows for file in corpus):
-        raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
-    print_notes(corpus.notes)
-    readable = select_readable(corpus)
+    if "label_column" not in options.typed("data"):  # the files need not have the labels of the run
+        corpus = [
+            file if data.label_column in file.columns else dataclasses.replace(file, data=data.without_labels())
+            for file in corpus
+        ]
     texts, check = list[tuple[str, str | None]](), ContaminationCheck(loaded)
-    for number, file in enumerate(readable):
-        if file.holds_examples:
-            for example in file.examples():
+    for number, file in enumerate(corpus):
+        if file.kind == "examples":
+            for example in file.records():
                 check.add_example(number, example)
-                texts.append((example.prompt, example.label))
-        elif file.holds_rows:
-            texts += [(text, None) for text in file.documents()]
+                texts.append((example.parts[0].text, example.label))
         else:
-            lines = decode_lines((part.encode() for part in file.text()), name=file.name)
-            texts += [(line, None) for line in lines]
-    print_notes(describe_skipped_rows(readable))
+            whole = (record.text for record in file.records()) if file.has_rows else split_lines(file.text())
+            texts += [(text, None) for text in whole]
+    print_notes(note for file in corpus for note in file.notes)
     correct = _print_labels(texts, classifier.classify(text for text, _ in texts), top_k=config.top_k, as_json=as_json)
     expected = Counter(label for _, label in texts if label is not None)
     if known := expected.total():
         print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
     warn_of_unknown_labels({label: n for label, n in sorted(expected.items()) if label not in classifier.labels})
-    print_warnings(check.warnings([file.name for file in readable]))
+    print_warnings(check.warnings([file.name for file in corpus]))
 
 
 def _print_labels(

@@ -18,7 +18,7 @@ from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.text_files import STDIN, has_piped_text, refuse_stdin_twice
+from lm.text.find import STDIN, has_piped_text, refuse_stdin_twice
 
 _Run = Annotated[
     Path | None,

@@ -38,10 +38,10 @@ from lm.evaluation.held_out import open_held_out, open_texts
 from lm.evaluation.translation_scores import TranslationScore, count_exact_matches, score_translations
 from lm.files import atomic_write_text
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.compression import read_file_lines
+from lm.text.decode import read_file_lines
 from lm.text.dependency_trees import DependencyHeads
-from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
-from lm.text.text_files import describe_skipped_rows
+from lm.text.parallel_text import ParallelText, find_parallel_texts
+from lm.text.records import Record
 
 _MAX_MATRIX_LABELS = 12
 """Labels of a confusion matrix that is printed whole."""
@@ -53,12 +53,11 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
     """Score a classifier on labelled examples; without files, on those that it held out."""
     batch_size = options.build(ClassificationConfig).batch_size
     classifier, loaded = load_classifier(run, options.build(HardwareConfig), labels=labels, batch_size=batch_size)
-    data, check = {"supervised": True, **options.values["data"]}, ContaminationCheck(loaded)
-    texts = open_texts(loaded, files, options.build(FilesConfig), data, kind="examples")
-    print_notes(texts.notes)
+    check = ContaminationCheck(loaded)
+    texts = open_texts(loaded, files, options.build(FilesConfig), options.values["data"], kind="examples")
     with show_counter("classifying", "examples") as count:
         scores = evaluate_classifier(classifier, check.watch_examples(texts.files), progress=count)
-    print_notes(describe_skipped_rows(texts.files))
+    print_notes(note for file in texts.files for note in file.notes)
     print_warnings(check.warnings(texts.names))
     if as_json:
         print(format_json_line(classification_to_dict(scores, run=str(run))))
@@ -140,12 +139,12 @@ class Texts:
 
     @classmethod
     def of_pairs(cls, files: Sequence[ParallelText], language: str | None = None) -> Texts:
-        pairs = [pair for file in files for pair in file.pairs()]
-        heads = [pair.heads or () for pair in pairs] if files[0].heads else None
-        print_notes(describe_skipped_rows(file.source for file in files))
+        pairs = [pair for file in files for pair in file.records()]
+        heads = [pair.dependency_heads or () for pair in pairs] if files[0].heads else None
+        print_notes(note for file in files for note in file.notes)
         return cls(
-            ", ".join(file.name for file in files), [pair.source for pair in pairs],
-            [[pair.target for pair in pairs]], heads, language or files[0].languages[1],
+            ", ".join(file.name for file in files), [pair.source or "" for pair in pairs],
+            [[pair.text for pair in pairs]], heads, language or files[0].languages[1],
         )  # fmt: skip
 
 
@@ -187,7 +186,7 @@ def translate_texts(run: Path, texts: Texts, language: str | None, options: Opti
     check_heads_given(loaded.config.model, are_given=heads is not None)
     check = ContaminationCheck(loaded)
     for number, pair in enumerate(zip(texts.sources, texts.references[0], strict=True), 1):
-        check.add_pair(0, SentencePair(*pair, number))
+        check.add_pair(0, Record.of_pair(*pair, line=number))
     print_warnings(check.warnings([texts.name]))
     tag = model.tag_to(language, file_language=texts.language)
     translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)

@@ -84,8 +84,8 @@ def load_classifier(
     from lm.data.labels import read_completions
     from lm.decoding.classifier import build_classifier
 
-    completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
+    completions = () if labels is None else read_completions(labels, loaded.config.data.for_other_files())
     return build_classifier(loaded, completions, batch_size=batch_size), loaded
 
 

@@ -22,8 +22,8 @@ from lm.errors import UsageError
 
 @with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    "vocab_size validation text_column label_column supervised include exclude encoding format",
-    common="--out --tokenizer --vocab-size --validation --text-column --supervised --processes --force --json",
+    "vocab_size validation text_column label_column include exclude encoding format",
+    common="--out --tokenizer --vocab-size --validation --text-column --label-column --processes --force --json",
 )
 def prepare(
     corpus: CorpusFiles,
@@ -70,7 +70,7 @@ def prepare(
     from cli.console.tables import print_table
     from lm.corpus.prepare import join_parts, prepare_corpus
     from lm.corpus.survey import load_or_train_tokenizer, scan_corpus
-    from lm.text.text_files import find_text_files
+    from lm.text.find import find_text_files
 
     if join:
         prepared = join_parts([Path(partition) for partition in corpus], folder=out, force=force)
@@ -82,12 +82,9 @@ def prepare(
         number = None if part is None else _parse_part(part, out)
         config = options.build(DataConfig)
         files = find_text_files(corpus, config, options.build(FilesConfig))
-        if files and files[0].holds_conversations:
-            config = config.replace(supervised=True)
-            files = find_text_files(corpus, config, options.build(FilesConfig))
         loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
         surveyed = scan_corpus(files, config, workers=processes)
-        print_notes([*files.notes, *surveyed.notes])
+        print_notes(surveyed.notes)
         loaded = loaded or load_or_train_tokenizer(surveyed, options.build(TokenizerConfig))
         if surveyed.kind == "conversations" and loaded.chat_template is None:
             loaded = loaded.with_chat_template()

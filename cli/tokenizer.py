@@ -27,7 +27,7 @@ from lm.config.data import DataConfig, FilesConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.files import check_writable
-from lm.text.encodings import decode as decode_text
+from lm.text.decode import decode_blocks
 
 if TYPE_CHECKING:
     from lm.tokenizer.tokenizer import Tokenizer
@@ -72,14 +72,14 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: already exists; choose another name, or --force")
     from lm.corpus.survey import read_training_texts, scan_corpus
-    from lm.text.text_files import find_text_files
+    from lm.text.find import find_text_files
     from lm.tokenizer import training
 
     config, data = options.build(TokenizerConfig), options.build(DataConfig, validation="0")
     added: dict[str, Any] = {"special_tokens": special or (), "unknown": unknown if config.kind == "char" else None}
     files = find_text_files(corpus, data, options.build(FilesConfig))
     surveyed = scan_corpus(files, data)
-    print_notes([*files.notes, *surveyed.notes])
+    print_notes(surveyed.notes)
     size = surveyed.files_bytes
     tokenizer, sampled, _ = training.train(read_training_texts(surveyed), config, corpus_bytes=size, **added)
     tokenizer.save(out)
@@ -185,17 +185,15 @@ def inspect(
 def _measure_files(tokenizer: Tokenizer, names: list[str], options: Options) -> dict[str, dict[str, float | None]]:
     """Return bytes, tokens, words and their ratios by file."""
     from cli.console.progress import show_bytes
-    from lm.text.text_files import describe_skipped_rows, find_text_files, select_readable
+    from lm.text.find import find_text_files
     from lm.tokenizer.inspection import measure_compression
 
-    data = options.build(DataConfig)
-    found = find_text_files(names, data, options.build(FilesConfig))
-    files = select_readable(found)
+    files = find_text_files(names, options.build(DataConfig), options.build(FilesConfig))
     fits = {}
     for file in files:
         with show_bytes(file.name) as progress:
-            fits[file.name] = measure_compression(tokenizer, [file], data.separator, progress=progress).to_dict()
-    print_notes([*found.notes, *describe_skipped_rows(files)])
+            fits[file.name] = measure_compression(tokenizer, [file], progress=progress).to_dict()
+    print_notes(note for file in files for note in file.notes)
     return fits
 
 
@@ -205,4 +203,4 @@ def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _read_stdin() -> str:
-    return decode_text(sys.stdin.buffer.read(), name="stdin")
+    return "".join(decode_blocks([sys.stdin.buffer.read()], "stdin", keep_line_ends=True))

@@ -48,8 +48,8 @@ from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.conversations import parse_messages
-from lm.text.normalization import normalize_like_training
+from lm.text.decode import normalize_like_training
+from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
 from lm.training.run_summaries import has_improved
@@ -138,7 +138,7 @@ class Model:
         if parsed[-1].role != "user":
             raise InputError("messages: the last one is of the assistant, so there is nothing to reply to")
         chat = Chat(self._generator(options), messages=parsed[:-1])
-        return "".join(event.text for event in chat.reply(parsed[-1].content)).strip()
+        return "".join(event.text for event in chat.reply(parsed[-1].text)).strip()
 
     def stream(self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Any) -> Iterator[Token | Finish]:
         """Sample `n` completions of a prompt, or of IDs, token by token; errors as of `generate`.
@@ -151,7 +151,7 @@ class Model:
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:
-        follows_examples = self.loaded.config.data.supervised
+        follows_examples = self.loaded.config.is_supervised
         return Generator(
             self._decoder,
             self.tokenizer,
@@ -238,7 +238,7 @@ class Model:
         Files that were training text of the run are warned about.
 
         Args:
-            files: of labelled examples, as for supervised training [default: those that the run held out].
+            files: of labelled examples [default: those that the run held out].
             labels: see `classify`.
             batch_size: see `classify`.
 
@@ -248,7 +248,7 @@ class Model:
         """
         classifier, check = self._classifier(labels, batch_size), ContaminationCheck(self.loaded)
         names = [os.fspath(file) for file in files]
-        texts = open_texts(self.loaded, names, FilesConfig(), {"supervised": True}, kind="examples")
+        texts = open_texts(self.loaded, names, FilesConfig(), {}, kind="examples")
         scores = evaluate_classifier(classifier, check.watch_examples(texts.files))
         for warning in check.warnings(texts.names):
             warnings.warn(warning, stacklevel=2)
@@ -314,7 +314,9 @@ class Model:
 
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
-        completions = () if labels is None else read_completions(os.fspath(labels))
+        completions = (
+            () if labels is None else read_completions(os.fspath(labels), self.loaded.config.data.for_other_files())
+        )
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 

@@ -49,7 +49,7 @@ class LoadedModel:
     @property
     def learned_conversations(self) -> bool:
         """Return whether it was trained on conversations."""
-        return self.config.data.supervised and self.tokenizer.chat_template is not None
+        return self.config.data_kind == "conversations"
 
     def __repr__(self) -> str:
         size, device = count_parameters(self.model), next(self.model.parameters()).device.type

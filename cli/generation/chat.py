@@ -44,11 +44,11 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options
     from cli.generation.session import Session
     from lm.decoding.chat import Chat
     from lm.decoding.generator import Generator
-    from lm.text.conversations import Message
+    from lm.text.records import Part
 
     model, loaded = load_decoder(run, options.build(HardwareConfig))
     generator = Generator(model, loaded.tokenizer, config)
-    messages = [] if system is None else [Message("system", system)]
+    messages = [] if system is None else [Part("system", system)]
     suggest_compiling(model.config, next(model.parameters()).device.type)
     chat = Chat(generator, messages=messages)
     if not chat.has_template:

@@ -137,7 +137,7 @@ def generate(
     from cli.generation.generating import GenerationRequest, generate_for_prompts, generate_samples
     from cli.generation.session import Session
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
-    from lm.text.normalization import normalize_like_training
+    from lm.text.decode import normalize_like_training
 
     request = GenerationRequest(
         run, config, beam, hardware, samples, batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
@@ -150,7 +150,7 @@ def generate(
     drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
     generator = Generator(
         model, loaded.tokenizer, config, batch_size=request.batch_size,
-        draft=PROMPT_LOOKUP if prompt_lookup else drafting, follows_examples=loaded.config.data.supervised,
+        draft=PROMPT_LOOKUP if prompt_lookup else drafting, follows_examples=loaded.config.is_supervised,
     )  # fmt: skip
     suggest_compiling(model.config, next(model.parameters()).device.type)
     if interactive:

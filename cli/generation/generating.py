@@ -33,8 +33,8 @@ from lm.files import atomic_write_text
 from lm.hardware import divide_threads, select_device
 from lm.processes import Work, in_numbered_order, stream_in_processes
 from lm.run_folder import find_checkpoint, load_config
+from lm.text.find import find_text_files
 from lm.text.prompts import Prompt, read_prompts
-from lm.text.text_files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 
 Continued = tuple[Prompt, list[Continuation]]
@@ -164,7 +164,7 @@ class GenerationRequest:
         model, loaded = load_decoder(self.run, self.hardware)
         generator = Generator(
             model, loaded.tokenizer, self.sampling, batch_size=self.batch_size,
-            follows_examples=loaded.config.data.supervised,
+            follows_examples=loaded.config.is_supervised,
         )  # fmt: skip
         return partial(self._continue, generator, common_prefix)
 

@@ -18,7 +18,7 @@ from lm.decoding.generator import Generator, encode_continuation
 from lm.decoding.sampling import parse_logit_biases
 from lm.errors import InputError, LMError, UsageError
 from lm.files import atomic_write_bytes
-from lm.text.conversations import Conversation
+from lm.text.records import Record
 from lm.tokenizer.special_tokens import build_text_frame
 
 try:
@@ -219,7 +219,7 @@ class Session:
         before = path.read_bytes() if path.exists() else b""
         with atomic_write_bytes(path) as file:
             file.write(before if not before or before.endswith(b"\n") else before + b"\n")
-            file.write(f"{Conversation(tuple(self.chat.messages)).to_json()}\n".encode())
+            file.write(f"{Record(tuple(self.chat.messages)).to_json()}\n".encode())
         print_note(f"saved to {path}")
 
     def _set(self, text: str) -> None:

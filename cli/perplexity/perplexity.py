@@ -17,7 +17,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.files import check_writable
-from lm.text.text_files import STDIN, has_piped_text
+from lm.text.find import STDIN, has_piped_text
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -113,7 +113,7 @@ def perplexity(
     --versus compares two runs segment by segment; segments end where both tokenizations have a token boundary. Its
     standard error treats blocks of 256 bytes as independent.
 
-    A run trained on examples is scored on files of examples (as of lm train --supervised): each completion
+    A run trained on examples is scored on files of examples: each completion
     and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
     --source and --target, or --pairs: each target token and the end, given the source. Pairs with a blank side are
     skipped.

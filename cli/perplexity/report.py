@@ -39,8 +39,8 @@ from lm.files import atomic_write_text
 from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import count_parameters
 from lm.processes import open_process_map
+from lm.text.find import total_text_bytes
 from lm.text.parallel_text import ParallelText
-from lm.text.text_files import describe_skipped_rows, total_text_bytes
 
 COLUMNS = (
     "file", "tokens", "words", "bytes", "perplexity/token", "perplexity/word", "bits/byte", "std error, bits/byte",
@@ -79,7 +79,6 @@ class Measurement:
         self.loaded = load_model(run, self.hardware)
         reading, data = options.build(FilesConfig), options.values["data"]
         self.texts = find_texts(self.loaded) if find_texts else open_texts(self.loaded, files, reading, data)
-        print_notes(self.texts.notes)
         self.scorer = Scorer(self.loaded, options.build(PerplexityConfig))
         self.kind = "masked" if self.scorer.is_masked else self.texts.kind
         self.results = [PerplexityResult() for _ in self.texts.files]
@@ -110,7 +109,7 @@ class Measurement:
                     yield scored
 
             yield count()
-        print_notes(describe_skipped_rows(files))
+        print_notes(note for file in files for note in file.notes)
         print_warnings(check.warnings(self.texts.names))
         if (total := self.total).loses_text:
             unknown = f"{format_number_of(total.unknown_tokens, 'unknown token')}, {total.lost_bytes:,} lost bytes"

@@ -220,7 +220,7 @@ def _report_results(run: Run) -> None:
     elif run.config.is_classifier:
         commands = [f"lm classify {folder} FILE", f"lm evaluate {folder} FILE"]
     elif model.is_masked:
-        commands = [f'lm fill {folder} "... [MASK] ..."', f"lm train FILE --supervised --from {folder}"]
+        commands = [f'lm fill {folder} "... [MASK] ..."', f"lm train FILE --label-column label --from {folder}"]
     else:
         use = f"lm chat {folder}" if run.data.holds_conversations else f'lm generate {folder} "..."'
         commands = [use, f"lm perplexity {folder} FILE"]

@@ -14,7 +14,7 @@ from lm.config.run_spec import SPEC_SECTIONS, build_spec
 from lm.distributed import launcher_env
 from lm.errors import UsageError
 from lm.run_folder import RUNS
-from lm.text.text_files import refuse_missing
+from lm.text.find import refuse_missing
 
 _Corpus = Annotated[
     list[str] | None,
@@ -29,7 +29,7 @@ _FLAGS = (
     "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
     "preset depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads "
     "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
-    "positions seed evaluate_every validation text_column label_column supervised include exclude encoding sample "
+    "positions seed evaluate_every validation text_column label_column include exclude encoding sample "
     "lora device dtype threads shard "
 )
 _COMMON = (
@@ -81,7 +81,7 @@ def train(
       lm train src/ --include '*.py' --exclude tests
       lm train reviews.csv --text-column review
       lm train letters.txt --from runs/novel -o runs/letters
-      lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
+      lm train questions.jsonl --from runs/novel --epochs 3 -o runs/answers
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train book.txt --set model.experts=8 --set model.experts_per_token=2

@@ -24,7 +24,7 @@ from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.run_spec import refuse_settings
 from lm.files import atomic_write_text
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.compression import read_file_lines
+from lm.text.decode import read_file_lines
 
 if TYPE_CHECKING:
     from lm.decoding.translation import Translator

@@ -48,7 +48,7 @@ def main() -> None:
 
     # A classifier: first a masked model of the text, then the labels.
     lm.train("text.txt", out="runs/masked", objective="masked", steps=5, **SMALL)
-    labeller = lm.train("reviews.jsonl", out="runs/labels", supervised=True, from_run="runs/masked", steps=5)
+    labeller = lm.train("reviews.jsonl", out="runs/labels", label_column="label", from_run="runs/masked", steps=5)
     print([each.label for each in labeller.classify(["good", "bad"])])
 
     # Two processes, each with its half of every batch.

@@ -16,6 +16,8 @@ LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A pattern of language codes."""
 IGNORE_INDEX = -100  # as a target: nothing is to be predicted here
 
+DataKind = Literal["text", "examples", "conversations", "pairs"]
+"""What records are; it follows from the columns of their files."""
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
 _Language = Annotated[str, Meta(pattern=f"^{LANGUAGE_PATTERN}$")]
 
@@ -28,8 +30,7 @@ class FilesConfig(Config):
     encoding: Annotated[str, "Encoding of files not in UTF-8."] = "utf-8"
     include: Annotated[tuple[str, ...], "Read only files that match, as '*.py'. Repeatable."] = ()
     exclude: Annotated[tuple[str, ...], "Skip files and folders that match. Repeatable."] = ()
-    skip_unreadable: Annotated[bool, "Skip files that are damaged or not in the encoding."] = False
-    skip_malformed: Annotated[bool, "Skip malformed rows, and report their numbers."] = False
+    skip_malformed: Annotated[bool, "Skip malformed rows and unreadable files, and count them."] = False
     header: Annotated[bool | None, "CSV, TSV: the first row names the columns; default yes, TSV pairs no."] = None
 
     def __post_init__(self) -> None:
@@ -47,9 +48,8 @@ class DataConfig(Config):
 
     validation: Annotated[str, "Fraction to hold out, or held-out files."] = "0.1"
     separator: Annotated[str, "Line that ends a document."] = END_OF_TEXT
-    text_column: Annotated[str | None, "Text column: name or number; default text, or the run's."] = None
+    text_column: Annotated[str | None, "Text column: name, names or number; default text, or the run's."] = None
     label_column: Annotated[str | None, "Label column: labels are learned; default the run's."] = None
-    supervised: Annotated[bool, "Rows of {prompt, completion}, {text, label} or {instruction, input, output}."] = False
     keep_line_ends: Annotated[bool, "Keep carriage returns and byte order marks."] = False
     strip_gutenberg: Annotated[bool, "Remove Project Gutenberg's header and footer."] = False
 
@@ -58,9 +58,17 @@ class DataConfig(Config):
             raise UsageError("text_column and label_column are the same")
 
     def for_other_files(self, **values: Any) -> DataConfig:
-        """Return settings for files that the run was not trained on, as text; numbered columns are guessed."""
-        named = {name: None for name in ("text_column", "label_column") if str(getattr(self, name)).isdecimal()}
-        return replace(self, **{"supervised": False, **named, **values})
+        """Return settings for files that the run was not trained on; those of its columns that were numbers are gone.
+
+        With a text column and without a label column, labels are not read.
+        """
+        own = {name: getattr(self, name) for name in ("text_column", "label_column") if "text_column" not in values}
+        columns = {"text_column": None, "label_column": None, **own}
+        named = {name: None if str(column).isdecimal() else column for name, column in columns.items()}
+        return replace(self, **{**named, **values})
+
+    def without_labels(self) -> DataConfig:
+        return replace(self, label_column=None)
 
 
 @dataclass(frozen=True)

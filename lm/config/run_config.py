@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
+from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
@@ -78,6 +78,7 @@ class RunConfig(Config):
         preset: name of the preset that its settings started from.
         origin: what its weights started from: `from RUN`, or `import` and the kind of model; None if random.
         base_sha256: SHA-256 of the base model's weights file; for adapters.
+        data_kind: what its corpus consists of, as found in the columns of its files.
         label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.labels`).
         parallel: how parallel text, sources and targets, becomes tokens; `distribution` is for parallel training.
     """
@@ -94,6 +95,7 @@ class RunConfig(Config):
     preset: str | None = None
     origin: str | None = None
     base_sha256: str | None = None
+    data_kind: DataKind = "text"
     label_completions: tuple[str, ...] = ()
     plan: RunPlan | None = None
 
@@ -130,7 +132,12 @@ class RunConfig(Config):
     @property
     def learns_completions(self) -> bool:
         """Whether it is a decoder trained on examples, whose completions are scored or ranked."""
-        return self.data.supervised and not self.model.is_masked
+        return self.is_supervised and not self.model.is_masked
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether completions or replies are learned."""
+        return self.data_kind in ("examples", "conversations")
 
     @property
     def has_language_tags(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
+from lm.config.data import DataKind
 from lm.config.presets import DEFAULT_PRESET, depth_preset_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
 from lm.config.settings import (
@@ -96,10 +97,6 @@ class DataFiles(Config):
         return [name for name in named if name is not None]
 
 
-_CONVERSATIONS = "messages in the corpus"
-"""The source of `data.supervised`, if it follows from the rows of the corpus."""
-
-
 @dataclass(frozen=True)
 class RunSpec(Config):
     """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
@@ -114,6 +111,7 @@ class RunSpec(Config):
             into a new run `out`.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
+        kind: what the corpus consists of; known once its files were opened.
 
     Raises:
         UsageError: there is nothing to learn from, or values contradict each other.
@@ -137,6 +135,7 @@ class RunSpec(Config):
     processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
+    kind: DataKind = "text"
 
     def __post_init__(self) -> None:
         given = {section: self.settings.get(section, {}) for section in SECTIONS}
@@ -152,16 +151,6 @@ class RunSpec(Config):
         """Return the values of a section given for this run alone, by flags or in Python."""
         given = self.settings[section].items()
         return {name: value for name, value in given if self.set_by.get(f"{section}.{name}") in _EXPLICIT}
-
-    def with_conversations(self) -> RunSpec:
-        """Return the specification for a corpus of conversations, of which the replies are learned."""
-        settings = {**self.settings, "data": {**self.settings["data"], "supervised": True}}
-        return self.replace(settings=settings, set_by={**self.set_by, "data.supervised": _CONVERSATIONS})
-
-    @property
-    def has_conversations(self) -> bool:
-        """Return whether the corpus is conversations, as found in its rows."""
-        return self.set_by.get("data.supervised") == _CONVERSATIONS
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
@@ -239,8 +228,6 @@ def build_spec(
         if "preset" in run or "n_layers" in settings["model"]:
             raise UsageError(f"depth {run['depth']} is the preset {named}: leave out preset and n_layers")
         run["preset"], set_by["run.preset"] = named, set_by["run.depth"]
-    if settings["data"].get("label_column") is not None:
-        settings["data"]["supervised"] = True
     set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
     return RunSpec(data=data, **run, settings=settings, set_by=set_by)
 

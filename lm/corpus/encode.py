@@ -1,25 +1,31 @@
-"""Encoding: the tokens of a document, example, conversation or sentence pair, and which of them are learned."""
+"""Encoding: the tokens of records, and which of them are learned, for training and scoring.
+
+text            start, text, end; a start token that ends the previous document too is its end
+example         start, prompt, completion, end: prompt and completion apart, so that training sees the boundary that
+generation sees; completion and end are learned
+conversation    as the chat template writes it; what the assistant writes is learned
+pair            bare tokens of both sides; batches add the special tokens
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.config.data import DataKind
 from lm.corpus.tree_positions import TreeReader
-from lm.errors import InputError, UsageError
-from lm.text.conversations import Conversation
+from lm.errors import InputError
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.documents import TextPiece
-from lm.text.examples import Example
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from lm.tokenizer.special_tokens import build_example_frame, build_text_frame
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer, encode_pieces
 
-Record = TextPiece | Example | Conversation | SentencePair
+Tokenizers = tuple[Tokenizer, Tokenizer | None]
+"""Tokenizer of the text, or of targets, and of sources if they have their own."""
 
 _MAX_TOKEN_BYTES = np.iinfo(np.int16).max
 
@@ -34,6 +40,7 @@ class Encoded:
         bytes: UTF-8 bytes of the learned text.
         label: the completion of an example, without delimiter.
         replies: (tokens,) bytes that each token of the assistant spells, -1 for all other tokens.
+        spelled: (tokens,) what each token of the assistant spells.
         words: (tokens,) whether each token of a pair begins a word.
         source: bare tokens of the source.
         places: (source tokens, 3) tree positions.
@@ -44,97 +51,87 @@ class Encoded:
     bytes: int = 0
     label: str = ""
     replies: NDArray[np.int16] | None = None
+    spelled: Sequence[str] = ()
     words: NDArray[np.bool_] | None = None
     source: NDArray[Any] | None = None
     source_words: NDArray[np.bool_] | None = None
     places: NDArray[np.int64] | None = None
 
 
-def make_encoder(
-    kind: str, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None
-) -> Callable[[Sequence[Any]], list[Encoded]]:
-    """Return the function that encodes records of a kind.
-
-    Args:
-        tokenizer: of the targets; of the sources too, unless they have their own.
+def check_tokenizers(kind: DataKind, tokenizers: Tokenizers) -> None:
+    """Raise an error unless the tokenizers can encode records of a kind.
 
     Raises:
-        InputError: the tokenizer has no chat template, and needs one.
-        UsageError: the tokenizer has no end token, and needs one.
+        InputError: there is no chat template, which conversations need.
+        UsageError: there is no end token, which examples and pairs need.
     """
-    if kind == "text":
-        return lambda pieces: _encode_text(pieces, tokenizer)
-    if kind == "examples":
-        build_example_frame(tokenizer)
-        return lambda examples: _encode_examples(examples, tokenizer)
+    if kind == "conversations" and tokenizers[0].chat_template is None:
+        raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
+    if kind in ("examples", "pairs"):
+        for tokenizer in filter(None, tokenizers):
+            build_example_frame(tokenizer)
+
+
+def encode(records: Sequence[Record], tokenizers: Tokenizers) -> list[Encoded]:
+    """Encode records of one kind; InputError if a character has no token, or a chat template refuses a conversation."""
+    kind, (tokenizer, source_tokenizer) = records[0].kind if records else "text", tokenizers
+    if kind == "pairs":
+        return _encode_pairs(records, tokenizer, source_tokenizer or tokenizer)
     if kind == "conversations":
-        if tokenizer.chat_template is None:
-            raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
-        return lambda conversations: [_encode_conversation(one, tokenizer) for one in conversations]
-    source = source_tokenizer or tokenizer
-    if tokenizer.end_of_text is None or source.end_of_text is None:
-        raise UsageError("the tokenizer has no end-of-text token, so no sentence could end; use one that has")
-    trees = TreeReader(source)
-    return lambda pairs: _encode_pairs(pairs, tokenizer, source, trees)
+        return [_encode_conversation(record, tokenizer) for record in records]
+    return (_encode_examples if kind == "examples" else _encode_text)(records, tokenizer)
 
 
-def _encode_text(pieces: Sequence[TextPiece], tokenizer: Tokenizer) -> list[Encoded]:
-    """Encode pieces; a document begins with the start token, and ends with the end token if that is another one.
-
-    If it is the same, the start token of the next document ends the previous one.
-    """
+def _encode_text(records: Sequence[Record], tokenizer: Tokenizer) -> list[Encoded]:
     frame = build_text_frame(tokenizer)
     after = frame.after if frame.after != frame.before else ()
     found = []
-    for piece, ids in zip(pieces, tokenizer.encode_batch([one.context + one.text for one in pieces]), strict=True):
-        own = ids[piece.context_tokens :]
-        before = frame.before if piece.starts_document else ()
-        found.append(Encoded(np.concatenate([np.array(part, dtype=own.dtype) for part in (before, own)])))
-        if piece.ends_document and after:
-            found[-1].tokens = np.append(found[-1].tokens, np.array(after, dtype=own.dtype))
+    for record, own in zip(records, encode_pieces(records, tokenizer), strict=True):
+        parts = (frame.before if record.starts else (), own, after if record.ends else ())
+        found.append(Encoded(np.concatenate([np.array(part, dtype=own.dtype) for part in parts])))
     return found
 
 
-def _encode_examples(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
-    """Encode prompt and completion separately, so that training sees the boundary that generation sees."""
+def _encode_examples(records: Sequence[Record], tokenizer: Tokenizer) -> list[Encoded]:
     frame = build_example_frame(tokenizer)
-    prompts = tokenizer.encode_batch([example.prompt for example in examples])
-    completions = tokenizer.encode_batch([example.completion for example in examples])
+    prompts, completions = (
+        tokenizer.encode_batch([record.parts[place].text for record in records]) for place in (0, 1)
+    )
     return [
         Encoded(
             frame.wrap(prompt, completion),
             learned=len(completion) + len(frame.after),
-            bytes=len(example.completion.encode()),
-            label=example.label,
+            bytes=len(record.parts[1].text.encode()),
+            label=record.label,
         )
-        for example, prompt, completion in zip(examples, prompts, completions, strict=True)
+        for record, prompt, completion in zip(records, prompts, completions, strict=True)
     ]
 
 
-def _encode_conversation(conversation: Conversation, tokenizer: Tokenizer) -> Encoded:
-    assert tokenizer.chat_template is not None
-    encoded = tokenizer.chat_template.encode_replies(tokenizer, conversation.messages)
+def _encode_conversation(record: Record, tokenizer: Tokenizer) -> Encoded:
+    assert tokenizer.chat_template is not None, "checked by check_tokenizers"
+    encoded = tokenizer.chat_template.encode_replies(tokenizer, record.parts)
     sizes = np.array([len(text.encode()) for text in encoded.texts], dtype=np.int64)
     return Encoded(
         np.array(encoded.ids),
         learned=sum(encoded.is_reply),
         bytes=int(sizes.sum()),
         replies=np.where(encoded.is_reply, sizes.clip(max=_MAX_TOKEN_BYTES), -1).astype(np.int16),
+        spelled=encoded.texts,
     )
 
 
-def _encode_pairs(
-    pairs: Sequence[SentencePair], tokenizer: Tokenizer, source_tokenizer: Tokenizer, trees: TreeReader
-) -> list[Encoded]:
-    sources = source_tokenizer.encode_words([pair.source for pair in pairs])
-    targets = tokenizer.encode_words([pair.target for pair in pairs])
+def _encode_pairs(records: Sequence[Record], tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> list[Encoded]:
+    trees = TreeReader(source_tokenizer)
+    sources = source_tokenizer.encode_words([record.source or "" for record in records])
+    targets = tokenizer.encode_words([record.text for record in records])
     found = []
-    for pair, (source, source_words), (target, words) in zip(pairs, sources, targets, strict=True):
+    for record, (source, source_words), (target, words) in zip(records, sources, targets, strict=True):
         encoded = Encoded(target, words=_word_starts(words), source=source, source_words=_word_starts(source_words))
-        if pair.heads is not None:  # words are separated by white space then, so that each has one position
-            numbers = trees.words(pair.source, source)
+        if record.dependency_heads is not None:  # words are separated by white space then: each has one position
+            numbers = trees.words(record.source or "", source)
             encoded.source_words = _word_starts(source_words) | _word_starts(numbers)
-            encoded.places = compute_tree_positions(pair.heads)[numbers]
+            encoded.places = compute_tree_positions(record.dependency_heads)[numbers]
         found.append(encoded)
     return found
 

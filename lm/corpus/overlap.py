@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lm.corpus.store import SPLITS, Manifest, Repetition, Split, open_split
 from lm.corpus.survey import pair_hash
 from lm.pseudorandom import hash64
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 NGRAM_BYTES = 200
@@ -146,12 +146,12 @@ class TrainingOverlap:
         return split.edges[slice(*np.searchsorted(split.edges, [first, first + len(tokens) + 1]))] - first
 
 
-def measure_pair_overlap(folder: Path, files: Mapping[int, Sequence[SentencePair]]) -> dict[int, Overlap]:
+def measure_pair_overlap(folder: Path, files: Mapping[int, Sequence[Record]]) -> dict[int, Overlap]:
     """Return the fraction of the sentence pairs of each file that are in the training split of a store, by file."""
     train = open_split(folder, "train")
     stored, measured = train.column("hash"), {}
     for file, pairs in files.items():
-        hashes = [pair_hash(pair.source, pair.target) for pair in pairs if all(pair[:2])]
+        hashes = [pair_hash(pair) for pair in pairs if not pair.is_blank]
         if hashes:
             fraction = float(np.isin(np.array(hashes, dtype=np.uint64), stored).mean())
             measured[file] = _compare(fraction, train.manifest, samples=len(hashes))

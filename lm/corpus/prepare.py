@@ -20,16 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import ParallelTextConfig
+from lm.config.data import DataKind, ParallelTextConfig
 from lm.corpus import overlap
-from lm.corpus.encode import Encoded, make_encoder
+from lm.corpus.encode import Encoded, Tokenizers, check_tokenizers, encode
 from lm.corpus.store import (
     MANIFEST,
     SOURCE_TOKENIZER,
     SPLITS,
     VERSION,
     ChunkRecord,
-    DataKind,
     Manifest,
     PreparedFolder,
     SourceRecord,
@@ -46,9 +45,9 @@ from lm.corpus.store import (
     write_chunk,
     write_store,
 )
-from lm.corpus.survey import Corpus, Item, Summary, record_texts
+from lm.corpus.survey import Corpus, Item, Summary
 from lm.errors import InputError
-from lm.text.text_files import ProgressCallback
+from lm.text.find import ProgressCallback
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 CHUNK_BYTES = 1 << 23
@@ -112,7 +111,7 @@ def prepare_corpus(
         UsageError: the tokenizer lacks a token that this kind of data needs.
     """
     parallel, tokenizers = parallel or ParallelTextConfig(), (tokenizer, source_tokenizer)
-    make_encoder(corpus.kind, *tokenizers)
+    check_tokenizers(corpus.kind, tokenizers)
     limits = [parallel.max_length, float(parallel.max_ratio), corpus.languages] if corpus.kind == "pairs" else []
     sums = [tokenizer.sha256, source_tokenizer and source_tokenizer.sha256]
     split = str(corpus.fraction), corpus.config.separator
@@ -272,13 +271,12 @@ def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -
 
 
 def _count_bytes(item: Item) -> int:
-    return sum(len(text.encode()) for text in record_texts(item.record))
+    return sum(len(text.encode()) for text in item.record.texts)
 
 
 @cache
-def _load_encoder(kind: DataKind, folder: Path, _key: str) -> tuple[Callable[[Sequence[Any]], list[Encoded]], int]:
-    tokenizers = open_tokenizers(folder)
-    return make_encoder(kind, *tokenizers), max(each.vocab_size for each in tokenizers if each is not None)
+def _open_tokenizers(folder: Path, _key: str) -> Tokenizers:
+    return open_tokenizers(folder)
 
 
 def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _Tokenization) -> ChunkRecord:
@@ -286,12 +284,13 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
     name, finished, items = job
     if finished is not None:
         return finished
-    encode, vocab_size = _load_encoder(how.kind, how.folder, how.key)
+    tokenizers = _open_tokenizers(how.folder, how.key)
+    vocab_size = max(each.vocab_size for each in tokenizers if each is not None)
     counts: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
     values = defaultdict[str, list[Any]](list)
     labels, texts = dict[str, int](), []
     for group, _ in group_by_size(items, _count_bytes, limit=_GROUP_BYTES):
-        for item, encoded in zip(group, _encode(group, encode), strict=True):
+        for item, encoded in zip(group, _encode(group, tokenizers), strict=True):
             count = _count(item, encoded, how)
             counts[item.split].update(count)
             if how.kind == "pairs" and not count["documents"]:
@@ -302,7 +301,7 @@ def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _To
                 own["ends"] = len(encoded.tokens)
                 own["source_ends"] = None if encoded.source is None else len(encoded.source)
                 if item.split == "validation":
-                    texts.append(item.record.to_json() + "\n")  # type: ignore[union-attr]
+                    texts.append(item.record.to_json() + "\n")
             if how.kind in ("examples", "conversations"):
                 own |= {"learned": encoded.learned, "bytes": encoded.bytes}
             if how.kind == "examples":
@@ -332,10 +331,9 @@ def _join(column: str, parts: list[Any], dtype: str) -> NDArray[Any]:
 
 def _count(item: Item, encoded: Encoded, how: _Tokenization) -> Counter[str]:
     """Count a record; of a pair that is left out, why."""
-    sizes, target = [len(text.encode()) for text in record_texts(item.record)], len(encoded.tokens)
+    sizes, target = [len(text.encode()) for text in item.record.texts], len(encoded.tokens)
     if encoded.source is None:
-        starts = getattr(item.record, "starts_document", True)
-        return Counter(documents=int(starts), tokens=target, bytes=sum(sizes))
+        return Counter(documents=int(item.record.starts), tokens=target, bytes=sum(sizes))
     source, is_filtered = len(encoded.source), item.split == "train" or how.filters_validation
     shorter, longer = sorted((source, target))
     if not shorter:
@@ -347,15 +345,14 @@ def _count(item: Item, encoded: Encoded, how: _Tokenization) -> Counter[str]:
     return Counter(documents=1, tokens=target, bytes=sizes[1], source_tokens=source, source_bytes=sizes[0])
 
 
-def _encode(group: Sequence[Item], encode: Callable[[Sequence[Any]], list[Encoded]]) -> list[Encoded]:
+def _encode(group: Sequence[Item], tokenizers: Tokenizers) -> list[Encoded]:
     """Return the encoding of a group; the InputError for a record names its line."""
     try:
-        return encode([item.record for item in group])
+        return encode([item.record for item in group], tokenizers)
     except InputError:
         for item in group:
             try:
-                encode([item.record])
+                encode([item.record], tokenizers)
             except InputError as error:
-                line = getattr(item.record, "line", None)
-                raise error if line is None else error.at(f"line {line}") from None
+                raise error.at(f"line {item.record.line}") if item.record.line else error from None
         raise

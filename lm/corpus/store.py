@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, DataKind
 from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
@@ -49,7 +49,6 @@ MANIFEST, CHUNK = "store.json", "chunk.json"
 SOURCE_TOKENIZER = "source_tokenizer.json"
 HELD_OUT_FILE = "validation.jsonl"
 
-DataKind = Literal["text", "examples", "conversations", "pairs"]
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
@@ -155,10 +154,6 @@ class Manifest:
                 total.update(vars(chunk.splits[split]))
             total["tokens"] += self.closing is not None and total["documents"] > 0
         return {split: SplitRecord(**total) for split, total in totals.items()}
-
-    @property
-    def supervised(self) -> bool:
-        return self.kind in ("examples", "conversations")
 
     @property
     def labels(self) -> int:

@@ -6,23 +6,22 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 from lm import processes
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
+from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.corpus.encode import Record
-from lm.corpus.store import DataKind, SourceRecord, SplitName
+from lm.corpus.store import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
-from lm.text.conversations import Conversation
-from lm.text.documents import TextPiece, read_pieces
-from lm.text.examples import Example
-from lm.text.parallel_text import ParallelText, SentencePair, find_parallel_texts
-from lm.text.text_files import TextFile, are_conversations, drop_unreadable, find_text_files, try_to_read
+from lm.files import sha256
+from lm.text.find import find_text_files
+from lm.text.parallel_text import ParallelText, find_parallel_texts
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.special_tokens import format_language_tag
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
@@ -48,7 +47,7 @@ class Summary:
         bytes: UTF-8 bytes of the normalised text; of a parallel text, of the targets.
         squared_bytes: sum over the documents of their bytes squared.
         hashes: of the first records, which decide what is held out of few of them.
-        skipped: rows that were skipped because they are malformed.
+        notes: what was skipped.
     """
 
     source: Source
@@ -58,7 +57,7 @@ class Summary:
     source_bytes: int
     squared_bytes: int
     hashes: tuple[int, ...]
-    skipped: int
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,8 @@ class Corpus:
 
     @property
     def notes(self) -> list[str]:
-        """Return how many malformed rows were skipped, by file."""
-        skipped = [one for one in (*self.sources, *self.validation_sources) if one.skipped]
-        return [f"{one.source.name}: {one.skipped:,} malformed rows skipped" for one in skipped]
+        """Return what was skipped, by file."""
+        return [note for summary in (*self.sources, *self.validation_sources) for note in summary.notes]
 
     def records(self, tokenizer: Tokenizer) -> Iterator[Item]:
         """Yield all records with their splits, in order; documents of text in pieces that can be tokenized alone.
@@ -121,18 +119,22 @@ class Corpus:
         Rows and pairs are held out by hashes, so that equal ones, or pairs of the same source, are in the same split.
         So are documents of text; if they are too few or too uneven, the end of each file is held out instead.
         """
-        held_out = self._held_out
         for number, summary in enumerate((*self.sources, *self.validation_sources)):
-            bound, end = held_out if number < len(self.sources) else (_ALL_HASHES, None)
+            bound, end = self._held_out if number < len(self.sources) else (_ALL_HASHES, None)
+            boundary = None if end is None else int(summary.bytes * (1 - end))
+            records = summary.source.records()
             if self.kind == "text":
-                boundary = None if end is None else int(summary.bytes * (1 - end))
-                yield from _split_pieces(
-                    summary.source, self.config.separator, tokenizer, number=number, bound=bound, boundary=boundary
-                )
-            else:
-                for record, value in map(_with_hash, _read(summary.source, self.kind)):
-                    split: SplitName = "validation" if value < bound else "train"
-                    yield Item(split, _copy_hash(record, value), number, record)
+                records = split_into_pieces(records if boundary is None else split_at(records, boundary), tokenizer)
+            split: SplitName = "train"
+            position = value = 0
+            for record in records:
+                if record.starts:
+                    value = split_hash(record)
+                    is_held_out = value < bound if boundary is None else position >= boundary
+                    split = "validation" if is_held_out else "train"
+                if boundary is not None:
+                    position += len(record.text.encode())
+                yield Item(split, value if record.source is None else pair_hash(record), number, record)
 
     @cached_property
     def _held_out(self) -> tuple[int, Fraction | None]:
@@ -184,73 +186,31 @@ def compute_hash_bound(fraction: Fraction, few: Iterable[int] | None = None) -> 
     return distinct[max(1, int(len(distinct) * fraction))] if len(distinct) > 1 else 0
 
 
-def pair_hash(source: str, target: str) -> int:
+def split_hash(record: Record) -> int:
+    """Hash what decides the split of a record: pairs of the same source are in the same one."""
+    if record.kind == "conversations":
+        return hash_text(record.to_json())
+    if record.source is not None:
+        return hash_text(record.source)
+    return hash_text("\0".join(record.texts) if len(record.parts) > 1 else record.text[:_HASHED_CHARACTERS])
+
+
+def pair_hash(pair: Record) -> int:
     """Hash a pair, in either direction."""
-    return (hash_text(source) + hash_text(target)) % _ALL_HASHES
+    return sum(map(hash_text, pair.texts)) % _ALL_HASHES
 
 
-def _with_hash(record: Record) -> tuple[Record, int]:
-    """Return a row or pair and the hash that decides its split."""
-    if isinstance(record, SentencePair):
-        return record, hash_text(record.source)
-    assert not isinstance(record, TextPiece)
-    text = record.to_json() if isinstance(record, Conversation) else "\0".join(record.texts)
-    return record, hash_text(text)
-
-
-def _copy_hash(record: Record, value: int) -> int:
-    return pair_hash(record.source, record.target) if isinstance(record, SentencePair) else value
-
-
-def record_texts(record: Record) -> Sequence[str]:
-    """Return the texts of a record."""
-    if isinstance(record, TextPiece):
-        return (record.text,)
-    return (record.source, record.target) if isinstance(record, SentencePair) else record.texts
-
-
-def _read(
-    source: Source, kind: DataKind, on_block: Sequence[Callable[[bytes], None]] = ()
-) -> Iterator[Example | Conversation | SentencePair]:
-    if isinstance(source, ParallelText):
-        return source.pairs(*on_block)
-    read = source.conversations if kind == "conversations" else source.examples
-    return read(next(iter(on_block), None))
-
-
-def _split_pieces(
-    source: Source, separator: str, tokenizer: Tokenizer, *, number: int, bound: int, boundary: int | None
-) -> Iterator[Item]:
-    """Yield the pieces of a file with their splits: by hash, or from a boundary in bytes on."""
-    assert isinstance(source, TextFile)
-    pieces: Iterable[TextPiece] = read_pieces(source, separator)
-    pieces = split_into_pieces(pieces if boundary is None else split_at(pieces, boundary), tokenizer)
-    split: SplitName = "train"
-    position, pending = 0, list[tuple[SplitName, int, TextPiece]]()
-    for piece in pieces:
-        value = 0
-        if piece.starts_document:
-            value = hash_text(piece.text[:_HASHED_CHARACTERS])
-            split = "validation" if (value < bound if boundary is None else position >= boundary) else "train"
-        position += len(piece.text.encode())
-        for before, before_hash, last in pending:
-            yield Item(before, before_hash, number, dataclasses.replace(last, ends_document=piece.starts_document))
-        pending = [(split, value, piece)]
-    for before, before_hash, last in pending:
-        yield Item(before, before_hash, number, last)
-
-
-def split_at(pieces: Iterable[TextPiece], boundary: int) -> Iterator[TextPiece]:
+def split_at(records: Iterable[Record], boundary: int) -> Iterator[Record]:
     """Start a new document at a boundary (in bytes), or at the first character after it."""
-    for piece in pieces:
-        data = piece.text.encode()
+    for record in records:
+        data = record.text.encode()
         while 0 < boundary < len(data) and data[boundary] & 0xC0 == 0x80:  # inside a character
             boundary += 1
         if 0 < boundary < len(data):
-            yield TextPiece(data[:boundary].decode(), piece.starts_document)
-            yield TextPiece(data[boundary:].decode(), starts_document=True)
+            yield Record.of_text(data[:boundary].decode(), starts=record.starts)
+            yield Record.of_text(data[boundary:].decode())
         else:
-            yield TextPiece(piece.text, piece.starts_document or boundary == 0)
+            yield record._replace(starts=record.starts or boundary == 0)
         boundary -= len(data)
 
 
@@ -261,31 +221,29 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
         workers: maximum number of processes, for large corpora [default: one per processor].
 
     Raises:
-        InputError: a file is not text, or there is no text at all.
+        InputError: a file is not text, there is no text at all, or files hold different kinds of records.
         UsageError: the validation fraction is not in [0, 1).
     """
-    held_out: list[TextFile] = []
+    held_out: Sequence[TextFile] = ()
     if parse_held_out_fraction(config.validation) is None:
         held_out = find_text_files([config.validation], config, files[0].reading if files else None)
-    kind: DataKind = "examples" if config.supervised else "text"
-    if are_conversations([*files, *held_out]):
-        kind = "conversations"
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is")
-    scan = partial(_scan_files, kind=kind, separator=config.separator, workers=workers)
-    return Corpus(kind, scan(kept), scan(held_out), config)
+    kinds: dict[DataKind, str] = {file.kind: file.name for file in (*kept, *held_out)}
+    if len(kinds) > 1:
+        named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
+        raise InputError(f"{named}; train on one kind at a time")
+    summaries, held_out_summaries = (_scan_files(group, workers=workers) for group in (kept, held_out))
+    return Corpus(next(iter(kinds), "text"), summaries, held_out_summaries, config)
 
 
-def _scan_files(
-    files: Sequence[TextFile], *, kind: DataKind, separator: str, workers: int | None
-) -> tuple[Summary, ...]:
+def _scan_files(files: Sequence[TextFile], *, workers: int | None) -> tuple[Summary, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
     used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
-    scan = partial(try_to_read, read=partial(_scan, kind=kind, separator=separator))
-    results = list(processes.map_in_processes(scan, files, processes=used))
-    summaries = tuple(dataclasses.replace(result, source=file) for file, result in drop_unreadable(files, results))
+    scanned = zip(files, processes.map_in_processes(_scan, files, processes=used), strict=True)
+    summaries = tuple(dataclasses.replace(summary, source=file) for file, summary in scanned)
     if files and not any(summary.bytes for summary in summaries):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
     return summaries
@@ -321,66 +279,44 @@ def scan_parallel_corpus(
             "translating in both directions needs two languages, and the names of the files don't tell them: give "
             "source_language and target_language"
         )
-    summaries, held_out = ([_scan(text, kind="pairs", separator="") for text in group] for group in (texts, validation))
+    summaries, held_out = (tuple(map(_scan, group)) for group in (texts, validation))
     if not any(summary.bytes + summary.source_bytes for summary in summaries):
         raise InputError(f"{', '.join(text.name for text in texts[:3])}: there are no pairs")
-    return Corpus("pairs", tuple(summaries), tuple(held_out), data, (source, target))
+    return Corpus("pairs", summaries, held_out, data, (source, target))
 
 
-class _Digest:
-    """Counts and hashes the bytes of a file."""
-
-    def __init__(self) -> None:
-        self.sha256, self.size = hashlib.sha256(), 0
-
-    def __call__(self, block: bytes) -> None:
-        self.sha256.update(block)
-        self.size += len(block)
-
-
-def _scan(source: Source, *, kind: DataKind, separator: str) -> Summary:
+def _scan(source: Source) -> Summary:
     """Read a source once; InputError if it is not text."""
-    files = source.all_files if isinstance(source, ParallelText) else (source,)
-    digests = [_Digest() for _ in files]
     documents = text_bytes = source_bytes = squared_bytes = document_bytes = 0
     hashes: list[int] = []
-    if kind == "text":
-        assert isinstance(source, TextFile)
-        for piece in read_pieces(source, separator, on_block=digests[0]):
-            if piece.starts_document:
-                documents, squared_bytes, document_bytes = documents + 1, squared_bytes + document_bytes**2, 0
-            piece_bytes = len(piece.text.encode())
-            document_bytes += piece_bytes
-            text_bytes += piece_bytes
-        squared_bytes += document_bytes**2
-    else:
-        for record in _read(source, kind, digests):
-            documents += 1
-            *others, last = (len(text.encode()) for text in record_texts(record))
-            source_bytes, text_bytes = source_bytes + sum(others), text_bytes + last
-            is_blank = isinstance(record, SentencePair) and not (record.source and record.target)
-            if len(hashes) < FEW_DOCUMENTS and not is_blank:
-                hashes.append(_with_hash(record)[1])
-    records = (
-        SourceRecord(file.name, digest.size, digest.sha256.hexdigest())
-        for file, digest in zip(files, digests, strict=True)
+    for record in source.records():
+        *others, last = (len(text.encode()) for text in record.texts)
+        if record.starts:
+            documents, squared_bytes, document_bytes = documents + 1, squared_bytes + document_bytes**2, 0
+        document_bytes += last
+        text_bytes += last
+        source_bytes += sum(others)
+        if source.kind != "text" and len(hashes) < FEW_DOCUMENTS and not record.is_blank:
+            hashes.append(split_hash(record))
+    squared_bytes += document_bytes**2
+    records = tuple(SourceRecord(file.name, file.path.stat().st_size, sha256(file.path)) for file in source.files)
+    return Summary(
+        source, records, documents, text_bytes, source_bytes, squared_bytes, tuple(hashes), tuple(source.notes)
     )
-    skipped = sum(len(file.malformed_rows) for file in files)
-    return Summary(source, tuple(records), documents, text_bytes, source_bytes, squared_bytes, tuple(hashes), skipped)
 
 
 def _reading(source: Source) -> object:
     """Return what a source's records depend on beside its bytes."""
-    if isinstance(source, ParallelText):
-        return [*source.fields, [_reading(file) for file in source.all_files]]
-    return [source.format, source.encoding, dataclasses.asdict(source.data), dataclasses.asdict(source.reading)]
+    columns = source.columns if isinstance(source, ParallelText) else ()
+    return columns, [
+        [file.format, dataclasses.asdict(file.data), dataclasses.asdict(file.reading)] for file in source.files
+    ]
 
 
 def read_training_texts(corpus: Corpus) -> Iterator[str]:
     """Yield the text of a corpus in pieces cut between words, for training a tokenizer."""
     for summary in corpus.sources:
-        assert isinstance(summary.source, TextFile)
-        for piece in split_into_pieces(read_pieces(summary.source, corpus.config.separator), tokenizer=None):
+        for piece in split_into_pieces(summary.source.records(), tokenizer=None):
             yield piece.text
 
 
@@ -388,10 +324,9 @@ def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     """Yield the same initial fraction of each file of a corpus, about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for summary in corpus.sources:
-        assert isinstance(summary.source, TextFile)
         remaining, parts = math.ceil(fraction * (summary.bytes + summary.source_bytes)), []
-        for piece in read_pieces(summary.source, corpus.config.separator):
-            data = piece.text.encode()
+        for record in summary.source.records():
+            data = record.text.encode()
             parts.append(data[:remaining].decode(errors="ignore"))
             remaining -= len(data)
             if remaining <= 0:
@@ -415,7 +350,7 @@ def load_or_train_tokenizer(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.config.supervised else ()
+    needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.kind != "text" else ()
     return load_or_train(
         lambda: read_training_texts(corpus),
         config,
@@ -435,9 +370,8 @@ def load_or_train_pair_tokenizers(
     def trained(*sides: str) -> Tokenizer:
         def texts() -> Iterator[str]:
             for summary in corpus.sources:
-                assert isinstance(summary.source, ParallelText)
-                for pair in summary.source.pairs():
-                    yield from (getattr(pair, side) for side in sides)
+                for pair in summary.source.records():
+                    yield from (pair.text if side == "target" else pair.source or "" for side in sides)
 
         sizes = {"target": "bytes", "source": "source_bytes"}
         total = sum(getattr(summary, sizes[side]) for summary in corpus.sources for side in sides)

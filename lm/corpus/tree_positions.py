@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
 from lm.text.dependency_trees import TreePositions, compute_tree_positions
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ class TreeReader:
     def words(self, sentence: str, ids: Ids) -> Integers:
         """Return (tokens,) word indices, from 0; see `assign_word_indices`."""
         ids = np.asarray(ids)
-        ends = self._offsets.ends(TextPiece(sentence, True), ids).tolist() if len(ids) else []
+        ends = self._offsets.ends(Record.of_text(sentence), ids).tolist() if len(ids) else []
         return np.array(assign_word_indices(sentence, ends), dtype=np.int64)
 
     def read(self, sentence: str, ids: Ids, heads: Sequence[int]) -> Integers:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from lm.config.data import DataConfig
 from lm.corpus.store import SPLITS, Manifest, Split, open_split
 from lm.errors import InputError, UsageError
-from lm.text.examples import LABEL_DELIMITER, parse_label
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
+from lm.text.records import LABEL_DELIMITER, parse_label
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
@@ -83,10 +83,12 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
     return completions if len({ids.tobytes() for ids in encoded}) == len(completions) else ()
 
 
-def read_completions(name: str) -> tuple[str, ...]:
+def read_completions(name: str, data: DataConfig) -> tuple[str, ...]:
     """Return the different completions of a file of examples, sorted by label; InputError if it has none."""
-    files = find_text_files([name], DataConfig(supervised=True))
-    completions = {example.completion for file in files for example in file.examples()}
+    files = find_text_files([name], data)
+    if any(file.kind != "examples" for file in files):
+        files = find_text_files([name], data.replace(label_column=data.label_column or "label"))
+    completions = {record.parts[-1].text for file in files for record in file.records()}
     return tuple(sorted(completions, key=parse_label))
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from lm.decoding.batching import Finish, Token, decode
 from lm.decoding.generator import Generator
 from lm.errors import UsageError
-from lm.text.conversations import Message
+from lm.text.records import Part
 from lm.tokenizer.chat_template import PLAIN_STOP, PLAIN_TEMPLATE, ChatTemplate
 
 _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
@@ -22,8 +22,8 @@ _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
 
 
 def fit_into_context(
-    messages: Sequence[Message],
-    encode: Callable[[Sequence[Message]], list[int]],
+    messages: Sequence[Part],
+    encode: Callable[[Sequence[Part]], list[int]],
     *,
     context: int,
     max_tokens: int,
@@ -69,7 +69,7 @@ class Chat:
         template: of the tokenizer, or a plain one for a model that learned no conversations.
     """
 
-    def __init__(self, generator: Generator, *, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, generator: Generator, *, messages: Sequence[Part] = ()) -> None:
         """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings."""
         self.generator, self.messages, self.dropped = generator, list(messages), 0
         template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
@@ -82,13 +82,13 @@ class Chat:
 
     @property
     def system(self) -> str | None:
-        return self.messages[0].content if self.messages and self.messages[0].role == "system" else None
+        return self.messages[0].text if self.messages and self.messages[0].role == "system" else None
 
     @system.setter
     def system(self, text: str | None) -> None:
         """Replace the system prompt, or remove it."""
         others = self.messages[1:] if self.system is not None else self.messages
-        self.messages = [*([Message("system", text)] if text else []), *others]
+        self.messages = [*([Part("system", text)] if text else []), *others]
 
     def reply(self, content: str) -> Events[Token | Finish, None, None]:
         """Add a message of the user, and sample a reply; it is added when it ends, or when the iterator is closed.
@@ -99,7 +99,7 @@ class Chat:
             InputError: the template refuses the messages, or a character has no token.
             UsageError: the message and the system prompt alone exceed the context.
         """
-        self.messages.append(Message("user", content))
+        self.messages.append(Part("user", content))
         text, generator, config = "", self.generator, self.generator.config
         context = generator.model.config.context_length
         try:
@@ -118,7 +118,7 @@ class Chat:
                 yield event
         finally:
             if text.strip():
-                self.messages.append(Message("assistant", text.strip()))
+                self.messages.append(Part("assistant", text.strip()))
             else:
                 self.messages.pop()
 
@@ -126,5 +126,5 @@ class Chat:
         """Remove the last message of the user with its reply, and return it; None if there is none."""
         while self.messages and self.messages[-1].role != "system":
             if (last := self.messages.pop()).role == "user":
-                return last.content
+                return last.text
         return None

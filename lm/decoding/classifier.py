@@ -23,7 +23,7 @@ from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.text.examples import parse_label
+from lm.text.records import parse_label
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -23,7 +23,7 @@ from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.dependency_trees import check_heads, compute_tree_positions
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
 from lm.tokenizer.special_tokens import build_pair_frames, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ class Axis:
     @classmethod
     def of_text(cls, tokenizer: Tokenizer, text: str, unit: AttentionUnit) -> Axis:
         tokens = tokenizer.encode(text) if text else []
-        ends = TokenOffsets(tokenizer).ends(TextPiece(text, True), np.array(tokens)).tolist() if tokens else []
+        ends = TokenOffsets(tokenizer).ends(Record.of_text(text), np.array(tokens)).tolist() if tokens else []
         return cls._build(tokenizer, text, tokens, ends, unit)
 
     @classmethod

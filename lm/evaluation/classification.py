@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lm.data.bucketing import batched
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
-from lm.text.examples import Example
+from lm.text.records import Record
 
 CONFIDENCE = 0.95
 _EXAMPLES_AT_ONCE = 4096
@@ -133,7 +133,7 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 
 def evaluate_classifier(
     classifier: Classifier | CompletionClassifier,
-    examples: Iterable[Example],
+    examples: Iterable[Record],
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ClassificationScores:
@@ -141,7 +141,7 @@ def evaluate_classifier(
     expected, predicted = list[str](), list[str]()
     for chunk in batched(examples, _EXAMPLES_AT_ONCE):
         expected += [example.label for example in chunk]
-        for prediction in classifier.classify(example.prompt for example in chunk):
+        for prediction in classifier.classify(example.parts[0].text for example in chunk):
             predicted.append(prediction.label)
             progress(len(predicted))
     if not expected:

@@ -16,9 +16,8 @@ from lm.errors import InputError
 from lm.evaluation.held_out import find_prepared_folder
 from lm.evaluation.scoring import Scored
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.examples import Example
-from lm.text.parallel_text import SentencePair
-from lm.text.text_files import TextFile
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 _MAX_NAMED = 3
@@ -36,14 +35,14 @@ class ContaminationCheck:
         with contextlib.suppress(InputError):
             self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
         self._overlap = TrainingOverlap(loaded.tokenizer)
-        self._pairs: dict[int, list[SentencePair]] = defaultdict(list)
+        self._pairs: dict[int, list[Record]] = defaultdict(list)
 
     def watch(self, scored: Iterable[Scored]) -> Iterator[Scored]:
         """Pass scored tokens through and record their text."""
         for some in scored:
             piece, record = some.piece, some.piece.record
             if some.first == 0 and self._trained_on:
-                if isinstance(record, SentencePair):
+                if isinstance(record, Record):
                     self.add_pair(piece.file, record)
                 elif record is None:
                     self._overlap.add(piece.file, piece.tokens, starts_document=piece.starts_document)
@@ -51,20 +50,20 @@ class ContaminationCheck:
                     self._overlap.add(piece.file, record, starts_document=True, is_framed=False)
             yield some
 
-    def watch_examples(self, files: Iterable[TextFile]) -> Iterator[Example]:
+    def watch_examples(self, files: Iterable[TextFile]) -> Iterator[Record]:
         """Yield the examples of files, and record them."""
         for number, file in enumerate(files):
-            for example in file.examples():
+            for example in file.records():
                 self.add_example(number, example)
                 yield example
 
-    def add_example(self, file: int, example: Example) -> None:
+    def add_example(self, file: int, example: Record) -> None:
         """Record an example of a file, up to a limit."""
         if self._trained_on and not self._overlap.is_full:
             tokens = np.concatenate(self._loaded.tokenizer.encode_batch(example.texts))
             self._overlap.add(file, tokens, starts_document=True)
 
-    def add_pair(self, file: int, pair: SentencePair) -> None:
+    def add_pair(self, file: int, pair: Record) -> None:
         """Record a sentence pair, up to a limit."""
         if len(self._pairs[file]) < MOST_PAIRS:
             self._pairs[file].append(pair)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import DataConfig, DataKind, FilesConfig
 from lm.config.run_config import RunConfig
-from lm.corpus.store import DataKind, Manifest, open_split, read_held_out, verify_checksums
+from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
 from lm.errors import InputError
 from lm.evaluation.scoring import ScoredTexts, find_scored_kind
+from lm.text.find import find_text_files, write_temporary_file
 from lm.text.parallel_text import ParallelText
-from lm.text.rows import FIELD, PAIR_FIELDS
-from lm.text.text_files import TextFile, find_text_files, select_readable, write_temporary_file
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_NAME = "held-out"
@@ -55,23 +55,22 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     verify_checksums(folder, manifest.sha256, advice=_ADVICE)
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
-    as_prepared = DataConfig(keep_line_ends=True)  # line ends were normalised then
     if manifest.kind != "pairs":
         rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
-        file = dataclasses.replace(_write_rows(rows), data=as_prepared)
-        return ScoredTexts([file], manifest.kind)
+        return ScoredTexts([_write_rows(rows)], manifest.kind)
     pairs, heads = list(read_held_out(folder)), None
-    file = _write_rows({field: pair[field] for field in PAIR_FIELDS} for pair in pairs)
     if manifest.has_dependency_heads:
         lines = (" ".join(map(str, pair["heads"])) + "\n" for pair in pairs)
         heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
-    file = dataclasses.replace(file, data=as_prepared.replace(text_column=PAIR_FIELDS[0]))
-    return ScoredTexts([ParallelText(file, None, PAIR_FIELDS, heads)], "pairs", file_language=manifest.languages[1])
+    texts = ParallelText(_write_rows(pairs), heads=heads)
+    return ScoredTexts([texts], "pairs", file_language=manifest.languages[1])
 
 
 def _write_rows(rows: Iterable[Mapping[str, Any]]) -> TextFile:
+    """Write a file of rows, whose line ends were normalised when they were prepared."""
     lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    return write_temporary_file(lines, name=HELD_OUT_NAME)
+    file = write_temporary_file(lines, name=HELD_OUT_NAME)
+    return dataclasses.replace(file, data=DataConfig(keep_line_ends=True), reading=FilesConfig(format="jsonl"))
 
 
 def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
@@ -87,7 +86,7 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
             edges.append(len(pending))
         for before, end in pairwise(edges):
             if end > before + 1:
-                yield {FIELD: tokenizer.decode(pending[before + 1 : end])}
+                yield {"text": tokenizer.decode(pending[before + 1 : end])}
         pending = pending[edges[-1] + 1 :]
 
 
@@ -107,13 +106,13 @@ def open_texts(
         kind: what files hold [default: see `find_scored_kind`].
 
     Raises:
-        InputError: a file is missing; or as of `open_held_out`.
+        InputError: a file is missing, or not of the kind; or as of `open_held_out`.
         UsageError: as of `find_scored_kind`.
     """
     if not names:
         return open_held_out(loaded)
-    config = loaded.config.data.for_other_files(**data)
-    files = find_text_files(names, config, reading)
-    kind = kind or find_scored_kind(loaded, files, as_text="text_column" in data)
-    read = select_readable(files) if reading.skip_unreadable else files
-    return ScoredTexts(read, kind, config.separator, notes=files.notes)
+    files = find_text_files(names, loaded.config.data.for_other_files(**data), reading)
+    for file in files:
+        if kind is not None and file.kind != kind:
+            raise InputError(f"{file.name}: holds {file.kind}, not {kind}")
+    return ScoredTexts(files, kind or find_scored_kind(loaded, files))

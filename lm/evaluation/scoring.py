@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import itemgetter
@@ -30,12 +30,12 @@ import torch
 import torch.nn.functional as F
 
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.data import IGNORE_INDEX
+from lm.config.data import IGNORE_INDEX, DataKind
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig, check_heads_given
+from lm.corpus.encode import encode
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.store import DataKind
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
@@ -45,21 +45,18 @@ from lm.errors import InputError, UsageError, nan_logits_error
 from lm.hardware import select_inference_hardware
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 from lm.processes import ParallelMap
-from lm.text.conversations import Conversation
-from lm.text.documents import TextPiece, read_pieces
-from lm.text.examples import Example
-from lm.text.parallel_text import ParallelText, SentencePair
-from lm.text.text_files import TextFile
+from lm.text.parallel_text import ParallelText
+from lm.text.records import Record
+from lm.text.text_file import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import (
     SpecialTokenFrame,
-    build_example_frame,
     build_pair_frames,
     build_text_frame,
     choose_language_tag,
     require_mask_token,
 )
-from lm.tokenizer.tokenizer import split_into_pieces
+from lm.tokenizer.tokenizer import encode_pieces, split_into_pieces
 
 Ids = npt.NDArray[np.integer[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -80,18 +77,14 @@ class ScoredTexts:
     Attributes:
         files: `TextFile`s; of pairs `ParallelText`s.
         kind: documents ("text"), completions ("examples"), replies ("conversations") or targets ("pairs").
-        separator: the line that ends a document.
         language: target language of pairs.
         file_language: target language of pairs, if none is requested and file names don't tell.
-        notes: on files that are not read.
     """
 
     files: Sequence[Any]
     kind: DataKind
-    separator: str = ""
     language: str | None = None
     file_language: str | None = None
-    notes: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +120,7 @@ class Piece:
     find_ends: Callable[[], ByteOffsets] = field(repr=False, compare=False)
     first: int = 0
     offset: int = 0
-    record: Ids | SentencePair | None = None
+    record: Ids | Record | None = None
     is_shortened: bool = False
 
     @cached_property
@@ -259,29 +252,25 @@ def load_window_scorer(
     return Scorer(load_model(run, select_inference_hardware(hardware)), config).score_windows
 
 
-def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile], *, as_text: bool = False) -> DataKind:
+def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile]) -> DataKind:
     """Return whether to score the text of files, the completions of examples, or the replies of conversations.
 
-    Args:
-        loaded: completions are scored if it was trained on examples.
-        as_text: whether the field of the text is named, so that examples are text.
-
     Raises:
-        UsageError: the model scores no text, or the files are of different kinds.
+        UsageError: the model scores no such texts, or the files are of different kinds.
     """
     config = loaded.config
     if config.model.translates or config.model.labels:
         raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score texts")
-    kinds: dict[DataKind, str] = {}
-    for file in files:
-        is_example = config.learns_completions and not as_text and file.holds_examples
-        kinds["conversations" if file.holds_conversations else "examples" if is_example else "text"] = file.name
+    kinds: dict[DataKind, str] = {file.kind: file.name for file in files}
     if len(kinds) > 1:
         named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
         raise UsageError(f"{named}; measure them separately")
     if "conversations" in kinds and loaded.tokenizer.chat_template is None:
         raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")
-    return next(iter(kinds), "text")
+    kind: DataKind = next(iter(kinds), "text")
+    if config.model.is_masked and kind != "text":
+        raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score {kind}: name a text column")
+    return kind
 
 
 class Scorer:
@@ -376,9 +365,9 @@ class Scorer:
     def _windows(self, texts: ScoredTexts, waiting: deque[Piece]) -> Iterator[Window]:
         """Yield the windows of texts; their pieces are appended to `waiting`."""
         readers: dict[str, Callable[[int, Any], Iterator[Piece | Window]]] = {
-            "text": partial(self._read_documents, separator=texts.separator),
-            "examples": lambda number, file: self._read_rows(number, file, file.examples()),
-            "conversations": lambda number, file: self._read_rows(number, file, file.conversations()),
+            "text": self._read_documents,
+            "examples": self._read_rows,
+            "conversations": self._read_rows,
             "pairs": partial(self._read_pairs, texts=texts),
         }
         for number, file in enumerate(texts.files):
@@ -388,36 +377,34 @@ class Scorer:
                 else:
                     waiting.append(part)
 
-    def _read_documents(self, number: int, file: TextFile, *, separator: str) -> Iterator[Piece | Window]:
+    def _read_documents(self, number: int, file: TextFile) -> Iterator[Piece | Window]:
         start = partial(
             WindowSplitter, build_text_frame(self._tokenizer), context=self.context, stride=self.stride,
             masked=self.is_masked, score_every=self.score_every,
         )  # fmt: skip
         splitter, document, first, offset, last = start(), -1, 0, 0, " "
-        for text in split_into_pieces(read_pieces(file, separator), self._tokenizer):
-            if text.starts_document:
+        for text in split_into_pieces(file.records(), self._tokenizer):
+            if text.starts:
                 yield from splitter.finish()
                 splitter, document, first, offset, last = start(), document + 1, 0, 0, " "
-            tokens = self._encode(text.context + text.text, file.name)[text.context_tokens :]
+            try:
+                (tokens,) = encode_pieces([text], self._tokenizer)
+            except InputError as error:
+                raise error.at(file.name) from None
             words = len(text.text.split()) - (not (last.isspace() or text.text[0].isspace()))
             loss, ends = self._offsets.round_trip_loss(text, tokens), partial(self._offsets.ends, text, tokens)
-            piece = Piece(number, document, text.text, tokens, text.starts_document, words, loss, ends, first, offset)
+            piece = Piece(number, document, text.text, tokens, text.starts, words, loss, ends, first, offset)
             yield piece
             first, offset, last = first + len(tokens), offset + len(piece.data), text.text[-1]
             yield from splitter.push(tokens)
         yield from splitter.finish()
 
-    def _read_rows(
-        self, number: int, file: TextFile, rows: Iterable[Example | Conversation]
-    ) -> Iterator[Piece | Window]:
+    def _read_rows(self, number: int, file: TextFile) -> Iterator[Piece | Window]:
         """Yield examples or conversations as training reads them; see `lm.data.rows`."""
-        for index, row in enumerate(rows):
+        for index, row in enumerate(file.records()):
             where = f"{file.name}: line {row.line}"
             try:
-                if isinstance(row, Example):
-                    whole, ids, is_scored, texts = self._encode_example(row)
-                else:
-                    whole, ids, is_scored, texts = self._encode_conversation(row)
+                whole, ids, is_scored, texts = self._encode_row(row)
             except InputError as error:
                 raise error.at(where) from None
             make = partial(self._make_row, number, index, record=whole, is_shortened=len(ids) < len(whole))
@@ -431,30 +418,23 @@ class Scorer:
                 begin += len(ends)
             yield Window.of_row(ids, is_scored)
 
-    def _encode_example(self, example: Example) -> tuple[Ids, Ids, Mask, list[tuple[str, Sequence[int]]]]:
-        """Return all tokens, those within the context, which are scored, and the text with its tokens' ends."""
-        frame = build_example_frame(self._tokenizer)
-        prompt, completion = self._tokenizer.encode_batch(example.texts)
-        learned = len(completion) + len(frame.after)
-        if problem := completion_length_error(learned, context=self.context):
-            raise InputError(f"{problem}; leave it out")
-        whole = frame.wrap(prompt, completion)
-        ids = truncate_prompt(whole, context=self.context)
-        return whole, ids, np.arange(len(ids)) >= len(ids) - learned, [self._with_ends(example.completion, completion)]
-
-    def _encode_conversation(
-        self, conversation: Conversation
-    ) -> tuple[Ids, Ids, Mask, list[tuple[str, Sequence[int]]]]:
-        assert self._tokenizer.chat_template is not None, "see `find_scored_kind`"
-        encoded = self._tokenizer.chat_template.encode_replies(self._tokenizer, conversation.messages)
+    def _encode_row(self, row: Record) -> tuple[Ids, Ids, Mask, list[tuple[str, Sequence[int]]]]:
+        """Return all tokens, those within the context, which are scored, and the texts with their tokens' ends."""
+        (encoded,) = encode([row], (self._tokenizer, None))
+        if encoded.replies is None:
+            if problem := completion_length_error(encoded.learned, context=self.context):
+                raise InputError(f"{problem}; leave it out")
+            ids = truncate_prompt(encoded.tokens, context=self.context)
+            completion = encoded.tokens[len(encoded.tokens) - encoded.learned : -1]  # without its end
+            is_scored = np.arange(len(ids)) >= len(ids) - encoded.learned
+            return encoded.tokens, ids, is_scored, [self._with_ends(row.parts[-1].text, completion)]
         size = self.context + 1
-        tokens = zip(encoded.is_reply[:size], encoded.texts, strict=False)
-        texts: list[tuple[str, Sequence[int]]] = []
-        for is_reply, run in itertools.groupby(tokens, key=itemgetter(0)):
+        is_reply, texts = encoded.replies[:size] >= 0, list[tuple[str, Sequence[int]]]()
+        for is_learned, run in itertools.groupby(zip(is_reply, encoded.spelled, strict=False), key=itemgetter(0)):
             parts = [text for _, text in run]
-            if is_reply:
+            if is_learned:
                 texts.append(("".join(parts), np.cumsum([len(part.encode()) for part in parts]).tolist()))
-        return np.array(encoded.ids), np.array(encoded.ids[:size]), np.array(encoded.is_reply[:size]), texts
+        return encoded.tokens, encoded.tokens[:size], is_reply, texts
 
     def _read_pairs(self, number: int, file: ParallelText, *, texts: ScoredTexts) -> Iterator[Piece | Window]:
         config, source_tokenizer = self.loaded.config, self.loaded.source_tokenizer or self._tokenizer
@@ -467,15 +447,15 @@ class Scorer:
         )  # fmt: skip
         frames, trees = build_pair_frames(self._tokenizer, source_tokenizer, tag=tag), TreeReader(source_tokenizer)
         layout, limit = select_layout(config.model), config.model.position_limit
-        for index, pair in enumerate(file.pairs()):
+        for index, pair in enumerate(file.records()):
             where = f"{file.name}: line {pair.line}"
-            if not (pair.source and pair.target):
+            if pair.source is None or pair.is_blank:
                 yield self._make_row(number, index, "", np.zeros(0, np.int64), ends=[])
                 continue
             source: Ids = source_tokenizer.encode_batch([pair.source])[0]
-            target = self._encode(pair.target, where)
-            if pair.heads is not None:
-                source = trees.read(pair.source, source, pair.heads)
+            target = self._encode(pair.text, where)
+            if pair.dependency_heads is not None:
+                source = trees.read(pair.source, source, pair.dependency_heads)
             sources = wrap_sources(RaggedArray.from_rows([source]), frames.source)
             tokens = frames.target.wrap(target)
             length = int(layout.lengths(sources.lengths(), np.array([len(tokens)]))[0])
@@ -483,7 +463,7 @@ class Scorer:
                 raise InputError(
                     f"{where} has {length:,} tokens, but the model's positions end at {limit:,}; leave it out"
                 )
-            text, ends = self._with_ends(pair.target, target)
+            text, ends = self._with_ends(pair.text, target)
             yield self._make_row(number, index, text, tokens, ends=ends, starts=True, record=pair)
             yield Window.of_row(tokens, np.ones(len(tokens), dtype=bool), sources.values)
 
@@ -495,13 +475,13 @@ class Scorer:
 
     def _with_ends(self, text: str, tokens: Ids) -> tuple[str, Sequence[int]]:
         """Return a text with the ends of its tokens and of the end token after it."""
-        return text, [*self._offsets.ends(TextPiece(text, True), tokens).tolist(), len(text.encode())]
+        return text, [*self._offsets.ends(Record.of_text(text), tokens).tolist(), len(text.encode())]
 
     def _make_row(
         self, file: int, row: int, text: str, tokens: Ids, *, ends: Sequence[int], starts: bool = False, **fields: Any
     ) -> Piece:
         """Return the piece of a row; one that is left out has neither text nor tokens."""
-        loss = self._offsets.round_trip_loss(TextPiece(text, True), self._encode(text, "")) if text else RoundTripLoss()
+        loss = self._offsets.round_trip_loss(Record.of_text(text), self._encode(text, "")) if text else RoundTripLoss()
         return Piece(file, row, text, tokens, starts, len(text.split()), loss, lambda: np.array(ends), **fields)
 
     @torch.inference_mode()

@@ -19,11 +19,11 @@ from lm.serving.bodies import ApiError, ChatBody, CompletionBody, from_lm_error,
 from lm.serving.inspection import ScoredIds
 from lm.serving.models import ServedModel
 from lm.serving.scheduler import Completion, Event
-from lm.text.conversations import Message, parse_messages
+from lm.text.records import Part, parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 
 
-def read_messages(body: ChatBody) -> tuple[Message, ...]:
+def read_messages(body: ChatBody) -> tuple[Part, ...]:
     """Return the messages of a chat; ApiError or InputError if one is wrong."""
     values = []
     for value in body.messages:

@@ -36,7 +36,7 @@ from lm.serving.bodies import (
     invalid,
 )
 from lm.serving.models import ServedModel
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ def _locate(model: ServedModel, text: str, ids: Sequence[int]) -> list[dict[str,
     """Return tokens with their text and byte offsets."""
     if not ids:
         return []
-    ends = model.offsets.ends(TextPiece(text, True), np.array(ids)).tolist()
+    ends = model.offsets.ends(Record.of_text(text), np.array(ids)).tolist()
     return [
         {"id": token, "text": token_text(model.tokenizer, token), "offset": start, "bytes": end - start}
         for token, start, end in zip(ids, [0, *ends], ends, strict=False)

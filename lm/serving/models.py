@@ -23,8 +23,8 @@ from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
 from lm.serving.bodies import ApiError, invalid
 from lm.serving.scheduler import Scheduler
-from lm.text.conversations import Message
-from lm.text.normalization import normalize_like_training
+from lm.text.decode import normalize_like_training
+from lm.text.records import Part
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -73,7 +73,7 @@ class ServedModel:
             f"model {self.name!r} {self.purpose}; it does not {description}", param="model", code="wrong_model"
         )
 
-    def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
+    def encode_chat(self, messages: Sequence[Part], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
         """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
 
         Args:
@@ -110,7 +110,7 @@ class ServedModel:
 
     @cached_property
     def _build_generator(self) -> Callable[[SamplingConfig], Generator]:
-        is_supervised = self.loaded.config.data.supervised
+        is_supervised = self.loaded.config.is_supervised
         return lru_cache(256)(partial(Generator, self.decoder, self.tokenizer, follows_examples=is_supervised))
 
     def normalize(self, text: str) -> str:

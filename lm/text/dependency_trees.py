@@ -34,11 +34,10 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
         InputError: they are not integers, not one per word, or not a tree.
     """
     try:
-        heads = tuple(int(number) for number in line.split())
+        heads = tuple(map(int, line.split()))
     except ValueError:
-        wrong = next((part for part in line.split() if not part.removeprefix("-").isdecimal()), line.strip())
         raise InputError(
-            f"{where}: {wrong[:40]!r} is not a head: heads are word numbers from 1, or 0 for the root"
+            f"{where}: heads are word numbers from 1, or 0 for the root, not {line.strip()[:40]!r}"
         ) from None
     check_heads(heads, sentence, where=where)
     return heads
@@ -72,13 +71,9 @@ def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
     words = len(sentence.split())
     if len(heads) != words:
         raise InputError(f"{where} has {len(heads):,} heads, and its sentence {words:,} words")
-    for word, head in enumerate(heads, 1):
-        if not 0 <= head <= words:
-            raise InputError(f"{where}: word {word} has the head {head}, and the words go from 1 to {words}")
-    if heads and heads.count(0) != 1:
-        raise InputError(f"{where} has {heads.count(0):,} roots (words with the head 0), and a tree has one")
-    if len(_preorder(heads)) != words:
-        raise InputError(f"{where}: the heads form a cycle")
+    in_range = all(0 <= head <= words for head in heads)
+    if not in_range or len(_preorder(heads)) != words or (heads and heads.count(0) != 1):
+        raise InputError(f"{where}: the heads are no tree: one word has the head 0, the others that of a word above")
 
 
 def compute_tree_positions(heads: Sequence[int]) -> TreePositions:

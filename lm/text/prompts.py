@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
 
 from lm.config.decoding import SamplingConfig
 from lm.config.settings import list_settings
 from lm.errors import InputError, UsageError
-from lm.text.compression import decode_lines, detect_compression, read_blocks
-from lm.text.rows import Row, list_fields, read_text
-from lm.text.text_files import BLOCK_BYTES, TextFile
+from lm.text.decode import decode_lines, read_blocks
+from lm.text.text_file import TextFile, Values, read_column
 
 _BYTES = 8
 
@@ -29,10 +28,6 @@ class RepeatCounter:
         before = self._counts.get(key, 0)
         self._counts[key] = before + 1
         return before
-
-
-_FIELDS = ("prompt", "text")
-_NUMBERS = ("seed", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +54,27 @@ class Prompt:
 def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """Yield the prompts of a file.
 
-    Each line is a prompt; an empty line is an empty prompt. In JSON Lines, each non-blank line is an object with
-    `prompt` or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
+    Each line is a prompt; an empty line is an empty prompt. Of JSON, CSV, TSV or Parquet it is each row, with `prompt`
+    or `text`, and optionally `seed` and `max_tokens`.
 
     Raises:
-        InputError: the file is damaged or not UTF-8, or a line is not such an object; the message names file and line.
+        InputError: the file is damaged or not UTF-8, or a row has no prompt.
     """
     repeats = RepeatCounter()
-    if file.holds_rows or file.holds_examples:
-        for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS])):
-            yield _parse_row(number, row.without_nulls(), repeats)
-        return
-    parts = read_blocks(file.path, detect_compression(file.path, file.name), BLOCK_BYTES, name=file.name)
-    for number, line in enumerate(decode_lines(parts, name=file.name)):
-        yield Prompt(number, line, f"{file.name}: line {number + 1}", repeat=repeats.count(line))
+    lines = enumerate(decode_lines(read_blocks(file.path, file.name), file.name), 1)
+    prompts = (Prompt(0, text, f"{file.name}: line {line}") for line, text in lines)
+    for number, prompt in enumerate(file.parsed_rows(partial(_parse_row, file.name)) if file.has_rows else prompts):
+        repeat = repeats.count(prompt.text) if prompt.seed is None else 0
+        yield replace(prompt, number=number, repeat=repeat)
 
 
-def _parse_row(number: int, row: Row, repeats: RepeatCounter) -> Prompt:
-    field = next((name for name in _FIELDS if name in row.values), None)
-    if field is None:
-        raise InputError(f"{row.where}: no field 'prompt' nor 'text'; it has {list_fields(row.values)}")
-    prompt, (seed, max_tokens) = read_text(row, field), (_parse_number(row, name) for name in _NUMBERS)
-    return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
-
-
-def _parse_number(row: Row, name: str) -> int | None:
-    value: Any = row.values.get(name)
-    setting = next(each for each in list_settings("sampling", SamplingConfig) if each.name == name)
-    try:
-        return None if value in (None, "") else int(setting.convert(value, name))
-    except UsageError as error:
-        raise InputError(f"{row.where}: {error}") from None
+def _parse_row(name: str, values: Values, line: int) -> Prompt:
+    numbers = {}
+    for setting in list_settings("sampling", SamplingConfig):
+        if setting.name in ("seed", "max_tokens") and (value := values.get(setting.name)) not in (None, ""):
+            try:
+                numbers[setting.name] = int(setting.convert(value, setting.name))
+            except UsageError as error:
+                raise InputError(str(error)) from None
+    text = read_column(values, "text" if values.get("prompt") is None else "prompt")
+    return Prompt(0, text, f"{name}: line {line}", **numbers)

@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 
 from lm import files
 from lm.errors import InputError
-from lm.text.conversations import Message, Role
+from lm.text.records import ChatRole, Part
 
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 
-ROLE_TOKENS: dict[Role, str] = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
+ROLE_TOKENS: dict[ChatRole, str] = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
 END_OF_TURN = "<|end|>"
 CHAT_TOKENS = (*ROLE_TOKENS.values(), END_OF_TURN)
 """The special tokens of the default template."""
@@ -65,7 +65,7 @@ _HIDDEN, _END, _BLOCK_END = "\ufdd2", "\ufdd3", "\ufdd4"
 """Marks inside the name of a special token that is text, after a reply, and after a `{% generation %}` block."""
 _MARKS = re.compile("[\ufdd0-\ufdd4]")
 
-_PROBE = [Message("user", "a"), Message("assistant", "b")]
+_PROBE = [Part("user", "a"), Part("assistant", "b")]
 
 
 class TokenEncoder(Protocol):
@@ -132,7 +132,7 @@ class ChatTemplate:
     def is_default(self) -> bool:
         return self.source == DEFAULT_TEMPLATE
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(self, messages: Sequence[Part], *, add_generation_prompt: bool = True) -> str:
         """Return the text of messages.
 
         Args:
@@ -144,7 +144,7 @@ class ChatTemplate:
         return _MARKS.sub("", self._render(messages, add_generation_prompt=add_generation_prompt))
 
     def encode(
-        self, tokenizer: TokenEncoder, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self, tokenizer: TokenEncoder, messages: Sequence[Part], *, add_generation_prompt: bool = True
     ) -> list[int]:
         """Return the tokens of messages; a special token spelled in a message is text.
 
@@ -153,7 +153,7 @@ class ChatTemplate:
         """
         return tokenizer.encode_marked(self._write(tokenizer, messages, add_generation_prompt=add_generation_prompt))[0]
 
-    def encode_replies(self, tokenizer: TokenEncoder, messages: Sequence[Message]) -> EncodedConversation:
+    def encode_replies(self, tokenizer: TokenEncoder, messages: Sequence[Part]) -> EncodedConversation:
         """Return the tokens of a whole conversation, and which of them the assistant writes.
 
         Raises:
@@ -202,7 +202,7 @@ class ChatTemplate:
     def _write(
         self,
         tokenizer: TokenEncoder,
-        messages: Sequence[Message],
+        messages: Sequence[Part],
         *,
         add_generation_prompt: bool = True,
         ends: str = "",
@@ -210,23 +210,23 @@ class ChatTemplate:
         """Return the text of messages in which special tokens are marked, and the ends of replies if requested."""
         pattern, hidden = tokenizer.special_pattern, []
         for message in messages:
-            content = _MARKS.sub("", message.content)
+            content = _MARKS.sub("", message.text)
             content = pattern.sub(lambda name: f"{name[0][0]}{_HIDDEN}{name[0][1:]}", content)
             if ends == _END and message.role == "assistant":
                 size = len(content.rstrip())  # templates often remove white space
                 content = content[:size] + _END + content[size:]
-            hidden.append(Message(message.role, content))
+            hidden.append(Part(message.role, content))
         text = self._render(hidden, add_generation_prompt=add_generation_prompt)
         text = pattern.sub(lambda name: SPECIAL + name[0], text)
         return text.translate(dict.fromkeys(map(ord, {_HIDDEN, _BLOCK_END} - {ends})))
 
-    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def _render(self, messages: Sequence[Part], *, add_generation_prompt: bool) -> str:
         from lm.tokenizer import jinja_sandbox  # Jinja takes time to import, and few commands need it
 
         return jinja_sandbox.render(
             self.source,
             block_end=_BLOCK_END,
-            messages=[message.to_dict() for message in messages],
+            messages=[message.to_message() for message in messages],
             tools=None,
             documents=None,
             add_generation_prompt=add_generation_prompt,

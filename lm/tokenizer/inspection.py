@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.errors import InputError
-from lm.text.documents import read_pieces
-from lm.text.text_files import ProgressCallback, TextFile, total_text_bytes
-from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
+from lm.text.find import ProgressCallback, total_text_bytes
+from lm.text.text_file import TextFile
+from lm.tokenizer.tokenizer import Tokenizer, encode_pieces, split_into_pieces
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,10 @@ class CompressionStats:
 def measure_compression(
     tokenizer: Tokenizer,
     files: Sequence[TextFile],
-    separator: str,
     *,
     progress: ProgressCallback | None = None,
 ) -> CompressionStats:
     """Tokenize files in bounded memory, and count bytes, tokens and words.
-
-    Args:
-        separator: the line that ends a document.
 
     Raises:
         InputError: a file is not UTF-8 text, or has characters that the tokenizer does not know.
@@ -50,12 +46,12 @@ def measure_compression(
     size = tokens = words = 0
     for file in files:
         last = " "
-        for piece in split_into_pieces(read_pieces(file, separator), tokenizer):
+        for piece in split_into_pieces(file.records(), tokenizer):
             try:
-                tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
+                tokens += len(encode_pieces([piece], tokenizer)[0])
             except InputError as error:
                 raise error.at(file.name) from None
-            continues_word = not (piece.starts_document or last.isspace() or piece.text[0].isspace())
+            continues_word = not (piece.starts or last.isspace() or piece.text[0].isspace())
             words += len(piece.text.split()) - continues_word
             size += len(piece.text.encode())
             last = piece.text[-1]

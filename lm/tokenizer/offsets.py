@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -40,7 +40,7 @@ class TokenOffsets:
         self._tokenizer = tokenizer
         self._bytes = functools.cache(tokenizer.token_bytes)
 
-    def ends(self, piece: TextPiece, tokens: Ids) -> ByteOffsets:
+    def ends(self, piece: Record, tokens: Ids) -> ByteOffsets:
         """Return the byte offset at which each token of a piece ends.
 
         Tokens that spell the text byte for byte end where their bytes do. Otherwise (unknown characters, normalised
@@ -57,7 +57,7 @@ class TokenOffsets:
         parts = [*map(self._bytes, tokens.tolist())]
         if not parts or b"".join(parts) == data:
             return np.cumsum([len(part) for part in parts], dtype=np.int64)
-        characters = self._tokenizer.character_ends(piece.context + piece.text)[piece.context_tokens :]
+        characters = self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]
         points = np.frombuffer(piece.text.encode("utf-32-le"), dtype=np.uint32)
         widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
         offsets = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
@@ -65,7 +65,7 @@ class TokenOffsets:
         ends[-1] = len(data)
         return ends
 
-    def round_trip_loss(self, piece: TextPiece, tokens: Ids) -> RoundTripLoss:
+    def round_trip_loss(self, piece: Record, tokens: Ids) -> RoundTripLoss:
         """Count what encoding and decoding loses of a piece.
 
         Args:

@@ -117,7 +117,7 @@ def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
     """
     frame = build_text_frame(tokenizer)
     if not frame.after:  # nor is there a start then
-        raise UsageError("the tokenizer has no end-of-text token, so no completion could end; use one that has")
+        raise UsageError("the tokenizer has no end-of-text token, so no completion or translation could end")
     return frame
 
 

@@ -28,7 +28,7 @@ import tokenizers
 from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
-from lm.text.documents import TextPiece
+from lm.text.records import Part, Record
 from lm.tokenizer.byte_tokens import (
     MISSING,
     build_lookup_table,
@@ -529,65 +529,72 @@ _FAR_REACH = 1024  # and after a cut elsewhere
 _MAX_SPACES = 4096  # characters of white space after a cut, which are searched through
 _CONTEXT = 8
 _MAX_TRIES = 16
-
-
-class _Cut(NamedTuple):
-    position: int
-    context: str = ""
-    context_tokens: int = 0
+_NEAR = 1024  # characters before the limit, which usually have as many words
 
 
 def split_into_pieces(
-    pieces: Iterable[TextPiece], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
-) -> Iterator[TextPiece]:
+    records: Iterable[Record], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
+) -> Iterator[Record]:
     """Split documents into pieces of about `limit` characters that can be tokenized alone.
 
     Args:
-        pieces: of documents, cut anywhere.
+        records: texts, cut anywhere.
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
         limit: target size. All pieces but the last of a document have at least half of it. Text without a valid cut is
             cut as soon as possible, or after `MAX_PIECE_CHARACTERS`.
     """
-    text, starts, cut, reach = "", True, _Cut(0), limit
-    for piece in pieces:
-        if piece.starts_document:
-            if text:
-                yield TextPiece(text, starts, *cut[1:])
-            text, starts, cut, reach = "", True, _Cut(0), limit
-        text += piece.text
+    rest, reach = Record.of_text(""), limit
+    for record in records:
+        if record.starts:
+            if rest.text:
+                yield rest
+            rest, reach = Record.of_text(""), limit
+        text = rest.text + record.text
         while len(text) >= reach + _FAR_REACH:
             try:
-                following = _find_cut(text, cut.context, reach, tokenizer)
+                cut = _find_cut(text, rest.context, reach, tokenizer)
             except InputError:  # the caller cannot tokenize it either, and knows which file it is
-                following = _Cut(reach)
-            if following is None and 2 * reach <= MAX_PIECE_CHARACTERS:
+                cut = reach, ""
+            if cut is None and 2 * reach <= MAX_PIECE_CHARACTERS:
                 reach *= 2
                 continue
-            following = following or _Cut(reach)
-            yield TextPiece(text[: following.position], starts, *cut[1:])
-            text, starts, cut, reach = text[following.position :], False, following, limit
-    if text:
-        yield TextPiece(text, starts, *cut[1:])
+            position, context = cut or (reach, "")
+            yield rest._replace(parts=(Part("text", text[:position]),), ends=False)
+            text, reach = text[position:], limit
+            rest = rest._replace(starts=False, context=context)
+        rest = rest._replace(parts=(Part("text", text),))
+    if rest.text:
+        yield rest
 
 
-def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> _Cut | None:
-    """Return the last valid cut in the second half of `text[:limit]`."""
-    ends = [match.end() for match in _WORD_END.finditer(text, limit // 2, limit)]
+def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
+    """Encode pieces of documents, each with the context before it, whose tokens are dropped."""
+    encoded = tokenizer.encode_batch([piece.context + piece.text for piece in pieces])
+    context = {piece.context: len(tokenizer.encode(piece.context)) for piece in pieces if piece.context}
+    return [ids[context.get(piece.context, 0) :] for piece, ids in zip(pieces, encoded, strict=True)]
+
+
+def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> tuple[int, str] | None:
+    """Return the last valid cut in the second half of `text[:limit]`, and the context of what follows."""
+    for start in (max(limit // 2, limit - _NEAR), limit // 2):
+        ends = [match.end() for match in _WORD_END.finditer(text, start, limit)]
+        if len(ends) > _MAX_TRIES:
+            break
     if tokenizer is None:
-        return _Cut(ends[-1] if ends else limit)
+        return (ends[-1] if ends else limit), ""
     words = ends[: -_MAX_TRIES - 1 : -1]
     # Without words (Chinese, code, noise) any place may do, but what starts a token there may lie far back.
     for number, position in enumerate([*words, *range(limit, limit - _MAX_TRIES, -1)]):
-        cut = _check_cut(text[max(0, position - _WINDOW) : position], text, position, _WINDOW, tokenizer)
-        if cut and number >= len(words):
-            cut = _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
-        if cut:
-            return cut
+        after = _check_cut(text[max(0, position - _WINDOW) : position], text, position, _WINDOW, tokenizer)
+        if after is not None and number >= len(words):
+            after = _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
+        if after is not None:
+            return position, after
     return None
 
 
-def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> _Cut | None:
-    """Return the cut at `position`, if both parts together give the same tokens as apart."""
+def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> str | None:
+    """Return the context of the text after a cut, if both parts together give the same tokens as apart."""
     up_to_text = _UP_TO_TEXT.match(text, position, position + _MAX_SPACES)
     if not up_to_text or position <= 0:
         return None
@@ -596,5 +603,5 @@ def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Token
     for before in ("", left[-_CONTEXT:]):
         count = len(tokenizer.encode(before)) if before else 0
         if whole == left_tokens + tokenizer.encode(before + right)[count:]:
-            return _Cut(position, before, count)
+            return before
     return None

@@ -21,7 +21,7 @@ from lm.evaluation.translation_scores import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import count_expert_tokens, expert_fractions
-from lm.text.examples import parse_label
+from lm.text.records import parse_label
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.planning.budget import EvaluationCost

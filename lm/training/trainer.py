@@ -242,7 +242,7 @@ class Trainer:
     def _start(self, spec: RunSpec, out: Path | None) -> Generator[Event, None, _Start]:  # noqa: PLR0915 (one story)
         """Plan a new run: survey, plan the model, prepare the corpus, measure, plan the length; and create it."""
         files = CorpusFiles(spec.data)
-        spec = files.detect_conversations(spec)
+        spec = spec.replace(kind=files.detect_kind(spec))
         parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
         plan = plan_spec(spec, parent=None if parent is None else load_config(parent))
         needs_speed = should_choose_size(spec) or should_choose_time(spec)
@@ -319,7 +319,7 @@ class Trainer:
     def _measure(self, plan: Plan, corpus: TrainingCorpus, data: TrainingData, parent: Path | None) -> Measured:
         """Measure what the length of the run is planned from."""
         config, measured = plan.config, Measured()
-        is_text = not (data.holds_pairs or data.holds_conversations or config.data.supervised or config.model.is_masked)
+        is_text = config.data_kind == "text" and not config.model.is_masked
         is_regularised = plan.is_regularised and config.training.budget is not None
         ngram_losses, tokens_per_byte = list[float](), 0.0
         # a few characters or bytes are too short to tell anything

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import DataConfig, DataKind, FilesConfig
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
@@ -35,8 +35,9 @@ from lm.data.training_data import TrainingData
 from lm.data.windows import Windows
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
+from lm.text.find import find_text_files, total_text_bytes
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_files import TextFiles, find_text_files, total_text_bytes
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -66,6 +67,10 @@ class TrainingCorpus:
     def vocab_size(self) -> int:
         """Vocabulary size of the model, including spare tokens."""
         return self.tokenizer.vocab_size + self.spare_tokens
+
+    @property
+    def kind(self) -> DataKind:
+        return Manifest.read(self.folder).kind
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -120,24 +125,22 @@ class CorpusFiles:
         is_prepared = len(files.text) == 1 and store.is_store(Path(files.text[0]))
         self.prepared = Path(files.text[0]) if is_prepared else None
         self._survey: Corpus | None = None
-        self._notes: tuple[str, ...] = ()
 
-    def detect_conversations(self, spec: RunSpec) -> RunSpec:
-        """Return the specification, completed if the files, or the prepared tokens, are conversations."""
+    def detect_kind(self, spec: RunSpec) -> DataKind:
+        """Return what the prepared tokens, or the records of the first file, are."""
         if self.prepared:
-            return spec.with_conversations() if Manifest.read(self.prepared).kind == "conversations" else spec
+            return Manifest.read(self.prepared).kind
+        if self.holds_pairs:
+            return "pairs"
         data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
-        first = next(iter(find_text_files(self._files.text, data, reading)), None)
-        return spec.with_conversations() if first is not None and first.holds_conversations else spec
+        return self._find(data, reading)[0].kind
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the bytes of UTF-8 text, of both sides of pairs: from the manifest, file sizes, or by reading."""
         if self.prepared:
             return sum(split.bytes for split in Manifest.read(self.prepared).splits.values())
-        files = self._texts(config)
-        size = total_text_bytes(
-            [file for pair in self._pairs(config) for file in pair.files] if self.holds_pairs else files
-        )
+        texts = self._pairs(config) if self.holds_pairs else self._texts(config)
+        size = total_text_bytes(file for text in texts for file in text.files)
         if size is not None:
             return size
         surveyed = self.survey(config)
@@ -155,17 +158,21 @@ class CorpusFiles:
                 self._pairs(config), config.data, config.parallel, validation=held_out, reading=config.files
             )
         elif self._survey is None:
-            files = self._texts(config)
-            if runs := [file for file in files if is_log(file.path)]:
-                raise InputError(f"{Path(runs[0].name).parent}: is a run, not a text")
-            self._survey, self._notes = scan_corpus(files, config.data), tuple(files.notes)
+            self._survey = scan_corpus(self._texts(config), config.data)
         assert self._survey is not None
         return self._survey if self.holds_pairs else dataclasses.replace(self._survey, config=config.data)
 
-    def _texts(self, config: RunConfig) -> TextFiles:
-        return find_text_files(self._files.text, config.data, config.files)
+    def _texts(self, config: RunConfig) -> Sequence[TextFile]:
+        return self._find(config.data, config.files)
 
-    def _pairs(self, config: RunConfig) -> list[ParallelText]:
+    def _find(self, data: DataConfig, reading: FilesConfig) -> Sequence[TextFile]:
+        """Return the files of text; InputError if the logs of a run are among them."""
+        files = find_text_files(self._files.text, data, reading)
+        if runs := [file for file in files if is_log(file.path)]:
+            raise InputError(f"{Path(runs[0].name).parent}: is a run, not a text")
+        return files
+
+    def _pairs(self, config: RunConfig) -> Sequence[ParallelText]:
         named = self._files
         return find_parallel_texts(
             config.parallel,
@@ -188,9 +195,8 @@ class CorpusFiles:
         if not self.prepared:
             return config
         made_with = Manifest.read(self.prepared).config
-        given = {**typed, **({"supervised": True} if config.supervised else {})}
         for option in list_settings("data", DataConfig):
-            if given.get(option.name, was := getattr(made_with, option.name)) != was:
+            if typed.get(option.name, was := getattr(made_with, option.name)) != was:
                 raise UsageError(f"the tokens in {self.prepared} were made with {option.name} {was!r}; {_AGAIN}")
         return made_with
 
@@ -214,7 +220,7 @@ class CorpusFiles:
             yield CorpusPrepared(corpus, manifest, reused=None)
             return corpus
         named = None if tokenizer is None else load_named_tokenizers(tokenizer, pairs=self.holds_pairs)
-        surveyed, notes = self.survey(config), self._notes
+        surveyed, notes = self.survey(config), tuple[str, ...]()
         if named is None and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             notes = (*notes, f"the tokenizer was trained on a sample of {SAMPLE_BYTES / 1e6:.0f} MB")
         with progress() as report:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lm.checkpoint import save_checkpoint
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, DataKind
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
@@ -19,7 +19,7 @@ def make_run(
     folder: Path,
     *,
     kind: str = "bpe",
-    supervised: bool = False,
+    data_kind: DataKind = "text",
     label_completions: tuple[str, ...] = (),
     tokenizer: Tokenizer | None = None,
     plan: RunPlan | None = None,
@@ -34,7 +34,8 @@ def make_run(
         folder,
         config=RunConfig(
             model=model,
-            data=data or DataConfig(supervised=supervised),
+            data=data or DataConfig(),
+            data_kind=data_kind,
             label_completions=label_completions,
             plan=plan,
         ),

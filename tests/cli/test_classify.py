@@ -14,10 +14,11 @@ from tests.cli.small_runs import make_run
 
 TEXTS = ["the owl", "the fox ran", "Über den Bäumen", "mill", "the owl sang", "a fox"]
 LABELS = ["joy", "fear", "joy", "anger", "fear", "joyful"]
+LABELLED = DataConfig(label_column="label")
 COMPLETIONS = ("\nfear", "\njoy", "\njoyful")
 KINDS = {
     "masked": {"objective": "masked", "labels": ("fear", "joy", "joyful")},
-    "decoder": {"supervised": True, "label_completions": COMPLETIONS},
+    "decoder": {"data_kind": "examples", "label_completions": COMPLETIONS},
 }
 
 
@@ -26,8 +27,8 @@ def folder(tmp_path_factory):
     """A run of each kind, texts line by line, and the same with labels, of which one is none of the runs'."""
     folder = tmp_path_factory.mktemp("labels")
     for name, fields in KINDS.items():
-        make_run(folder / name, **fields)
-    make_run(folder / "old", supervised=True)
+        make_run(folder / name, data=LABELLED, **fields)
+    make_run(folder / "old", data_kind="examples", data=LABELLED)
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -78,8 +79,8 @@ def test_stdin_and_several_files_are_read(succeed, monkeypatch):
 
 
 def test_plain_text_is_read_by_line_whatever_the_columns_of_the_run(succeed, folder):
-    columns = DataConfig(supervised=True, text_column="review", label_column="stars")
-    make_run(folder / "columns", data=columns, label_completions=COMPLETIONS)
+    columns = DataConfig(text_column="review", label_column="stars")
+    make_run(folder / "columns", data=columns, data_kind="examples", label_completions=COMPLETIONS)
     assert succeed("classify", "columns", "texts.txt") == succeed("classify", "decoder", "texts.txt")
 
 

@@ -12,7 +12,7 @@ import lm
 from cli.main import run
 from lm.corpus.store import open_split
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 
 SMALL = [
     *("--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--context", "32", "--batch-size", "4"),
@@ -44,12 +44,13 @@ def prepared(folder: str) -> str:
 def test_labels_of_tables_are_learned_and_classified(place, capsys):
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--tokenizer", "byte", *SMALL]) == 0
     columns = ["--set", "files.header=false", "--text-column", "2", "--label-column", "1"]
-    for name, out, flags in (("reviews.csv", "csv", []), ("sms.tsv", "tsv", columns)):
-        tuned = ["--supervised", "--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
+    named = ["--label-column", "sentiment"]
+    for name, out, flags in (("reviews.csv", "csv", named), ("sms.tsv", "tsv", columns)):
+        tuned = ["--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
         assert run(["train", name, *flags, *tuned]) == 0, capsys.readouterr().err
         assert sorted(load_config(find_checkpoint(Path(out))).model.labels) == ["neg", "pos"]
         capsys.readouterr()
-        for file, typed in (("reviews.csv", []), ("sms.tsv", columns)):
+        for file, typed in (("reviews.csv", named), ("sms.tsv", columns)):
             assert run(["classify", out, file, *typed, "--json"]) == 0
             rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
             assert [row["expected"] for row in rows] == [label for _, label in REVIEWS]

@@ -161,7 +161,7 @@ def test_each_token_or_word_has_its_place_and_surprisal(succeed, report, runs, t
 
 
 def test_completions_and_targets_have_surprisals_of_words_too(succeed, report, translation_run, pair_files, tmp_path):
-    supervised = make_run(tmp_path / "supervised", supervised=True)
+    supervised = make_run(tmp_path / "supervised", data_kind="examples")
     file = tmp_path / "examples.jsonl"
     file.write_text('{"prompt": "The owl saw", "completion": " the fox"}\n{"prompt": "", "completion": "ran"}\n')
     words = [json.loads(line) for line in succeed("perplexity", supervised, file, "--per-word").splitlines()]

@@ -58,7 +58,7 @@ FLAGS: Mapping[str, str | None] = {
     "train --min-frequency": "tokenizer.min_frequency",
     "train --merges": "tokenizer.merges",
     "train --format": "files.format",
-    "--skip-unreadable": "files.skip_unreadable",
+    "--skip-unreadable": "files.skip_malformed",
     "--skip-malformed": "files.skip_malformed",
     "train --header": "files.header",
     "--separator": "data.separator",
@@ -129,10 +129,9 @@ FLAGS: Mapping[str, str | None] = {
     "prepare --header": "files.header",
     "tokenizer train --header": "files.header",
     "tokenizer train --label-column": "data.label_column",
-    "tokenizer train --supervised": "data.supervised",
+    "--supervised": None,
     "tokenizer inspect --header": "files.header",
     "tokenizer inspect --label-column": "data.label_column",
-    "tokenizer inspect --supervised": "data.supervised",
     "--greedy": "--temperature 0",
     "translate --greedy": "--beam 1",
     "--typical": "--typical-p",
@@ -161,6 +160,7 @@ FLAGS: Mapping[str, str | None] = {
 FORMS: Sequence[tuple[str, str]] = (
     (r"^copy (\S+) branch$", ""),
     (r"^train --resume branch/(\S+)", r"train --resume run/\1 -o branch"),
+    (r"(labels\.jsonl.*) --supervised", r"\1 --label-column label"),
 )
 r"""What flags can't say: patterns of whole lines, as written in the cases, and what replaces them, before FLAGS.
 

@@ -32,7 +32,7 @@ RUNS_BY_NAME: Mapping[str, str] = {
     "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 "
     "--steps 250",
     "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --set model.architecture=lstm --learning-rate 1e-2 --steps 250",
-    "questions": f"questions.jsonl --supervised --preset tiny {_SHAPE} --steps 2 --validation 0",
+    "questions": f"questions.jsonl --preset tiny {_SHAPE} --steps 2 --validation 0",
     "masked": f"{_TEXT} --objective masked --steps 400",
     "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 200",
     "translation": _TWO,

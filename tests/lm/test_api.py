@@ -9,6 +9,7 @@ import torch
 
 import lm
 from cli.main import run
+from lm.config.data import DataConfig
 from lm.errors import UsageError
 from lm.hardware import MAX_THREADS
 from tests.cli.small_runs import make_run, make_tokenizer
@@ -71,7 +72,8 @@ def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, cap
 
 def test_what_is_scored_of_a_file_is_what_the_command_scores(tmp_path, capsys):
     """Of a run that learned labels, the labels; unless the column of the text is named."""
-    folder, file, text = make_run(tmp_path / "run", supervised=True), tmp_path / "held-out.jsonl", tmp_path / "text.txt"
+    folder = make_run(tmp_path / "run", data_kind="examples", data=DataConfig(label_column="label"))
+    file, text = tmp_path / "held-out.jsonl", tmp_path / "text.txt"
     rows = [{"text": f"The owl saw {animal}", "label": animal} for animal in ("the fox", "the mill")]
     file.write_text("\n".join(map(json.dumps, rows)))
     text.write_text("The owl saw the fox.")

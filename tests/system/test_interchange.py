@@ -90,7 +90,7 @@ def test_it_is_trained_on_and_taken_away_again(place, capsys):
     read(place, capsys, "train", "{0}/text.txt", "--from", "{0}/run", "-o", "{0}/tuned", *SHORT)
     lines = [json.dumps({"prompt": f"owl {n}", "completion": f" fox {n}"}) for n in range(40)]
     (place / "task.jsonl").write_text("\n".join(lines))
-    task = ["train", "{0}/task.jsonl", "--supervised", "--from", "{0}/tuned", "-o", "{0}/task"]
+    task = ["train", "{0}/task.jsonl", "--from", "{0}/tuned", "-o", "{0}/task"]
     read(place, capsys, *task, *SHORT)
     read(place, capsys, "average", *[f"{{0}}/{name}" for name in ("run", "tuned", "task")], "-o", "{0}/mean")
     read(place, capsys, "export", "{0}/mean", "-o", "{0}/out")

@@ -11,6 +11,7 @@ from tests.tolerances import approx
 
 SHAPE = ["--d-model", "32", "--n-heads", "2", "--n-layers", "2", "--context", "32", "--vocab-size", "300"]
 MACHINE = ["--threads", "1", "--device", "cpu", "--dtype", "float32"]
+LABELS = ["--label-column", "label"]
 WORDS = {"joy": ["sun", "song", "smile"], "fear": ["storm", "night", "wolf"]}
 
 
@@ -35,7 +36,15 @@ def folder(tmp_path_factory) -> Path:
         ]  # fmt: skip
         sample = ["--sample", "The [MASK] and the wolf"]
         assert run([*command, "--steps", "20", "--evaluate-every", "10", "--set", "training.ema=0.9", *sample]) == 0
-        command = ["train", str(folder / "labels.jsonl"), "--supervised", "--from", str(folder / "lm"), *MACHINE]
+        command = [
+            "train",
+            str(folder / "labels.jsonl"),
+            "--label-column",
+            "label",
+            "--from",
+            str(folder / "lm"),
+            *MACHINE,
+        ]
         options = ["--steps", "60", "--learning-rate", "5e-3", "--evaluate-every", "30"]
         assert run([*command, *options, "-o", str(folder / "labels")]) == 0
     return folder

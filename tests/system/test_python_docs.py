@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import DataConfig
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run, pairs
 
@@ -26,7 +25,7 @@ def test_a_chat_log_becomes_conversations(tmp_path, monkeypatch):
     ]
     Path("log.txt").write_text("\n".join(log), encoding="utf-8")
     exec(read_examples("chat.md")[0], {})
-    (file,) = find_text_files(["chats.jsonl"], DataConfig(supervised=True))
+    (file,) = find_text_files(["chats.jsonl"])
     messages = [message for conversation in file.conversations() for message in conversation.messages]
     assert [(message.role, message.content) for message in messages] == [
         turn for number in range(9) for turn in (("user", f"{number}: é\n{number}: é"), ("assistant", f"{number}: é"))

@@ -4,12 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cli.main import run
-from lm.text import text_files
+from lm.text import decode
 from tests.lm.corpus.parallel_text import lines
 from tests.system.conftest import SMALL
 from tests.system.test_budget import steady  # noqa: F401 (a fixture)
@@ -38,13 +37,13 @@ def here(tmp_path, monkeypatch):
 def readings(monkeypatch) -> Counter[str]:
     """How often each file has been read from its start to its end."""
     found: Counter[str] = Counter()
-    blocks = text_files.read_blocks
+    blocks = decode.read_blocks
 
-    def counted(*arguments: Any, name: str) -> Iterator[bytes]:
-        yield from blocks(*arguments, name=name)
+    def counted(path: Path, name: str) -> Iterator[bytes]:
+        yield from blocks(path, name)
         found[name] += 1
 
-    monkeypatch.setattr(text_files, "read_blocks", counted)
+    monkeypatch.setattr(decode, "read_blocks", counted)
     return found
 
 
@@ -54,7 +53,7 @@ def readings(monkeypatch) -> Counter[str]:
         ("text.txt", ["--vocab-size", "300"], 3, 1),
         ("text.jsonl", ["--tokenizer", "char"], 3, 1),
         ("text.txt", ["--tokenizer", "byte"], 2, 1),
-        ("few.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
+        ("few.jsonl", ["--vocab-size", "300"], 3, 1),
     ],
 )
 def test_preparing_reads_a_file_three_times_at_most(name, flags, first, again, readings):
@@ -71,7 +70,7 @@ def test_preparing_reads_a_file_three_times_at_most(name, flags, first, again, r
     ("corpus", "expected"),
     [
         (["text.txt", *BPE], 3),
-        (["few.jsonl", "--supervised", *BPE], 3),
+        (["few.jsonl", *BPE], 3),
         ([*PAIRS, "--preset", "translation-tiny", *TINY, "--set", "training.bleu_sentences=2"], 3),
     ],
 )

@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
         "text": make_run(folder / "text"),
         "other": make_run(folder / "other", n_layers=1),
         "masked": make_run(folder / "masked", objective="masked"),
-        "supervised": make_run(folder / "supervised", supervised=True),
+        "supervised": make_run(folder / "supervised", data_kind="examples"),
         "translation": make_translation_run(folder / "translation", steps=60),
     }
 

@@ -13,6 +13,7 @@ from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 
 WORDS = ["red", "blue", "green", "black", "white", "grey", "brown", "pink"]
+LABELS = ["--label-column", "label"]
 SHAPE = ["--d-model", "32", "--n-layers", "2", "--n-heads", "2", "--context", "40", "--tokenizer", "byte"]
 LENGTH = ["--steps", "150", "--batch-size", "32", "--learning-rate", "3e-3", "--set", "training.warmup_steps=20"]
 
@@ -30,7 +31,16 @@ def task(tmp_path_factory) -> Iterator[Path]:
     draw = random.Random(0)
     lines = "".join(json.dumps(example(draw)) + "\n" for _ in range(1000))
     (folder / "task.jsonl").write_text(lines)
-    command = ["train", str(folder / "task.jsonl"), "--supervised", "-o", str(folder / "run"), *SHAPE, *LENGTH]
+    command = [
+        "train",
+        str(folder / "task.jsonl"),
+        "--label-column",
+        "label",
+        "-o",
+        str(folder / "run"),
+        *SHAPE,
+        *LENGTH,
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         assert (
@@ -94,30 +104,47 @@ def test_resuming_equals_never_having_stopped(task, tmp_path):
 def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):
     flip = "".join(json.dumps({"prompt": f"{word} is ", "completion": "a colour"}) + "\n" for word in WORDS)
     (task / "flip.jsonl").write_text(flip)
-    command = ["train", str(task / "flip.jsonl"), "--supervised", "--from", str(task / "run"), "--validation", "0"]
+    command = ["train", str(task / "flip.jsonl"), "--from", str(task / "run"), "--validation", "0"]
     assert run([*command, "-o", str(task / "tuned"), "--steps", "60", "--learning-rate", "3e-3", "--json"]) == 0
     assert answer(task / "tuned", "green is ", capsys)["text"] == "a colour"
 
 
 def test_prepared_examples_are_a_corpus(task, capsys):
     folder = task / "prepared"
-    command = ["prepare", str(task / "task.jsonl"), "--supervised", "--tokenizer", "char", "-o", str(folder), "--json"]
+    command = [
+        "prepare",
+        str(task / "task.jsonl"),
+        "--label-column",
+        "label",
+        "--tokenizer",
+        "char",
+        "-o",
+        str(folder),
+        "--json",
+    ]
     assert run(command) == 0
     documents = [split["documents"] for split in json.loads(capsys.readouterr().out)["splits"].values()]
     assert sum(documents) == 1000
     assert run(["train", str(folder), "-o", str(task / "from-prepared"), "--steps", "2", *SHAPE[:-2]]) == 0
     assert f"{documents[0]} examples to train on, {documents[1]} held out" in capsys.readouterr().err
     config = json.loads((task / "from-prepared" / "config.json").read_text())
-    assert config["data"]["supervised"] is True
+    assert config["data_kind"] == "examples"
 
 
 @pytest.fixture(scope="module")
 def held_out(task) -> Path:
-    """Examples of both forms, one of them longer than the context, that the run `measured` was evaluated on."""
+    """Examples, one of them longer than the context, that the run `measured` was evaluated on."""
     draw = random.Random(3)
-    lines = [example(draw) for _ in range(30)] + [{"prompt": "ü" * 50, "completion": "é?"}]
+    lines = [example(draw) for _ in range(30)] + [{"text": "ü" * 50, "label": "é?"}]
     (task / "held-out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = ["train", str(task / "task.jsonl"), "--supervised", "--validation", str(task / "held-out.jsonl")]
+    command = [
+        "train",
+        str(task / "task.jsonl"),
+        "--label-column",
+        "label",
+        "--validation",
+        str(task / "held-out.jsonl"),
+    ]
     assert run([*command, *SHAPE, "--steps", "3", "--batch-size", "8", "-o", str(task / "measured")]) == 0
     return task / "held-out.jsonl"
 

@@ -189,12 +189,12 @@ def plan_spec(spec: RunSpec, *, parent: RunConfig | None = None) -> Plan:
 
 def should_choose_time(spec: RunSpec) -> bool:
     """Whether the training time is chosen: for a new model whose length is not given, except of examples."""
-    training, data = spec.settings["training"], spec.settings["data"]
+    training = spec.settings["training"]
     is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
         spec.preset and has_training_recipe(spec.preset)
     )
     suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
-    is_new = spec.from_run is None and (not data.get("supervised") or spec.has_conversations)
+    is_new = spec.from_run is None and spec.kind != "examples"
     return is_new and suits_a_time and not is_said
 
 
@@ -210,7 +210,7 @@ def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
 
     Portable models keep merges within words, because other tools don't support merges within characters.
     """
-    is_text = not (spec.data.are_pairs or config.data.supervised or config.model.is_masked)
+    is_text = spec.kind == "text" and not config.model.is_masked
     is_open = spec.tokenizer is None and not {"kind", "vocab_size", "merges"} & spec.settings["tokenizer"].keys()
     return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
@@ -277,13 +277,15 @@ def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
     model = config.model.replace(
         vocab_size=corpus.vocab_size,
         source_vocab_size=None if source is None or source.has_same_ids(corpus.tokenizer) else source.vocab_size,
-        labels=corpus.labels if config.model.is_masked and config.data.supervised else (),
+        labels=corpus.labels if config.model.is_masked and corpus.kind == "examples" else (),
     )
-    completions = corpus.label_completions if config.learns_completions else ()
+    completions = () if config.model.is_masked else corpus.label_completions
     parallel = config.parallel
     if parallel.bpe_dropout and not corpus.has_merges:
         parallel = dataclasses.replace(parallel, bpe_dropout=0.0)
-    fitted = dataclasses.replace(config, model=model, parallel=parallel, label_completions=completions)
+    fitted = dataclasses.replace(
+        config, model=model, parallel=parallel, data_kind=corpus.kind, label_completions=completions
+    )
     return _plan_context(plan.replace_config("corpus", fitted), corpus)
 
 
@@ -477,7 +479,7 @@ def _plan_budget(
     helps.
     """
     config, steps, max_steps = plan.config, max(1.0, measured.seconds_left / speed.step_seconds), None
-    learns_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
+    learns_text = not config.model.is_masked and config.data_kind != "examples"
     epochs = steps / data.steps_per_epoch
     if not (data.holds_pairs or data.holds_conversations) and measured.train_tokens:
         # a window of the context has a token more than it predicts

@@ -9,7 +9,7 @@ import tokenizers
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.survey import read_training_texts, scan_corpus
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.benchmarks.comparison import Workload
@@ -37,7 +37,7 @@ def lm(folder: Path, threads: int) -> Workload:
 
     def work() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
-            prepare_corpus(sources, tokenizer, DataConfig(), Path(fresh) / "tokens")
+            prepare_corpus(scan_corpus(sources, DataConfig()), tokenizer, folder=Path(fresh) / "tokens")
 
     return Workload(timer(work))
 

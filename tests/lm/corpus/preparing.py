@@ -8,7 +8,8 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import PreparedFolder
 from lm.corpus.survey import scan_corpus
-from lm.text.text_files import ProgressCallback, TextFile
+from lm.text.find import ProgressCallback
+from lm.text.text_file import TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.text.text_files import TextFile, find_text_files
+from lm.text.find import find_text_files
+from lm.text.text_file import TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
-WHOLE = DataConfig(validation="0", supervised=True)
+WHOLE = DataConfig(validation="0")
 PAIRS = [
     ("Who sat on the mat?", " The cat."),
     ("", "한국어"),
@@ -27,7 +28,7 @@ def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str =
 def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
     path = folder / name
     path.write_text(text)
-    return find_text_files([str(path)], DataConfig(supervised=True))[0]
+    return find_text_files([str(path)], DataConfig(label_column="label" if '"label"' in text else None))[0]
 
 
 def tokenizer(kind: str = "byte") -> Tokenizer:

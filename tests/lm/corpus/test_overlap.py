@@ -10,7 +10,7 @@ from lm.config.tokenizer import END_OF_TEXT
 from lm.corpus.overlap import TrainingOverlap, measure_pair_overlap
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import open_split
-from lm.text.parallel_text import SentencePair
+from lm.text.records import Record
 from tests.lm.corpus import small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 
@@ -67,8 +67,8 @@ def test_copies_and_repeated_held_out_text_are_counted(tmp_path):
 def test_pairs_are_found_in_either_direction(tmp_path):
     sources, targets = ([noise(20, seed + start) for seed in range(100)] for start in (0, 1000))
     folder = prepare_corpus(small_pairs.corpus(tmp_path, sources, targets), BYTES).folder
-    pairs = [SentencePair(source.strip(), target.strip(), 1) for source, target in zip(sources, targets, strict=True)]
-    swapped = [SentencePair(pair.target, pair.source, 1) for pair in pairs[:50]]
-    other = [SentencePair(pair.source, "other", 1) for pair in pairs[:25]]
+    pairs = [Record.of_pair(source.strip(), target.strip()) for source, target in zip(sources, targets, strict=True)]
+    swapped = [Record.of_pair(pair.text, pair.source) for pair in pairs[:50]]
+    other = [Record.of_pair(pair.source, "other") for pair in pairs[:25]]
     measured = measure_pair_overlap(folder, {0: pairs, 1: [*swapped, *other], 2: other})
     assert [measured[file].fraction for file in range(3)] == [1.0, 50 / 75, 0.0]

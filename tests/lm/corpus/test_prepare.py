@@ -17,7 +17,7 @@ from lm.corpus.prepare import join_parts, prepare_corpus
 from lm.corpus.store import MANIFEST, SPLITS, Manifest, list_changed_sources, open_split, read_held_out
 from lm.corpus.survey import hash_text, scan_corpus
 from lm.errors import InputError
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer import training
 from tests.lm.corpus import small_examples, small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
@@ -86,7 +86,7 @@ def test_processes_and_parts_change_nothing(tmp_path, kind):
         corpus = small_pairs.corpus(tmp_path, words, words[::-1], validation="0.1")
     elif kind == "examples":
         file = small_examples.source(tmp_path, small_examples.lines(small_examples.drawn(600)))
-        corpus = scan_corpus([file], DataConfig(validation="0.1", supervised=True))
+        corpus = scan_corpus([file], DataConfig(validation="0.1"))
     else:
         corpus = scan_corpus(written(tmp_path, TEXT), DataConfig(validation="0.1"))
     one = prepare_corpus(corpus, BYTES, folder=tmp_path / "one", workers=1)
@@ -115,7 +115,7 @@ def kill_at_random_moments(tmp_path, *, kills):
     whole = prepare_corpus(corpus, BYTES, folder=tmp_path / "whole", workers=1)
     code = (
         "import sys; from pathlib import Path; from lm.corpus import prepare; from lm.corpus.survey import scan_corpus;"
-        "from lm.config.data import DataConfig; from lm.text.text_files import TextFile;"
+        "from lm.config.data import DataConfig; from lm.text.text_file import TextFile;"
         "from tests.lm.corpus.preparing import byte_tokenizer; prepare.CHUNK_BYTES = 1 << 11;"
         f"file = TextFile({file.name!r}, Path({str(file.path)!r}), DataConfig(keep_line_ends=True));"
         "corpus, tokenizer = scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(); print(flush=True);"
@@ -186,7 +186,7 @@ def test_changed_sources_are_found(tmp_path):
 def test_rows_are_held_out_by_their_text_with_copies_in_one_split(tmp_path, count):
     pairs = small_examples.drawn(count)
     file = small_examples.source(tmp_path, small_examples.lines([*pairs, *pairs[:7]]))
-    prepared = prepare([file], BYTES, DataConfig(validation="0.2", supervised=True))
+    prepared = prepare([file], BYTES, DataConfig(validation="0.2"))
     held_out = [(row["prompt"], row["completion"]) for row in read_held_out(prepared.folder)]
     ranked = sorted({hash_text("\0".join(pair)) for pair in pairs})
     bound = ranked[int(len(ranked) * 0.2)] if count < 90 else 2**64 // 5

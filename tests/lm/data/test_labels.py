@@ -28,7 +28,7 @@ TEXTS = [(f"text number {place} é", ("joy", "anger", "true")[place % 3]) for pl
 
 def prepared(folder: Path, pairs, *, form=("text", "label"), validation: str = "0.2", kind: str = "byte") -> Path:
     source = small_examples.source(folder, small_examples.lines(pairs, *form))
-    config = DataConfig(validation=validation, supervised=True)
+    config = DataConfig(validation=validation, label_column="label")
     return prepare([source], small_examples.tokenizer(kind), config, folder / "tokens").folder
 
 
@@ -36,7 +36,7 @@ def opened(folder: Path, *, context: int = 40, rows: int = 4, labels: tuple[str,
     model = ModelConfig(
         vocab_size=257, context_length=context, objective="masked", labels=labels or load_labels(folder)
     )
-    config = RunConfig(model, data=DataConfig(supervised=True), training=TrainingConfig(batch_size=rows))
+    config = RunConfig(model, data_kind="examples", training=TrainingConfig(batch_size=rows))
     return open_data(folder, config)
 
 
@@ -93,7 +93,7 @@ def of_labels(folder: Path, tokenizer: Tokenizer, *, name: str = "tokens") -> tu
     chunks = [small_examples.lines(pairs[start : start + 20], "text", "label") for start in range(0, 60, 20)]
     sources = [small_examples.source(folder, text, name=f"{name}-{n}.jsonl") for n, text in enumerate(chunks)]
     held_out = small_examples.source(folder, small_examples.lines(pairs[:8], "text", "label"), name="held.jsonl")
-    config = DataConfig(validation=str(held_out.path), supervised=True)
+    config = DataConfig(validation=str(held_out.path), label_column="label")
     return prepare(sources, tokenizer, config, folder / name).folder, given
 
 
@@ -135,7 +135,7 @@ def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_p
     assert not list(folder.glob("*labels*"))
     with pytest.raises(UsageError, match="too many different completions"):
         load_labels(folder)
-    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
+    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data_kind="examples")
     assert open_data(folder, config).samples
 
 
@@ -169,13 +169,13 @@ def test_other_completions_are_no_labels(tmp_path, pairs, why):
 
 def test_labels_with_the_same_tokens_are_none(tmp_path):
     lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
-    source, config = small_examples.source(tmp_path, lines), DataConfig(supervised=True)
+    source, config = small_examples.source(tmp_path, lines), DataConfig(label_column="label")
     assert find_label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
 
 
 def test_a_file_tells_the_completions_that_it_has(tmp_path):
     source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    assert read_completions(str(source.path)) == ("\nanger", "\njoy", "\ntrue")
+    assert read_completions(str(source.path), DataConfig()) == ("\nanger", "\njoy", "\ntrue")
 
 
 def test_labels_are_counted_the_most_frequent_first(tmp_path):
@@ -184,7 +184,7 @@ def test_labels_are_counted_the_most_frequent_first(tmp_path):
         tmp_path, small_examples.lines([("x", "fear"), ("y", "joy")], "text", "label"), name="held.jsonl"
     )
     source = small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
-    config = DataConfig(validation=str(held_out.path), supervised=True)
+    config = DataConfig(validation=str(held_out.path), label_column="label")
     folder = prepare([source], small_examples.tokenizer(), config, tmp_path / "tokens").folder
     counts = count_labels(folder)
     assert list(counts.train.items()) == [("joy", 30), ("anger", 10), ("fear", 0)]
@@ -194,7 +194,7 @@ def test_labels_are_counted_the_most_frequent_first(tmp_path):
 
 def test_held_out_examples_are_asked_with_the_number_of_their_label(tmp_path):
     folder = prepared(tmp_path, TEXTS)
-    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
+    config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data_kind="examples")
     data, tokenizer, labels = open_data(folder, config), small_examples.tokenizer(), ("true", "joy", "anger")
     asked = [(tokenizer.decode(each.ids), labels[each.label]) for each in data.labelled_prompts(labels, 1000)]
     assert asked

@@ -32,7 +32,8 @@ from lm.evaluation.scoring import ScoredTexts, Scorer
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
-from lm.text.parallel_text import SentencePair, find_parallel_texts
+from lm.text.parallel_text import find_parallel_texts
+from lm.text.records import Record
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.corpus.small_pairs import parsed_corpus
 from tests.lm.data.conftest import BOTH, COUNT, HELD
@@ -53,7 +54,7 @@ def data(stored, config: ParallelTextConfig, *, seed: int = 3, **options) -> Pai
     return Pairs(stored.folder, config, seed=seed, **{"batch_tokens": TOKENS, **options})
 
 
-def read_by_scorer(tokenizer, pairs: list[SentencePair], language=None, **fields) -> list:
+def read_by_scorer(tokenizer, pairs: list[Record], language=None, **fields) -> list:
     """The IDs of targets and sources that a model reads when it scores pairs."""
     shape = {"d_model": 16, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2}
     config, read = ModelConfig(vocab_size=tokenizer.vocab_size, **shape, **fields), []
@@ -65,8 +66,8 @@ def read_by_scorer(tokenizer, pairs: list[SentencePair], language=None, **fields
             read.extend((window.tokens.tolist(), window.source.tolist()) for window in batch)
             yield [np.zeros(len(window.tokens)) for window in batch]
 
-    heads = "heads" if pairs[0].heads else None
-    file = SimpleNamespace(name="pairs", heads=heads, languages=(None, None), pairs=lambda: pairs)
+    heads = "heads" if pairs[0].dependency_heads else None
+    file = SimpleNamespace(name="pairs", heads=heads, languages=(None, None), records=lambda: pairs)
     assert list(Scorer(loaded, PerplexityConfig()).score(ScoredTexts([file], "pairs", language=language), keep))
     return sorted(read)
 
@@ -242,7 +243,7 @@ def test_training_scoring_and_translation_read_the_same_ids(stored, way):
     given = data(stored, BOTH)
     direction = given.directions[way]
     sides = dict(zip(("source", "target"), lines(HELD, seed=1), strict=True))
-    pairs = [SentencePair(*both, 1) for both in zip(sides[direction.source], sides[direction.target], strict=True)]
+    pairs = [Record.of_pair(*both) for both in zip(sides[direction.source], sides[direction.target], strict=True)]
     framed = given.framed("validation", direction, np.arange(HELD))
     expected = [(framed[1].row(row).tolist(), framed[0].row(row).tolist()) for row in range(HELD)]
     assert read_by_scorer(stored.tokenizer, pairs, direction.tag.language) == sorted(expected)

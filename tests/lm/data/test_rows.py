@@ -10,7 +10,7 @@ from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.corpus.store import open_split
 from lm.data.rows import Rows
 from lm.errors import InputError
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from tests.lm.corpus.preparing import prepare
 from tests.lm.corpus.small_examples import drawn, lines, source, tokenizer
 
@@ -19,7 +19,7 @@ CHAT = BYTES.with_chat_template()
 
 
 def examples(folder: Path, pairs, *, context: int, rows: int = 3) -> Rows:
-    config = DataConfig(validation="0.2", supervised=True)
+    config = DataConfig(validation="0.2")
     prepared = prepare([source(folder, lines(pairs))], BYTES, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
     return Rows(train, validation, context=context, rows=rows, seed=1)
@@ -39,7 +39,7 @@ def conversations(folder: Path, lengths: list[int], *, context: int) -> Rows:
         rows.append(json.dumps({"messages": messages}))
         first += count
     path.write_text("\n".join(rows))
-    config = DataConfig(validation="0.3", supervised=True)
+    config = DataConfig(validation="0.3")
     prepared = prepare(find_text_files([str(path)], config), CHAT, config, folder / "tokens").folder
     train, validation = open_split(prepared, "train"), open_split(prepared, "validation")
     return Rows(train, validation, context=context, rows=2, seed=1)

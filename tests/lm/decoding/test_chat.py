@@ -11,7 +11,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
 from lm.model.transformer import DecoderOnly, build_model
-from lm.text.conversations import Message
+from lm.text.records import Part
 from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
@@ -30,7 +30,7 @@ def model() -> DecoderOnly:
     return built
 
 
-def open_chat(*messages: Message, has_template: bool = True, **settings) -> Chat:
+def open_chat(*messages: Part, has_template: bool = True, **settings) -> Chat:
     tokenizer = make_tokenizer("byte")
     letters = tuple(f"{token}=30" for token in tokenizer.encode("abcdefgh"))
     config = SamplingConfig(**{"seed": 1, "max_tokens": 6, "logit_bias": letters, **settings})
@@ -44,7 +44,7 @@ def say(chat: Chat, text: str) -> str:
 
 
 @pytest.mark.parametrize("max_tokens", [1000, 5])
-@pytest.mark.parametrize("system", [[Message("system", "s" * 4)], []], ids=["system", "none"])
+@pytest.mark.parametrize("system", [[Part("system", "s" * 4)], []], ids=["system", "none"])
 @pytest.mark.parametrize("dropped", [0, 3])
 @pytest.mark.parametrize(
     "lengths", [[1] * 12, [9] * 12, [1, 9, 1, 30, 2, 5, 8, 1, 9, 3], [40, 1], [2], [42, 1], [56, 1]]
@@ -52,10 +52,10 @@ def say(chat: Chat, text: str) -> str:
 def test_as_few_turns_as_needed_are_dropped(lengths, dropped, system, max_tokens):
     """Compared with a search turn by turn; the system prompt has 4 tokens, and the last message stays."""
     context = 64
-    turns = [Message(role, text) for length in lengths for role, text in (("user", "x" * length), ("assistant", "y"))]
+    turns = [Part(role, text) for length in lengths for role, text in (("user", "x" * length), ("assistant", "y"))]
 
     def encode(some):
-        return [0] * sum(len(each.content) for each in some)
+        return [0] * sum(len(each.text) for each in some)
 
     prompt, found = fit_into_context(
         [*system, *turns[:-1]], encode, context=context, max_tokens=max_tokens, dropped=dropped
@@ -112,14 +112,14 @@ def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised
 
 
 def test_the_system_prompt_is_replaced_or_removed():
-    chat = open_chat(Message("user", "a"), Message("assistant", "b"))
+    chat = open_chat(Part("user", "a"), Part("assistant", "b"))
     assert chat.system is None
     for text in ("Be brief.", "Be kind."):
         chat.system = text
-        assert (chat.system, chat.messages[0]) == (text, Message("system", text))
+        assert (chat.system, chat.messages[0]) == (text, Part("system", text))
         assert len(chat.messages) == 3
     chat.system = None
-    assert chat.messages == [Message("user", "a"), Message("assistant", "b")]
+    assert chat.messages == [Part("user", "a"), Part("assistant", "b")]
     assert chat.undo() == "a"
     assert chat.undo() is None
     chat.system = "Be brief."

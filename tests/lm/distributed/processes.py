@@ -22,8 +22,8 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import load_or_train_pair_tokenizers, load_or_train_tokenizer, scan_corpus
 from lm.distributed.world import SINGLE_PROCESS, World, init_distributed
+from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
-from lm.text.text_files import find_text_files
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.training_corpus import TrainingCorpus
@@ -60,7 +60,7 @@ class Case:
         settings = {"steps": 12, "warmup_steps": 3, "evaluate_every": 4, "bleu_sentences": 5, **batch}
         return RunConfig(
             ModelConfig(**(shape | self.model)),
-            data=DataConfig(supervised=self.kind == "examples"),
+            data_kind=self.kind,
             parallel=ParallelTextConfig(**self.parallel),
             training=TrainingConfig(**(settings | self.training)),
             hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -16,7 +15,7 @@ from lm.data.batch import Batch
 from lm.data.bucketing import batched
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, WindowSplitter, find_scored_kind, score_batch
 from lm.model.transformer import DecoderOnly, build_model
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -79,11 +78,11 @@ def loaded(model, tokenizer, **fields) -> LoadedModel:
     return LoadedModel(model, tokenizer, RunConfig(model=model.config, **fields), Path("run"))
 
 
-def score_files(model, tokenizer, *names, supervised=False, parallel_map=None, **config) -> list[Scored]:
+def score_files(model, tokenizer, *names, parallel_map=None, **config) -> list[Scored]:
     """Score files of any kind."""
-    run = loaded(model, tokenizer, data=DataConfig(supervised=supervised))
+    run = loaded(model, tokenizer)
     files = find_text_files([str(name) for name in names], run.config.data)
-    texts = ScoredTexts(files, find_scored_kind(run, files), SEPARATOR)
+    texts = ScoredTexts(files, find_scored_kind(run, files))
     return list(Scorer(run, PerplexityConfig(**config)).score(texts, parallel_map))
 
 

@@ -50,10 +50,10 @@ def trained(tmp_path_factory, documents):
     rows = [{"prompt": f"Owl {number}? ", "completion": f"{number} foxes\n"} for number in range(60)]
     (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lm.train(folder / "texts.jsonl", out=folder / "text", **SMALL)
-    lm.train(folder / "examples.jsonl", out=folder / "examples", supervised=True, **SMALL)
+    lm.train(folder / "examples.jsonl", out=folder / "examples", **SMALL)
     rows = [{"text": f"The owl saw {number} foxes", "label": "odd" if number % 2 else "even"} for number in range(60)]
     (folder / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lm.train(folder / "labels.jsonl", out=folder / "labels", supervised=True, **SMALL)
+    lm.train(folder / "labels.jsonl", out=folder / "labels", label_column="label", **SMALL)
     return folder
 
 
@@ -72,14 +72,14 @@ def reported(capsys, *arguments) -> dict:
 
 
 def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
-    held_out = list(held_out_file(trained / "text").documents())
+    held_out = [record.text for record in held_out_file(trained / "text").records()]
     assert set(held_out) < set(documents)
     assert 5 < len(held_out) == len(set(held_out)) < 40
     assert any("<|endoftext|>" in text for text in held_out)
 
 
 def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
-    for name, rows in (("text", "documents"), ("examples", "examples")):
+    for name in ("text", "examples"):
         held_out = held_out_file(trained / name)
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(held_out.path.read_bytes())
@@ -87,21 +87,27 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
         assert split["files"][0].pop("file") == "held-out"
         assert same["files"][0].pop("file") == str(file)
         assert split == same
-        assert split["total"]["documents"] == len(list(getattr(held_out, rows)()))
+        assert split["total"]["documents"] == len(list(held_out.records()))
         assert lm.load(trained / name, threads=1).perplexity().nats == pytest.approx(split["total"]["nats"])
 
 
 @pytest.mark.parametrize("name", ["syntax", "one-stack"])
 def test_held_out_pairs(among_runs, tmp_path, capsys, name):
-    pairs = list(held_out_file(RUNS / name).pairs())
+    pairs = list(held_out_file(RUNS / name).records())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
-    assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
+    assert {(pair.source, pair.text) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
     files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
-    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=False):
+    for file, lines in zip(files, zip(*((pair.source, pair.text) for pair in pairs), strict=True), strict=False):
         file.write_text("".join(f"{line}\n" for line in lines))
-    if pairs[0].heads:
-        files[2].write_text("".join(" ".join(map(str, pair.heads)) + "\n" for pair in pairs))
-    named = ["--source", files[0], "--target", files[1], *(["--dependency-heads", files[2]] if pairs[0].heads else [])]
+    if pairs[0].dependency_heads:
+        files[2].write_text("".join(" ".join(map(str, pair.dependency_heads)) + "\n" for pair in pairs))
+    named = [
+        "--source",
+        files[0],
+        "--target",
+        files[1],
+        *(["--dependency-heads", files[2]] if pairs[0].dependency_heads else []),
+    ]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
     assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])
@@ -137,7 +143,7 @@ def warned(capsys, *arguments) -> list[str]:
 def test_training_text_is_recognised_whatever_its_file_is_called(trained, documents, tmp_path, capsys):
     copy, half, new = (tmp_path / f"{name}.jsonl" for name in ("copy", "half", "new"))
     unseen = [f"Nothing like number {number}, of which no document has a line." for number in range(len(documents))]
-    held_out = set(held_out_file(trained / "text").documents())
+    held_out = {record.text for record in held_out_file(trained / "text").records()}
     for file, texts in ((copy, documents), (half, [*documents, *unseen]), (new, [*unseen, *held_out])):
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[::-1]))
     said = warned(capsys, trained / "text", copy, half, new)

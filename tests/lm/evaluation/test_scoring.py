@@ -20,8 +20,8 @@ from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import ScoredTexts, Scorer, WindowSplitter
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
-from lm.text.text_files import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.training.objective import summed_loss
@@ -102,7 +102,7 @@ def total(scored):
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_files_are_scored_in_order_document_by_document(tokenizer, batch_size, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.text_files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.decode.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     files = write(tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts))
@@ -199,11 +199,11 @@ def write_examples(folder):
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_completions_have_the_loss_of_training_whatever_the_batch(tmp_path, batch_size):
     file, model = write_examples(tmp_path), make_model()
-    files = find_text_files([str(file)], DataConfig(supervised=True))
-    folder = prepare(files, BPE, DataConfig(validation="0", supervised=True), tmp_path / "out").folder
+    files = find_text_files([str(file)])
+    folder = prepare(files, BPE, DataConfig(validation="0"), tmp_path / "out").folder
     splits = [open_split(folder, split) for split in ("train", "validation")]
     data = Rows(*splits, context=CONTEXT, rows=len(EXAMPLES), seed=0)
-    scored = score_files(model, BPE, file, supervised=True, batch_size=batch_size)
+    scored = score_files(model, BPE, file, batch_size=batch_size)
     result = total(scored)
     loss = summed_loss(model, data.batch(0), Hardware("cpu", "float32", 1))
     assert result.nats == approx(loss.item(), model=model)

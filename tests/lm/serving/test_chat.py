@@ -7,7 +7,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.text.conversations import Message
+from lm.text.records import parse_messages
 from lm.tokenizer import training
 from lm.tokenizer.chat_template import ChatTemplate
 from tests.cli.small_runs import TEXT, make_run
@@ -53,7 +53,7 @@ def ask(client, **settings):
 def test_a_reply_continues_the_rendered_messages(client, runs):
     loaded = load_for_decoding(runs / "chat", HardwareConfig(threads=1))
     template = ChatTemplate.default(END_OF_TEXT)
-    ids = template.encode(loaded.tokenizer, [Message(**each) for each in MESSAGES])
+    ids = template.encode(loaded.tokenizer, parse_messages(MESSAGES))
     generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20))
     expected = generator.samples(ids, n=3)
     given = ask(client, n=3)

@@ -1,9 +1,8 @@
-"""The same records from the same text in every format; rows of other kinds; line ends, encodings and errors."""
+"""The same records from the same text in every format; kinds of rows; line ends, encodings and errors."""
 
 import csv
 import gzip
 import json
-import lzma
 import random
 
 import pyarrow
@@ -12,11 +11,13 @@ from pyarrow import parquet
 
 from lm.config.data import DataConfig, FilesConfig
 from lm.errors import InputError, UsageError
-from lm.text import text_files
-from lm.text.conversations import Message
-from lm.text.documents import read_pieces
-from lm.text.text_files import find_text_files, select_readable
+from lm.text import decode
+from lm.text.find import find_text_files
+from lm.text.records import Part, Record
+from lm.text.text_file import TextFile
 
+NAMES = ["a.jsonl", "a.json", "a.csv", "a.parquet"]
+in_every_format = pytest.mark.parametrize("name", NAMES)
 DRAW = random.Random(3)
 TEXTS = ["".join(DRAW.choices('abé,;"\t 한\n', k=DRAW.randrange(1, 60))) + "." for _ in range(40)]
 
@@ -25,7 +26,7 @@ def write(folder, name, rows):
     """A file of rows of the format that its name says."""
     path = folder / name
     if name.endswith(".jsonl"):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path.write_text("\n\n".join(json.dumps(row) for row in rows))
     elif name.endswith(".json"):
         path.write_text(json.dumps(rows, indent=1))
     elif name.endswith(".parquet"):
@@ -38,57 +39,85 @@ def write(folder, name, rows):
     return path
 
 
-def read(path, data=None, reading=None):
-    (file,) = find_text_files([str(path)], data, reading)
+def read(path, data=None, **reading):
+    (file,) = find_text_files([str(path)], data, FilesConfig(**reading))
     return file
 
 
-def documents(path, data=None, reading=None, separator="<|endoftext|>"):
+def documents(path, data=None, **reading):
     found = []
-    for piece in read_pieces(read(path, data, reading), separator):
-        found += [piece.text] if piece.starts_document else []
-        found[-1] += "" if piece.starts_document else piece.text
+    for record in read(path, data, **reading).records():
+        found += [record.text] if record.starts else []
+        found[-1] += "" if record.starts else record.text
     return found
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
+@in_every_format
 @pytest.mark.parametrize("block", [7, 1 << 18])
 def test_every_format_has_the_same_documents(tmp_path, monkeypatch, name, block):
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(decode, "BLOCK_BYTES", block)
+    monkeypatch.setattr(decode.read_stream, "__defaults__", (block,))
     path = write(tmp_path, name, [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)])
     assert documents(path) == TEXTS
+    (tmp_path / "a.txt").write_text("".join(f"{text}\n<|endoftext|>\n" for text in TEXTS))
+    assert documents(tmp_path / "a.txt") == [f"{text}\n" for text in TEXTS]
     named = write(tmp_path, name, [{"x": text, "y": "no"} for text in TEXTS])
     for column in ("x", "z,x"):
         assert documents(named, DataConfig(text_column=column)) == TEXTS
-    with pytest.raises((UsageError, InputError), match="x"):
+    with pytest.raises(UsageError, match="'x', 'y'"):
         documents(named)
+
+
+def test_ten_thousand_random_unicode_strings_survive_every_format(tmp_path):
+    points = [point for point in range(1, 0x110000) if not 0xD800 <= point < 0xE000 and point != 13]
+    texts = ["".join(map(chr, DRAW.choices(points, k=DRAW.randrange(1, 30)))) for _ in range(10_000)]
+    for name in NAMES:
+        path = write(tmp_path, name, [{"id": "1", "text": text} for text in texts])
+        assert documents(path) == texts
 
 
 @pytest.mark.parametrize("block", [1, 5, 1 << 18])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_text_is_divided_at_separator_lines(tmp_path, monkeypatch, block, end):
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(decode.read_stream, "__defaults__", (block,))
     parts = ["one\ntwo", "---not", "  three"]
     path = tmp_path / "a.txt"
     path.write_bytes(f"{end}---{end}".join(parts).replace("one\ntwo", f"one{end}two").encode())
-    assert documents(path, separator="---") == ["one\ntwo\n", "---not\n", "  three"]
-    assert documents(path, separator="none") == ["one\ntwo\n---\n---not\n---\n  three"]
+    assert documents(path, DataConfig(separator="---")) == ["one\ntwo\n", "---not\n", "  three"]
+    assert documents(path, DataConfig(separator="none")) == ["one\ntwo\n---\n---not\n---\n  three"]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
-def test_examples_of_all_forms(tmp_path, name):
-    supervised = DataConfig(supervised=True)
-    forms = [
-        [{"prompt": "p", "completion": "c"}, ("p", "c")],
-        [{"text": "p", "label": "c"}, ("p", "\nc")],
-        [{"instruction": "do", "input": "it", "output": "c"}, ("do\nit", "\nc")],
-    ]
-    for row, expected in forms:
-        examples = list(read(write(tmp_path, name, [row, row]), supervised).examples())
-        assert [example.texts for example in examples] == [expected] * 2
-    columns = DataConfig(supervised=True, text_column="review", label_column="stars")
-    found = read(write(tmp_path, name, [{"review": "p", "stars": "5"}]), columns)
-    assert [example.label for example in found.examples()] == ["5"]
+def test_long_documents_come_in_pieces(tmp_path):
+    text = "long " * 200_000
+    path = write(tmp_path, "a.jsonl", [{"text": text}, {"text": ""}])
+    pieces = list(read(path).records())
+    assert "".join(piece.text for piece in pieces) == text
+    assert max(len(piece.text) for piece in pieces) <= decode.BLOCK_BYTES
+    assert [piece.starts for piece in pieces] == [True, *[False] * (len(pieces) - 1)]
+
+
+@in_every_format
+@pytest.mark.parametrize(
+    ("row", "data", "expected"),
+    [
+        ({"prompt": "p", "note": "n", "completion": "c"}, {}, ("p", "c")),
+        ({"instruction": "do", "input": "it", "output": "c"}, {}, ("do\nit", "\nc")),
+        ({"text": "p", "label": "c"}, {"label_column": "label"}, ("p", "\nc")),
+        ({"what": "p", "label": "c"}, {"label_column": "2"}, ("p", "\nc")),
+        ({"review": "p", "title": "t", "stars": "5"}, {"text_column": "review", "label_column": "stars"}, ("p", "\n5")),
+    ],
+)
+def test_examples(tmp_path, name, row, data, expected):
+    file = read(write(tmp_path, name, [row, row]), DataConfig(**data))
+    assert file.kind == "examples"
+    line = {"a.jsonl": 3, "a.csv": 3}.get(name, 2)
+    assert [*file.records()][1] == Record.of_example(*expected, line=line)
+
+
+def test_labels_are_text_without_a_label_column(tmp_path):
+    file = read(write(tmp_path, "a.jsonl", [{"text": "p", "label": True}]))
+    assert [record.text for record in file.records()] == ["p"]
+    assert [record.label for record in read(file.path, DataConfig(label_column="label")).records()] == ["true"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
@@ -99,42 +128,56 @@ def test_conversations_of_both_forms(tmp_path, name):
         {"role": "assistant", "content": "a"},
     ]
     sharegpt = [{"from": "human", "value": "u\r\n"}, {"from": "gpt", "value": "a"}]
-    expected = (Message("system", "s"), Message("user", "u\n"), Message("assistant", "a"))
+    expected = (Part("system", "s"), Part("user", "u\n"), Part("assistant", "a"))
     for row, start in (({"messages": openai}, 0), ({"conversations": sharegpt}, 1)):
-        file = read(write(tmp_path, name, [row]), DataConfig(supervised=True))
-        assert file.holds_conversations
-        assert [one.messages for one in file.conversations()] == [expected[start:]]
+        file = read(write(tmp_path, name, [row]))
+        assert file.kind == "conversations"
+        assert [record.parts for record in file.records()] == [expected[start:]]
+    again = tmp_path / "again.jsonl"
+    again.write_text(next(file.records()).to_json())
+    assert list(read(again).records()) == list(file.records())
+
+
+GOOD = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
 @pytest.mark.parametrize(
-    "messages",
+    ("good", "line"),
     [
-        [],
-        [("user", "a")],
-        [("assistant", "a")],
-        [("user", "a"), ("user", "b"), ("assistant", "c")],
-        [("user", " "), ("assistant", "c")],
-        [("robot", "a"), ("assistant", "c")],
+        ({"text": "one"}, "{"),
+        ({"text": "one"}, "[1]"),
+        ({"text": "one"}, '{"other": "x"}'),
+        ({"text": "one"}, '{"text": 3}'),
+        ({"text": "one"}, '{"text": "\\ud800"}'),
+        ({"prompt": "a", "completion": "b"}, '{"prompt": "a", "completion": ""}'),
+        ({"messages": GOOD}, '{"messages": []}'),
+        ({"messages": GOOD}, json.dumps({"messages": GOOD[:1]})),
+        ({"messages": GOOD}, json.dumps({"messages": GOOD[1:]})),
+        ({"messages": GOOD}, json.dumps({"messages": [GOOD[0], *GOOD]})),
+        ({"messages": GOOD}, json.dumps({"messages": [{"role": "robot", "content": "a"}, GOOD[1]]})),
+        ({"messages": GOOD}, json.dumps({"messages": [{"role": "user", "content": " "}, GOOD[1]]})),
     ],
 )
-def test_a_malformed_conversation_is_refused_with_its_line_or_skipped(tmp_path, messages):
-    good = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    bad = [{"role": role, "content": text} for role, text in messages]
-    path = write(tmp_path, "a.jsonl", [{"messages": good}, {"messages": bad}, {"messages": good}])
-    with pytest.raises(InputError, match=r"a\.jsonl: line 2: "):
-        list(read(path).conversations())
-    file = read(path, reading=FilesConfig(skip_malformed=True))
-    assert len(list(file.conversations())) == 2
-    assert file.malformed_rows == {2}
-
-
-@pytest.mark.parametrize("line", ["{", "[1]", '{"other": "x"}', '{"text": 3}', '{"text": "\\ud800"}'])
-def test_a_malformed_row_is_refused_with_its_line_or_skipped(tmp_path, line):
+def test_a_malformed_row_is_refused_with_its_line_or_skipped(tmp_path, good, line):
     path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"text": "one"}}\n\n{line}\n{{"text": "two"}}')
+    path.write_text(f"{json.dumps(good)}\n\n{line}\n{json.dumps(good)}")
     with pytest.raises(InputError, match=r"a\.jsonl: line 3: "):
-        documents(path)
-    assert documents(path, reading=FilesConfig(skip_malformed=True)) == ["one", "two"]
+        list(read(path).records())
+    file = read(path, skip_malformed=True)
+    assert [record.line for record in file.records()] == [1, 4]
+    assert file.skipped.keys() == {3}
+
+
+def test_unreadable_files_are_refused_or_skipped_from_where_they_are(tmp_path):
+    for name, data in (("a.txt", b"good"), ("b.txt", b"\xff\xff bad"), ("c.gz", b"\x1f\x8b bad"), ("d.txt", b"a\0b")):
+        path = tmp_path / name
+        path.write_bytes(data)
+        file = read(path, skip_malformed=True)
+        assert [record.text for record in file.records()] == ["good"] * (name == "a.txt")
+        assert len(file.notes) == (name != "a.txt")
+        if name != "a.txt":
+            with pytest.raises(InputError, match=name):
+                documents(path)
 
 
 def test_line_ends_marks_and_books_are_normalised_unless_kept(tmp_path):
@@ -142,59 +185,63 @@ def test_line_ends_marks_and_books_are_normalised_unless_kept(tmp_path):
     path.write_bytes("\ufeffone\r\ntwo\rthree\r\n".encode())
     assert documents(path) == ["one\ntwo\rthree\n"]
     assert documents(path, DataConfig(keep_line_ends=True)) == ["\ufeffone\r\ntwo\rthree\r\n"]
-    path.write_bytes(b"one\rtwo\r")
-    assert documents(path) == ["one\ntwo\n"]
-    book = (
-        "Head\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\nText\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\nend"
-    )
-    path.write_text(book)
-    assert documents(path, DataConfig(strip_gutenberg=True)) == ["Text\n"]
-    assert documents(path) == [book]
+    mark = "*** {} OF THE PROJECT GUTENBERG EBOOK X ***\n"
+    book = f"Head\n{mark.format('START')}Text\n{mark.format('END')}end\n"
+    path.write_text(book * 2)
+    assert documents(path, DataConfig(strip_gutenberg=True)) == ["Text\nText\n"]
+    assert documents(path) == [book * 2]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
-def test_a_byte_order_mark_says_the_encoding(tmp_path, encoding):
-    path = tmp_path / "a.txt"
-    path.write_bytes("naïve 한국어\n".encode(encoding))
-    assert documents(path) == ["naïve 한국어\n"]
-
-
-def test_a_given_encoding_is_used_and_other_bytes_are_refused(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes("naïve".encode("cp1252"))
-    assert documents(path, reading=FilesConfig(encoding="cp1252")) == ["naïve"]
-    with pytest.raises(InputError, match=r"a\.txt: not valid utf-8 at byte offset 2"):
-        documents(path)
-    path.write_bytes(b"a\0b")
-    with pytest.raises(InputError, match="binary"):
+def test_a_given_encoding_and_format_are_used(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes("text,n\nnaïve,1\n".encode("cp1252"))
+    assert documents(path, encoding="cp1252", format="csv") == ["naïve"]
+    with pytest.raises(InputError, match=r"data\.bin: not valid utf-8 at byte offset 9"):
         documents(path)
 
 
-def test_unreadable_files_are_refused_or_skipped(tmp_path):
-    for name, data in (("a.txt", b"good"), ("b.txt", b"\xff\xff bad"), ("c.txt.gz", b"\x1f\x8b bad")):
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError, match="not valid utf-8"):
-        select_readable(find_text_files([str(tmp_path)]))
-    kept = select_readable(find_text_files([str(tmp_path)], None, FilesConfig(skip_unreadable=True)))
-    assert [file.path.name for file in kept] == ["a.txt"]
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_csv_is_read_as_it_is_written(tmp_path, delimiter):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerows([["id", "Review"], *([str(number), text] for number, text in enumerate(TEXTS))])
+    assert documents(path) == TEXTS
 
 
-def test_folders_globs_and_compressed_files_are_found(tmp_path):
-    (tmp_path / "below").mkdir()
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "below" / "b.md").write_text("b")
-    (tmp_path / "below" / "c.py").write_text("c")
-    (tmp_path / ".hidden.txt").write_text("h")
-    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"d"))
-    (tmp_path / "e.txt.xz").write_bytes(lzma.compress(b"e"))
+def test_tables_without_a_header_have_numbered_columns_and_quotes_of_tsv_are_text(tmp_path):
+    path = tmp_path / "sms.tsv"
+    path.write_text('ham\t"Hi, I\'m here\n\nspam\t"Call ""now"""\n')
+    file = read(path, DataConfig(text_column="2", label_column="1"), header=False)
+    assert [(record.parts[0].text, record.label) for record in file.records()] == [
+        ('"Hi, I\'m here', "ham"), ('"Call ""now"""', "spam"),
+    ]  # fmt: skip
 
-    def found(*names, **reading):
-        files = find_text_files([str(tmp_path / name) for name in names], None, FilesConfig(**reading))
-        return "".join("".join(file.text()) for file in files)
 
-    assert found("") == "abde"
-    assert found("**/*.py", "a.txt", "a.txt") == "ca"
-    assert found("", include=("*.py", "a.*")) == "ac"
-    assert found("", exclude=("below", "*.xz")) == "ad"
-    with pytest.raises(InputError, match="no such file"):
-        found("missing.txt")
+def test_a_row_has_as_many_fields_as_the_first_one(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,n\none,1\ntwo\n"a"b,2\nthree,3\n')
+    with pytest.raises(InputError, match=r"a\.csv: line 3: 1 fields"):
+        documents(path)
+    assert documents(path, skip_malformed=True) == ["one", "three"]
+
+
+@pytest.mark.parametrize("block", [5, 11, 1 << 18])
+def test_json_arrays(block, tmp_path, monkeypatch):
+    monkeypatch.setattr(decode.read_stream, "__defaults__", (block,))
+    path = tmp_path / "a.json"
+    path.write_text(' [ {"text": "a\\"]"} ,\n{"text": "é, {}", "n": [1, {"b": 2}]}]\n')
+    assert documents(path) == ['a"]', "é, {}"]
+    path.write_text("[]")
+    assert documents(path) == []
+    path.write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert documents(path) == ["a", "b"]
+    path.write_text('[{"text": "a"}, {"text": ')
+    with pytest.raises(InputError, match=r"a\.json: row 2: "):
+        documents(path)
+
+
+def test_compressed_rows(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a"}'))
+    assert [record.text for record in TextFile(path.name, path).records()] == ["a"]

@@ -10,7 +10,6 @@ import pytest
 from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.errors import InputError
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from tests.lm.corpus.parallel_text import lines
 
 PLAIN = ParallelTextConfig()
 
@@ -30,7 +29,7 @@ def one_file(folder: Path, name: str, data: str | bytes, config: ParallelTextCon
 
 
 def texts(found: ParallelText) -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in found.pairs()]
+    return [(pair.source, pair.text) for pair in found.records()]
 
 
 def joined(side: int, end: str = "\n") -> str:
@@ -43,7 +42,7 @@ def joined(side: int, end: str = "\n") -> str:
 def test_files_of_any_line_end(end, last, mark, tmp_path):
     found = aligned(tmp_path, (mark + joined(0, end) + last).encode(), (joined(1) + "\n").encode())
     assert texts(found) == PAIRS
-    assert [pair.line for pair in found.pairs()] == [1, 2, 3, 4]
+    assert [pair.line for pair in found.records()] == [1, 2, 3, 4]
 
 
 def test_blank_lines_at_the_end_count(tmp_path):
@@ -61,13 +60,10 @@ def test_tabs_json_lines_and_compression_say_the_same(tmp_path):
     assert one_file(tmp_path, "pairs.jsonl", objects, named).languages == ("en", "de")
 
 
-@pytest.mark.parametrize(("line", "message"), [("no tab", "line 2 has 0 tabs"), ("a\tb\tc", "line 2 has 2 tabs")])
-def test_a_line_has_one_tab(line, message, tmp_path):
-    with pytest.raises(InputError, match=rf"pairs.tsv: {message}"):
+@pytest.mark.parametrize("line", ["no tab", "a\tb\tc"])
+def test_a_line_has_one_tab(line, tmp_path):
+    with pytest.raises(InputError, match="pairs.tsv: line 2: "):
         texts(one_file(tmp_path, "pairs.tsv", f"a\tb\n{line}\n"))
-
-
-TABLE = "english\tgerman\tid\n" + "A longer line of text.\tEine lange Zeile Text.\tf1\n" * 9
 
 
 def test_the_columns_of_a_run_are_not_looked_for_without_a_header(tmp_path):
@@ -77,21 +73,9 @@ def test_the_columns_of_a_run_are_not_looked_for_without_a_header(tmp_path):
     assert texts(found) == [("eine Zeile", "a line")]
 
 
-WORDS = "".join(f"{word}\t{word[::-1]}\n" for word in ("cat", "house", "go", "rain"))
-
-
 def test_pairs_come_through_a_pipe(tmp_path, monkeypatch):
     class Stdin:
         buffer = io.BytesIO(b"a\tb\n")
 
     monkeypatch.setattr("sys.stdin", Stdin)
     assert texts(find_parallel_texts(PLAIN, pairs=["-"])[0]) == [("a", "b")]
-
-
-SOURCES, TARGETS = lines(3000)
-
-LENGTHS = [len(line) for line in SOURCES], [len(line) for line in TARGETS]
-
-
-def without(lengths: list[int], places: set[int]) -> list[int]:
-    return [length for place, length in enumerate(lengths) if place not in places]

@@ -1,8 +1,8 @@
 import gzip
 import json
 
+from lm.text.find import find_text_files
 from lm.text.prompts import Prompt, read_prompts
-from lm.text.text_files import find_text_files
 
 
 def read(path) -> list[Prompt]:

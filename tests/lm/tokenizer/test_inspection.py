@@ -3,8 +3,8 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.text.documents import TextPiece
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
+from lm.text.records import Record
 from lm.tokenizer import inspection, training
 from lm.tokenizer.inspection import format_token
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
@@ -25,7 +25,7 @@ class TestMeasure:
         (tmp_path / "a.txt").write_bytes(text.encode())
         (tmp_path / "b.jsonl").write_text('{"text": "two words"}\n{"text": "more"}\n')
         fit = inspection.measure_compression(
-            elsewhere, find_text_files([str(tmp_path)], DataConfig(keep_line_ends=True)), SEPARATOR
+            elsewhere, find_text_files([str(tmp_path)], DataConfig(keep_line_ends=True))
         )
         texts = [text, "two words", "more"]
         assert fit.tokens == sum(len(elsewhere.encode(part)) for part in texts)
@@ -51,7 +51,7 @@ def test_everything_in_a_token_can_be_seen(data, shown):
 def parts(tokenizer, text, context="", context_tokens=0):
     """The bytes of the text that each token ends."""
     tokens = tokenizer.encode_batch([context + text])[0][context_tokens:]
-    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=context_tokens)
+    piece = Record.of_text(text, starts=not context)._replace(context=context)
     ends = TokenOffsets(tokenizer).ends(piece, tokens)
     assert ends.dtype == np.int64
     assert len(ends) == len(tokens)
@@ -79,7 +79,7 @@ def test_characters_have_as_many_bytes_as_in_utf_8():
 
 def loss(tokenizer, text, context=""):
     count = len(tokenizer.encode(context)) if context else 0
-    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=count)
+    piece = Record.of_text(text, starts=not context)._replace(context=context)
     return TokenOffsets(tokenizer).round_trip_loss(piece, tokenizer.encode_batch([context + text])[0][count:])
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from lm.text.documents import TextPiece
+from lm.text.records import Record
 from lm.tokenizer.byte_tokens import byte_alphabet
-from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import Tokenizer, encode_pieces, split_into_pieces
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT
 
@@ -34,8 +34,8 @@ def texts() -> dict[str, str]:
     }
 
 
-def fragments(text: str, size: int) -> list[TextPiece]:
-    return [TextPiece(text[start : start + size], starts_document=not start) for start in range(0, len(text), size)]
+def fragments(text: str, size: int) -> list[Record]:
+    return [Record.of_text(text[start : start + size], starts=not start) for start in range(0, len(text), size)]
 
 
 @pytest.mark.parametrize("name", list(texts()))
@@ -43,7 +43,7 @@ def test_pieces_have_the_tokens_of_the_whole(name, elsewhere):
     text = texts()[name]
     cut = list(split_into_pieces(fragments(text, 97), elsewhere, limit=400))
     assert "".join(piece.text for piece in cut) == text
-    tokens = [elsewhere.encode(piece.context + piece.text)[piece.context_tokens :] for piece in cut]
+    tokens = map(np.ndarray.tolist, encode_pieces(cut, elsewhere))
     assert list(chain.from_iterable(tokens)) == elsewhere.encode(text)
 
 

@@ -4,14 +4,12 @@ import pytest
 import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
-from lm.errors import UsageError
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import (
     LanguageTag,
     SpecialTokenFrame,
     build_pair_frames,
     build_text_frame,
-    choose_language_tag,
     find_language_tags,
     format_language_tag,
 )
@@ -56,11 +54,3 @@ def test_tags_are_the_special_tokens_that_name_a_language(both, gpt2):
     assert list(tags) == ["de", "pt-BR"]
     assert tags["de"] == LanguageTag("de", "<2de>", both.special_tokens["<2de>"])
     assert [tag.token for tag in tags.values()] == ["<2de>", "<2pt-BR>"]
-
-
-@pytest.mark.parametrize(("asked", "told"), [(None, None), (None, "fr"), ("fr", "de")])
-def test_of_several_directions_one_must_be_chosen(both, gpt2, asked, told):
-    with pytest.raises(UsageError, match="this model translates into de, pt-BR"):
-        choose_language_tag(both, asked, file_language=told)
-    assert choose_language_tag(both, None, file_language="de") == find_language_tags(both)["de"]
-    assert choose_language_tag(gpt2, None, file_language="de") is None

@@ -15,7 +15,7 @@ from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.run_folder import find_checkpoint
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.evaluation import validation_sums

@@ -30,13 +30,13 @@ def examples(tmp_path_factory, byte_tokenizer) -> TrainingCorpus:
         letters = [*draw.choice(list("xyz"), size=2), *[letter] * (5 + number % 3)]
         pairs.append(("".join(draw.permutation(letters)), str(letter) * (1 + (number % 3 == 2))))
     source = small_examples.source(place, small_examples.lines(pairs, "text", "label"))
-    config = DataConfig(validation="0.2", supervised=True)
+    config = DataConfig(validation="0.2")
     return TrainingCorpus(prepare([source], byte_tokenizer, config, place / "tokens").folder, byte_tokenizer)
 
 
 def begun(folder, corpus, **fields) -> Run:
     settings = {"batch_size": 16, "steps": 8, "warmup_steps": 3, "evaluate_every": 4, "learning_rate": 5e-3, **fields}
-    config = RunConfig(ModelConfig(**SHAPE), data=DataConfig(supervised=True), training=TrainingConfig(**settings))
+    config = RunConfig(ModelConfig(**SHAPE), training=TrainingConfig(**settings), data_kind="examples")
     return start_run(folder, config, corpus)
 
 

@@ -9,12 +9,10 @@ from safetensors.torch import load_file
 
 from lm import run_folder
 from lm.checkpoint import load_model, load_weights, write_merged_run
-from lm.config.data import DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.corpus.store import Manifest
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
@@ -169,10 +167,9 @@ def masked(folder, data, *, base=None, model=None, **fields):
     """A masked model or a classifier, with adapters to a base if there is one."""
     config = test_masked.SHAPE | (model or {})
     settings = {"batch_size": 8, "steps": 8, "warmup_steps": 2, "evaluate_every": 4, "learning_rate": 1e-2, **fields}
-    supervised = Manifest.read(data.folder).supervised
     found = None if base is None else run_folder.find_checkpoint(base)
     made = test_masked.RunConfig(
-        ModelConfig(**config), data=DataConfig(supervised=supervised), training=TrainingConfig(**settings),
+        ModelConfig(**config), training=TrainingConfig(**settings), data_kind=data.kind,
         lora=LoraConfig(rank=2 if base else None),
     )  # fmt: skip
     return start_run(folder, made, data, from_run=found)

@@ -13,7 +13,6 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.corpus.store import Manifest
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.events import Evaluation, Sample
@@ -50,17 +49,16 @@ def examples(tmp_path_factory) -> TrainingCorpus:
         letters = [*draw.choice(list("xyz"), size=3), *[label] * 5]
         pairs.append(("".join(draw.permutation(letters)), str(label)))
     source = small_examples.source(place, small_examples.lines(pairs, "text", "label"))
-    config = DataConfig(validation="0.2", supervised=True)
+    config = DataConfig(validation="0.2")
     return TrainingCorpus(prepare([source], TOKENIZER, config, place / "tokens").folder, TOKENIZER)
 
 
 def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, from_run=None, **fields) -> Run:
     settings = {"batch_size": 8, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **fields}
-    supervised = Manifest.read(corpus.folder).supervised
     config = RunConfig(
         ModelConfig(**{**SHAPE, **(model or {})}),
-        data=DataConfig(supervised=supervised),
         training=TrainingConfig(**settings),
+        data_kind=corpus.kind,
     )
     return start_run(folder, config, corpus, from_run=from_run)
 

@@ -17,7 +17,7 @@ from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
-from lm.text.conversations import Message
+from lm.text.records import Part
 from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
@@ -154,8 +154,8 @@ def test_chat_templates_go_out_and_in_again(tmp_path, kind):
         ours = Tokenizer(family.backend, chat_template=ChatTemplate(family.template, special))
     export(random_run(tmp_path / "run", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    messages = [Message("system", "the mill"), Message("user", "The owl"), Message("assistant", "saw the fox")]
-    plain = [message.to_dict() for message in messages]
+    messages = [Part("system", "the mill"), Part("user", "The owl"), Part("assistant", "saw the fox")]
+    plain = [message.to_message() for message in messages]
     expected = ours.chat_template.encode(ours, messages)
     assert theirs.apply_chat_template(plain, add_generation_prompt=True, return_dict=False) == expected
     assert (theirs.padding_side, theirs.pad_token_id) == ("left", ours.end_of_text)

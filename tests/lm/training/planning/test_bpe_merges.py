@@ -5,7 +5,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.survey import read_beginnings, scan_corpus
-from lm.text.text_files import find_text_files
+from lm.text.find import find_text_files
 from lm.training.planning.bpe_merges import SAMPLE_BYTES, measure_merge_baselines
 from tests.lm.training.texts import of_characters, of_words
 

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from lm.training.planning.resolve import fit_context, resolve_spec
 
 from lm.config.model import ModelConfig
 from lm.config.run_spec import run_spec
-from lm.training.planning.resolve import fit_context, resolve_spec
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import run_spec
 from lm.config.training import TrainingConfig
-from lm.corpus.store import Manifest
 from lm.hardware import Hardware
 from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train
@@ -110,10 +109,7 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
     found, settings = run_folder.find_checkpoint(first.folder), {"batch_size": 8, "steps": 4, "evaluate_every": 2}
 
     def begin(name: str, data: TrainingCorpus, model: ModelConfig, weights: Path) -> Run:
-        labelled = Manifest.read(data.folder).supervised
-        config = RunConfig(
-            model, data=dataclasses.replace(RunConfig().data, supervised=labelled), training=TrainingConfig(**settings)
-        )
+        config = RunConfig(model, training=TrainingConfig(**settings), data_kind=data.kind)
         return start_run(tmp_path / name, config, data, from_run=weights)
 
     labels = begin("labels", examples, first.config.model, found)

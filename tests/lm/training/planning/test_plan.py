@@ -116,19 +116,20 @@ def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
         has_merges=False,
     )  # fmt: skip
     pairs = build_run_config("translation-tiny", {"parallel": {"bpe_dropout": 0.1}})
+    corpus.kind = "pairs"
     found = plan_corpus(Plan(pairs), corpus).config
     assert (found.model.vocab_size, found.model.source_vocab_size, found.parallel.bpe_dropout) == (100, 70, 0.0)
     corpus.source_tokenizer, corpus.has_merges = tokenizer, True
     same = plan_corpus(Plan(pairs), corpus).config
     assert (same.model.source_vocab_size, same.parallel.bpe_dropout) == (None, 0.1)
     corpus.source_tokenizer = None
-    for supervised, objective, labels, completions in (
-        (True, "masked", ("a", "b"), ()), (False, "masked", (), ()), (True, "causal", (), (" a", " b")),
-        (False, "causal", (), ()),
+    for kind, objective, labels, completions in (
+        ("examples", "masked", ("a", "b"), ()), ("text", "masked", (), ()), ("examples", "causal", (), (" a", " b")),
     ):  # fmt: skip
-        config = build_run_config("tiny", {"data": {"supervised": supervised}, "model": {"objective": objective}})
+        corpus.kind = kind
+        config = build_run_config("tiny", {"model": {"objective": objective}})
         fitted = plan_corpus(Plan(config), corpus).config
-        assert (fitted.model.labels, fitted.label_completions) == (labels, completions)
+        assert (fitted.model.labels, fitted.label_completions, fitted.data_kind) == (labels, completions, kind)
 
 
 @pytest.mark.parametrize(("max_steps", "steps"), [(None, 300), (200, 200), (400, 300)])

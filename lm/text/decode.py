@@ -1,0 +1,168 @@
+"""Decompress and decode files in bounded memory: blocks of text, and lines."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import itertools
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from lm.config.data import DataConfig
+from lm.errors import InputError, missing_packages
+
+MAGIC_BYTES: Mapping[str, bytes] = {
+    ".gz": b"\x1f\x8b",
+    ".bz2": b"BZh",
+    ".xz": b"\xfd7zXZ\x00",
+    ".zst": b"\x28\xb5\x2f\xfd",
+}
+"""The first bytes of compressed files, by suffix."""
+
+BLOCK_BYTES = 1 << 18
+BYTE_ORDER_MARK = "\ufeff"
+_OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_ZSTD_BYTES = 1 << 9
+"""Little, as its decompressor returns all that it can: four bytes can stand for 128 KiB."""
+
+_ENCODINGS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+class UnreadableError(InputError):
+    """A file that is damaged, or not text in its encoding."""
+
+
+def detect_compression(path: Path, name: str) -> str | None:
+    """Return the compression of a file by its first bytes, else by its suffix; None if it is not compressed."""
+    with path.open("rb") as stream:
+        beginning = stream.read(8)
+    if not beginning:
+        return None
+    kinds = (kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature))
+    return next(kinds, None) or next((kind for kind in MAGIC_BYTES if name.lower().endswith(kind)), None)
+
+
+def strip_compression_suffix(name: str) -> str:
+    """Return a file name without its compression suffix."""
+    return next((name[: -len(kind)] for kind in MAGIC_BYTES if name.lower().endswith(kind)), name)
+
+
+def read_stream(stream: BinaryIO | Any, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the bytes of a stream in blocks."""
+    while block := stream.read(size):
+        yield block
+
+
+def read_blocks(path: Path, name: str) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file in blocks.
+
+    Raises:
+        UnreadableError: the file is damaged, or not readable.
+        InputError: the package that decompresses it is missing.
+    """
+    new, zstd_error = None, cast("type[Exception]", OSError)
+    try:
+        kind = detect_compression(path, name)
+        if kind == ".zst":
+            new, zstd_error = _import_zstd(name)
+        with _OPENERS.get(kind or "", Path.open)(path, "rb") as stream:
+            yield from read_stream(stream) if new is None else _decompress_zstd(stream, new)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd_error) as error:
+        raise UnreadableError(f"{name}: unreadable or damaged ({error})") from None
+
+
+def _decompress_zstd(stream: BinaryIO, new: Callable[[], Any]) -> Iterator[bytes]:
+    """Decompress frame by frame: the ready-made readers accept truncated files."""
+    decompressor = None
+    for block in read_stream(stream, _ZSTD_BYTES):
+        rest = block
+        while rest:
+            decompressor = decompressor or new()
+            unpacked = decompressor.decompress(rest)
+            yield from (unpacked[start : start + BLOCK_BYTES] for start in range(0, len(unpacked), BLOCK_BYTES))
+            rest = decompressor.unused_data if decompressor.eof else b""
+            decompressor = None if decompressor.eof else decompressor
+    if decompressor is not None:
+        raise EOFError("it ends in the middle")
+
+
+def _import_zstd(name: str) -> tuple[Callable[[], Any], type[Exception]]:
+    """Return the decompressor and its error type: Python's from 3.14 on, else the zstandard package's."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd  # noqa: PLC0415 (not there in older versions)
+
+        return zstd.ZstdDecompressor, zstd.ZstdError
+    try:
+        import zstandard  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise missing_packages(f"{name}: a .zst file", "zstandard") from None
+    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+
+
+def decode_blocks(
+    blocks: Iterable[bytes], name: str, *, encoding: str = "utf-8", keep_line_ends: bool = False
+) -> Iterator[str]:
+    """Yield decoded text: without byte order mark and with LF for CRLF, unless they are to be kept.
+
+    Args:
+        encoding: used unless a byte order mark says UTF-16 or UTF-32.
+
+    Raises:
+        UnreadableError: the bytes are not text in the encoding; the message has the byte offset.
+    """
+    decoder, offset, rest = None, 0, ""
+    for block in itertools.chain(blocks, [b""]):
+        if decoder is None:
+            encoding = next((name for mark, name in _ENCODINGS.items() if block.startswith(mark)), encoding)
+            decoder = codecs.getincrementaldecoder(encoding)()
+        pending = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeError as error:
+            place = offset - pending + getattr(error, "start", 0)
+            raise UnreadableError(f"{name}: not valid {encoding} at byte offset {place}") from None
+        if offset == 0 and "\0" in text:
+            raise UnreadableError(f"{name}: a binary file")
+        if not keep_line_ends:
+            text = rest + (text if offset else text.removeprefix(BYTE_ORDER_MARK))
+            rest = "\r" if block and text.endswith("\r") else ""
+            text = text.removesuffix(rest).replace("\r\n", "\n")
+        offset += len(block)
+        yield text
+
+
+def normalize_like_training(text: str, data: DataConfig) -> str:
+    """Normalise a text, such as a prompt, as the training data of a run were."""
+    return text if data.keep_line_ends else text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n")
+
+
+def split_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Yield lines, ended by LF only; the last one need not be ended."""
+    rest = ""
+    for block in blocks:
+        *whole, rest = (rest + block).split("\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
+    """Yield the lines of bytes in UTF-8, each as soon as it is complete; errors as of `decode_blocks`."""
+    return split_lines(decode_blocks(blocks, name))
+
+
+def read_file_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file, which may be compressed; InputError if it is missing or damaged."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return decode_lines(read_blocks(path, str(path)), str(path))

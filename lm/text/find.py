@@ -1,0 +1,151 @@
+"""Find the files of a corpus: names, folders, globs, and `-` for stdin.
+
+Stdin and pipes can be read only once, so they are copied to a temporary file first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import glob
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from lm.config.data import DataConfig, FilesConfig
+from lm.errors import InputError, UsageError
+from lm.text import decode
+from lm.text.text_file import FORMATS, TextFile
+
+STDIN = "-"
+
+ProgressCallback = Callable[[int, int | None], None]
+"""Called with the bytes done, and the total if known."""
+
+
+def find_text_files(
+    patterns: Sequence[str], data: DataConfig | None = None, reading: FilesConfig | None = None
+) -> list[TextFile]:
+    """Resolve files, folders, globs and `-` (stdin) to files, each once, in the order given.
+
+    A folder contributes, sorted by path and recursively, the files with a suffix of `FORMATS`, or those that match
+    `include`. Hidden files are skipped. A glob (`**` is recursive) contributes the files it matches.
+
+    Raises:
+        InputError: a file is missing, a name is empty, or a folder or glob has no text file.
+    """
+    data, reading = data or DataConfig(), reading or FilesConfig()
+    files: dict[Path, TextFile] = {}
+    for pattern in patterns:
+        for file in _resolve_pattern(pattern, reading):
+            files.setdefault(file.path.resolve(), dataclasses.replace(file, data=data, reading=reading))
+    return [*files.values()]
+
+
+def refuse_missing(patterns: Iterable[str]) -> None:
+    """Raise InputError for the first pattern that matches nothing, without reading any file."""
+    for pattern in patterns:
+        if pattern != STDIN and not Path(pattern).exists() and not _expand_glob(pattern):
+            raise InputError(f"{pattern}: no such file, and no file matches")
+
+
+def refuse_stdin_twice(names: Iterable[str]) -> None:
+    """Raise UsageError if stdin is given for more than one role."""
+    if list(names).count(STDIN) > 1:
+        raise UsageError("stdin (-) stands for one file only: name the others")
+
+
+def has_piped_text() -> bool:
+    """Return whether stdin is not a terminal and not empty; reads it."""
+    return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
+
+
+def total_text_bytes(files: Iterable[TextFile]) -> int | None:
+    """Return the total size of the text; None if file sizes don't tell it (compressed files and rows)."""
+    size = 0
+    for file in files:
+        if file.has_rows or decode.detect_compression(file.path, file.name):
+            return None
+        size += file.path.stat().st_size
+    return size
+
+
+def _resolve_pattern(pattern: str, reading: FilesConfig) -> list[TextFile]:
+    path = Path(pattern)
+    if pattern == STDIN:
+        return [_copy_stdin(sys.stdin.buffer)]
+    if pattern and path.is_file():
+        return [TextFile(pattern, path)]
+    if pattern and path.exists() and not path.is_dir():  # the shell's <(command) is a pipe, to be read only once
+        return [_copy_pipe(path, path.stat().st_ino)]
+    if pattern and path.is_dir():
+        found = [below for below in sorted(path.rglob("*")) if _is_read(below, below.relative_to(path), reading)]
+    else:
+        refuse_missing([pattern])
+        found = [match for match in sorted(_expand_glob(pattern)) if _is_selected(match, reading)]
+    if not found:
+        raise InputError(f"{pattern}: no {', '.join(reading.include or FORMATS)} file in this folder")
+    return [TextFile(str(each), each) for each in found]
+
+
+def _expand_glob(pattern: str) -> list[Path]:
+    matches = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else []  # noqa: PTH207 (may be absolute)
+    return [path for path in map(Path, matches) if path.is_file()]
+
+
+def _is_read(path: Path, below: Path, reading: FilesConfig) -> bool:
+    """Return whether a file of a folder is read: by its suffix if `include` doesn't say."""
+    if any(part.startswith(".") for part in below.parts) or not path.is_file() or not _is_selected(below, reading):
+        return False
+    return bool(reading.include) or Path(decode.strip_compression_suffix(path.name).lower()).suffix in FORMATS
+
+
+def _is_selected(path: Path, reading: FilesConfig) -> bool:
+    """Apply the include and exclude globs.
+
+    A glob with a slash matches the path, any other one a name: of the file or, to exclude it, of a folder above.
+    """
+    names = (path.name, decode.strip_compression_suffix(path.name))
+    if any(_matches(path, glob, (*path.parts, *names)) for glob in reading.exclude):
+        return False
+    return not reading.include or any(_matches(path, glob, names) for glob in reading.include)
+
+
+def _matches(path: Path, pattern: str, names: Sequence[str]) -> bool:
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(path.as_posix(), pattern.removeprefix("./"))
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+class _TemporaryFile:
+    """A temporary file that is deleted with its last reference, or when Python exits."""
+
+    def __init__(self, path: Path) -> None:
+        weakref.finalize(self, path.unlink, missing_ok=True)
+
+
+@lru_cache(maxsize=1)
+def _copy_stdin(stdin: BinaryIO) -> TextFile:
+    """Copy stdin once; later calls return the same copy."""
+    return write_temporary_file(decode.read_stream(stdin), name="stdin")
+
+
+@cache
+def _copy_pipe(path: Path, _inode: int) -> TextFile:
+    """Copy a pipe once per inode; later calls return the same copy."""
+    with path.open("rb") as stream:
+        return write_temporary_file(decode.read_stream(stream), name=str(path))
+
+
+def write_temporary_file(parts: Iterable[bytes], *, name: str) -> TextFile:
+    """Write bytes to a temporary file; its format is detected from its beginning, as for stdin."""
+    descriptor, path = tempfile.mkstemp(prefix="lm-text-")
+    copy = _TemporaryFile(Path(path))
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(parts)
+    return TextFile(name, Path(path), temporary_copy=copy)
