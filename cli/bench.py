@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.console.tables import print_table
 from cli.console.text import format_json_line, format_quantity, format_threads, print_note
 from cli.options import Options, with_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
@@ -68,6 +67,7 @@ def bench(
     configs = [_preset_config(name, inference) for name in presets or _DEFAULT_PRESETS]
     import torch
 
+    from cli.console.tables import print_table
     from lm.benchmark import Measurement, measure_hardware_limits, measure_speed
     from lm.hardware import select_inference_hardware
 
