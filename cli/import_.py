@@ -16,7 +16,7 @@ from lm.errors import InputError, UsageError
 def import_(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="Folder with config.json and .safetensors; or hf:ORG/NAME of the Hub."),
+        typer.Argument(metavar="MODEL", help="Folder with config.json and .safetensors; or ORG/NAME of the Hub."),
     ],
     *,
     out: Annotated[
@@ -40,7 +40,7 @@ def import_(
     executed, and pickles are not read. If a model has an unsupported setting, the error names it, and nothing is
     written.
 
-    hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub, with the cache, token and
+    ORG/NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub, with the cache, token and
     offline mode (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept hf:ORG/NAME
     too; nothing else is downloaded.
 
@@ -57,6 +57,8 @@ def import_(
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
     from lm.run_folder import count_parameters, find_checkpoint, load_config, refuse_existing
 
+    if not folder.exists() and str(folder).count("/") == 1 and not is_hub_name(folder):  # ORG/NAME
+        folder = Path(f"hf:{folder}")
     if is_hub_name(folder) and out is None:
         out = import_from_hub(str(folder), on_import=compile_and_record_dtype)
     elif out is None:
