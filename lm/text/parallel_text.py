@@ -74,10 +74,12 @@ class ParallelText:
         if self.target is not None:
             pairs = self._two_files(self.target)
         if self.heads is None:
-            return pairs
+            yield from pairs
+            return
         names, lines = (self.source.name, self.heads.name), split_lines(self.heads.text())
         parsed = attach_heads(pairs, lines, sentence=lambda pair: pair.source or "", names=names)
-        return (pair._replace(dependency_heads=heads) for pair, heads in parsed)
+        for pair, found in parsed:
+            yield pair._replace(dependency_heads=found)
 
     def _two_files(self, target: TextFile) -> Iterator[Record]:
         sources, targets = split_lines(self.source.text()), split_lines(target.text())

@@ -282,7 +282,8 @@ class Trainer:
             check_tokenizers(parent, corpus.tokenizer, corpus.source_tokenizer)
             spare = max(0, load_config(parent).model.vocab_size - corpus.tokenizer.vocab_size)
             corpus = dataclasses.replace(corpus, spare_tokens=spare)
-            if (problem := describe_seen_held_out(parent, corpus.folder, corpus.tokenizer)) is not None:
+            problem = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder, corpus.tokenizer)
+            if problem is not None:
                 yield events.TrainingWarning(0, problem)
         plan = plan_corpus(plan, corpus)
         data = open_data(corpus.folder, plan.config)

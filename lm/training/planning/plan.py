@@ -294,7 +294,7 @@ def _plan_context(plan: Plan, corpus: TrainingCorpus) -> Plan:
 
     It is limited by the positions of the model that is fine-tuned, and to a quarter of the tokens of a batch.
     """
-    config, by = plan.config, plan.reasons["model.context_length"]
+    config, by = plan.config, plan.reasons.get("model.context_length")
     model = config.model
     context = min(corpus.longest_conversation - 1, batch_rows(config) * model.context_length // _MIN_ROWS)
     is_limited = by == "from_run" and (model.position_limit is not None or model.rope_scaling != "none")

@@ -273,7 +273,7 @@ def test_trees_are_the_same_everywhere_however_words_are_segmented(tmp_path, mon
     sources, _ = given.framed("validation", given.directions[0], numbers)
     read = read_by_scorer(tokenizer, pairs, syntax="both")
     assert sorted(source for _, source in read) == sorted(sources.row(number).tolist() for number in numbers)
-    assert [tuple(row["heads"]) for row in read_held_out(folder)] == [pair.heads for pair in pairs]
+    assert [tuple(row["heads"]) for row in read_held_out(folder)] == [pair.dependency_heads for pair in pairs]
     assert all(batch.source.shape[2] == 4 for batch in given.validation())
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"

@@ -68,7 +68,7 @@ def score_document(model, tokens, *, context, stride, start_token, batch_size=16
     nats = [
         part
         for some in batched(windows, batch_size)
-        for part in score_batch(model, Batch.from_masked_rows([w.tokens for w in some], [w.is_scored for w in some]))
+        for part in score_batch(model, Batch.from_rows([w.tokens for w in some], [w.is_scored for w in some]))
     ]
     return np.concatenate([np.zeros(0), *nats])
 

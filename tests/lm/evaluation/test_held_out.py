@@ -99,15 +99,10 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
     files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
     for file, lines in zip(files, zip(*((pair.source, pair.text) for pair in pairs), strict=True), strict=False):
         file.write_text("".join(f"{line}\n" for line in lines))
+    named = ["--source", files[0], "--target", files[1]]
     if pairs[0].dependency_heads:
         files[2].write_text("".join(" ".join(map(str, pair.dependency_heads)) + "\n" for pair in pairs))
-    named = [
-        "--source",
-        files[0],
-        "--target",
-        files[1],
-        *(["--dependency-heads", files[2]] if pairs[0].dependency_heads else []),
-    ]
+        named += ["--dependency-heads", files[2]]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
     assert lm.load(name, threads=1).perplexity().nats == pytest.approx(split["nats"])

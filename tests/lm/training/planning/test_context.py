@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from lm.training.planning.resolve import fit_context, resolve_spec
 
 from lm.config.model import ModelConfig
+from lm.config.run_config import RunConfig
 from lm.config.run_spec import run_spec
+from lm.training.planning.plan import plan_corpus, plan_spec
 
 
 @pytest.mark.parametrize(
@@ -24,9 +25,13 @@ from lm.config.run_spec import run_spec
 )
 def test_the_longest_conversation_that_positions_and_batch_allow(longest, options, base, context):
     from_run = {} if base is None else {"from_run": "runs/base"}
-    chosen = resolve_spec(run_spec("chats.jsonl", batch_tokens=64 * 32, **options, **from_run), base=base)
+    parent = None if base is None else RunConfig(model=base)
+    chosen = plan_spec(run_spec("chats.jsonl", batch_tokens=64 * 32, **options, **from_run), parent=parent)
     if base is None and not options:
         chosen = chosen.choose("budget", {"model": {"context_length": 32}})
-    fitted = fit_context(chosen, SimpleNamespace(longest_conversation=longest))
+    corpus = SimpleNamespace(
+        longest_conversation=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations"
+    )
+    fitted = plan_corpus(chosen, corpus)
     assert fitted.config.model.context_length == context
     assert (fitted.reasons["model.context_length"] == "longest conversation") == (context > 48)

@@ -113,7 +113,7 @@ def test_a_model_has_the_vocabularies_and_labels_of_its_corpus():
                         for size in (100, 70))  # fmt: skip
     corpus = SimpleNamespace(
         vocab_size=100, tokenizer=tokenizer, source_tokenizer=other, labels=("a", "b"), label_completions=(" a", " b"),
-        has_merges=False,
+        has_merges=False, longest_conversation=0,
     )  # fmt: skip
     pairs = build_run_config("translation-tiny", {"parallel": {"bpe_dropout": 0.1}})
     corpus.kind = "pairs"
