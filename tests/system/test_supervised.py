@@ -159,7 +159,7 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert total["tokens"] == logged["validation_tokens"]
         assert total["nats"] / total["tokens"] == approx(logged["validation_loss"], terms=64, depth=20)
         assert total["bits_per_byte"] == approx(logged["validation_bits_per_byte"], terms=64, depth=20)
-        assert (total["documents"], report["unit"], report["shortened"]) == (31, "completion token", 1)
+        assert (total["documents"], report["unit"], total["shortened"]) == (31, "completion token", 1)
 
 
 def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):
