@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.corpus.store import SPLITS, Manifest, Split, open_split
 from lm.errors import InputError, UsageError
 from lm.text.find import find_text_files
 from lm.text.records import LABEL_DELIMITER, parse_label
+from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
@@ -83,11 +84,20 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
     return completions if len({ids.tobytes() for ids in encoded}) == len(completions) else ()
 
 
+def find_examples(names: Sequence[str], data: DataConfig, reading: FilesConfig | None = None) -> list[TextFile]:
+    """Return files of examples, with labels in the column `label` if none is named; InputError for others."""
+    files = find_text_files(names, data, reading)
+    if any(file.kind != "examples" for file in files):
+        files = find_text_files(names, data.replace(label_column=data.label_column or "label"), reading)
+    for file in files:
+        if file.kind != "examples":
+            raise InputError(f"{file.name}: holds {file.kind}, not examples")
+    return files
+
+
 def read_completions(name: str, data: DataConfig) -> tuple[str, ...]:
     """Return the different completions of a file of examples, sorted by label; InputError if it has none."""
-    files = find_text_files([name], data)
-    if any(file.kind != "examples" for file in files):
-        files = find_text_files([name], data.replace(label_column=data.label_column or "label"))
+    files = find_examples([name], data)
     completions = {record.parts[-1].text for file in files for record in file.records()}
     return tuple(sorted(completions, key=parse_label))
 

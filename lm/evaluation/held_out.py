@@ -7,14 +7,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig, DataKind, FilesConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
+from lm.data.labels import find_examples
 from lm.errors import InputError
 from lm.evaluation.scoring import ScoredTexts, find_scored_kind
 from lm.text.find import find_text_files, write_temporary_file
@@ -96,7 +97,7 @@ def open_texts(
     reading: FilesConfig,
     data: Mapping[str, Any],
     *,
-    kind: DataKind | None = None,
+    kind: Literal["examples"] | None = None,
 ) -> ScoredTexts:
     """Return files to score by a run, or without any what it held out.
 
@@ -111,8 +112,8 @@ def open_texts(
     """
     if not names:
         return open_held_out(loaded)
-    files = find_text_files(names, loaded.config.data.for_other_files(**data), reading)
-    for file in files:
-        if kind is not None and file.kind != kind:
-            raise InputError(f"{file.name}: holds {file.kind}, not {kind}")
-    return ScoredTexts(files, kind or find_scored_kind(loaded, files))
+    config = loaded.config.data.for_other_files(**data)
+    if kind == "examples":
+        return ScoredTexts(find_examples(names, config, reading), kind)
+    files = find_text_files(names, config, reading)
+    return ScoredTexts(files, find_scored_kind(loaded, files))
