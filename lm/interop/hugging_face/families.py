@@ -380,7 +380,7 @@ def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:
         if accepted is None or value in accepted or name in _OF_TRAINING or (feature and not feature.is_on(values)):
             continue
         with contextlib.suppress(UsageError):  # None contradicts other fields
-            if None in accepted and value == getattr(config.replace(**{name: None}), name):
+            if isinstance(accepted, tuple) and None in accepted and value == getattr(config.replace(**{name: None}), name):
                 continue
         differing[name] = value
     return differing
