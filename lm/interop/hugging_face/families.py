@@ -379,9 +379,10 @@ def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:
         feature, accepted = requires.get(name), allowed.get(name, (field_.default,))
         if accepted is None or value in accepted or name in _OF_TRAINING or (feature and not feature.is_on(values)):
             continue
-        with contextlib.suppress(UsageError):  # None contradicts other fields
-            if isinstance(accepted, tuple) and None in accepted and value == getattr(config.replace(**{name: None}), name):
-                continue
+        if isinstance(accepted, tuple) and None in accepted:
+            with contextlib.suppress(UsageError):  # None contradicts other fields
+                if value == getattr(config.replace(**{name: None}), name):
+                    continue
         differing[name] = value
     return differing
 
