@@ -46,15 +46,15 @@ class PrefixCache:
         ids = tuple(ids)
         if len(ids) >= self._model.config.context_length:
             return 0, 0
-        known = max(self._caches, key=lambda other: _common_length(other, ids), default=())
-        n_known = _common_length(known, ids)
-        if n_known == len(known):
-            cache = self._caches.pop(known, None) or self._model.new_cache()
-        elif n_known < _MIN_SHARED or isinstance(self._caches[known], RecurrentCache):  # which has only the last state
-            n_known, cache = 0, self._model.new_cache()
-        else:
+        known = max(self._caches, key=lambda other: self._usable_length(other, ids), default=())
+        n_known = self._usable_length(known, ids)
+        if n_known and n_known == len(known):
+            cache = self._caches.pop(known)
+        elif n_known:
             cache = copy.deepcopy(self._caches[known])
             cache.truncate(n_known)
+        else:
+            cache = self._model.new_cache()
         new = ids[n_known:][:limit]
         if new:
             self._model.hidden(torch.tensor([new], device=next(self._model.parameters()).device), cache=cache)
@@ -62,6 +62,12 @@ class PrefixCache:
         while sum(map(len, self._caches)) > self._capacity and len(self._caches) > 1:
             del self._caches[next(iter(self._caches))]
         return n_known, len(new)
+
+    def _usable_length(self, known: tuple[int, ...], ids: tuple[int, ...]) -> int:
+        """Return how many tokens of a known prefix can be taken for other IDs: all, or its beginning if it is long."""
+        common = _common_length(known, ids)
+        can_truncate = not self._model.config.is_recurrent  # which has only the last state
+        return common if common == len(known) or (common >= _MIN_SHARED and can_truncate) else 0
 
     def find(self, window: tuple[int, ...]) -> tuple[int, ...]:
         """Return the longest prefix that a window starts with, and continues; empty if there is none."""
