@@ -279,7 +279,7 @@ def test_trees_are_the_same_everywhere_however_words_are_segmented(tmp_path, mon
         vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
     )
     translator = Translator([TranslationModel(build_model(config), tokenizer, tokenizer)])
-    read = translator._encode_lines([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
+    read = translator._encode_lines([(number, pair.source, "", pair.dependency_heads) for number, pair in enumerate(pairs)])
     assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in numbers]
     found = [sources]
     if kind == "bpe":
@@ -289,7 +289,7 @@ def test_trees_are_the_same_everywhere_however_words_are_segmented(tmp_path, mon
         assert len(found[1].values) > len(sources.values)
     for number, pair in enumerate(pairs):
         for row in (each.row(number) for each in found):
-            for word, place in zip(pair.source.split(), compute_tree_positions(pair.heads), strict=True):
+            for word, place in zip(pair.source.split(), compute_tree_positions(pair.dependency_heads), strict=True):
                 assert tokenizer.decode(row[(row[:, 1:] == place).all(axis=1), 0]).strip() == word
             assert row[-1].tolist() == [tokenizer.end_of_text, -1, -1, -1]
 
