@@ -279,7 +279,8 @@ def test_trees_are_the_same_everywhere_however_words_are_segmented(tmp_path, mon
         vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
     )
     translator = Translator([TranslationModel(build_model(config), tokenizer, tokenizer)])
-    read = translator._encode_lines([(number, pair.source, "", pair.dependency_heads) for number, pair in enumerate(pairs)])
+    sides = [(number, pair.source, "", pair.dependency_heads) for number, pair in enumerate(pairs)]
+    read = translator._encode_lines(sides)
     assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in numbers]
     found = [sources]
     if kind == "bpe":
