@@ -175,7 +175,7 @@ def build_config(config: type[C], values: Any, *, where: str = "") -> C:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise UsageError(f"{prefix}{path.rstrip('`')}{': ' * bool(path)}{problem}") from None
-    except UsageError as error:
+    except (UsageError, UnicodeEncodeError) as error:
         raise UsageError(f"{prefix}{error}") from None
 
 

@@ -26,8 +26,7 @@ def test_a_chat_log_becomes_conversations(tmp_path, monkeypatch):
     Path("log.txt").write_text("\n".join(log), encoding="utf-8")
     exec(read_examples("chat.md")[0], {})
     (file,) = find_text_files(["chats.jsonl"])
-    messages = [message for conversation in file.conversations() for message in conversation.messages]
-    assert [(message.role, message.content) for message in messages] == [
+    assert [tuple(part) for record in file.records() for part in record.parts] == [
         turn for number in range(9) for turn in (("user", f"{number}: é\n{number}: é"), ("assistant", f"{number}: é"))
     ]
 
