@@ -1,5 +1,5 @@
-"""Input text: find, decompress and decode files; yield documents, rows, examples, sentence pairs and prompts.
+"""Input text: find, decompress and decode files; yield records and prompts.
 
-Start with `text_files` (`find_text_files`, `TextFile`) and `documents` (`read_pieces`). Knows nothing of
-tokenizers or models: it may import only `lm.config` and the modules below it.
+Start with `records` (`Record`), `find` (`find_text_files`) and `text_file` (`TextFile`). Knows nothing of tokenizers or
+models: it may import only `lm.config` and the modules below it.
 """
