@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -205,7 +206,8 @@ def _save_picture(path: Path, shown: AttentionMap, config: AttentionConfig) -> N
         [format_name(name).replace("$", r"\$") for name in axis.labels] for axis in (shown.keys, shown.queries)
     )
     weights = np.array(_rows(shown, shown.mean(layer=config.layer, head=config.head)), dtype=float)
-    with plot.rc_context({"font.family": ["DejaVu Sans", *wide]}):
+    with plot.rc_context({"font.family": ["DejaVu Sans", *wide]}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that no font has
         size = (2.2 + 0.32 * len(columns), 2.2 + 0.28 * len(rows))
         figure, axes = plot.subplots(figsize=size, layout="constrained")
         image = axes.imshow(weights, cmap="viridis", norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")
