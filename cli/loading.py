@@ -71,12 +71,6 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
     return _model_for(loaded, "fills blanks"), loaded
 
 
-def load_scoring_model(run: Path, hardware: HardwareConfig) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
-    """Load a decoder or masked model; UsageError for another."""
-    loaded = _load(run, hardware)
-    return _model_for(loaded, "continues texts", "fills blanks"), loaded
-
-
 def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
 ) -> tuple[Classifier | CompletionClassifier, LoadedModel]:

@@ -20,7 +20,8 @@ Row = tuple[str, str, str]
 def print_plan(rows: Iterable[Row], print_line: Callable[[str], object]) -> None:
     """Print a plan as a table."""
     table = [("plan", "", "chosen by"), *rows]
-    names, values = (max(len(row[column]) for row in table) for column in (0, 1))
+    names = max(len(name) for name, _, _ in table)
+    values = max(len(value) for _, value, by in table if by)
     for name, value, by in table:
         print_line(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
 
@@ -80,5 +81,8 @@ def changed_rows(decisions: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """Yield what was changed after the start, from the entries of `decisions.jsonl`."""
     for entry in decisions:
         if entry["step"]:
-            values = ", ".join(f"{name} {value}" for name, value in entry["chosen"].items())
-            yield f"step {entry['step']:,}", values, entry["by"]
+            values = [
+                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in entry["chosen"].items()
+            ]
+            yield f"step {entry['step']:,}", f"{entry['by']}: {', '.join(values)}", ""

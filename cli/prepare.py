@@ -52,10 +52,10 @@ def prepare(
     as_json: AsJson = False,
     options: Options,
 ) -> None:
-    """Tokenize a corpus into shards (lm train does so automatically).
+    """Tokenize a corpus (lm train does so automatically).
 
-    The same command on the same text reuses the shards. With -o FOLDER, give that folder to lm train as its corpus;
-    without, the shards go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
+    The same command on the same text reuses the tokens. With -o FOLDER, give that folder to lm train as its corpus;
+    without, the tokens go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
 
     A large corpus is tokenized in chunks, by several processes. If that is interrupted, the same command resumes where
     it was. Several machines can take a partition each (--part), to be joined by one of them (--join). The result does

@@ -207,16 +207,6 @@ def _find_complete(run: Path, name: str) -> Path | None:
     return next((candidate for candidate in candidates if (candidate / MANIFEST).is_file()), None)
 
 
-def find_run(path: Path) -> Path:
-    """Return the run of a path, which may be a checkpoint; InputError if there is none."""
-    if is_run(path):
-        return path
-    checkpoint = find_checkpoint(path, which="last")
-    if checkpoint.parent.name != CHECKPOINTS:
-        raise InputError(f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one")
-    return checkpoint.parent.parent
-
-
 def find_tokenizer(path: Path) -> Path:
     """Return a tokenizer file: itself, in a folder, or in the last checkpoint of a run.
 

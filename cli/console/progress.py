@@ -64,16 +64,3 @@ def show_bytes(description: str = "tokenizing") -> Iterator[Callable[[int, int |
     with create_progress(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task(description, total=None)
         yield None if bar.disable else lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def show_activity(description: str) -> Iterator[None]:
-    """Show a line on a terminal during an activity; it is not redrawn, which would disturb timings."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    print(f"{description} …", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -100,4 +100,3 @@ class ParallelTextConfig(Config):
 
 PAIR_COLUMNS = ("source_column", "target_column")
 """Fields of `ParallelTextConfig` that say how files are read; the others are for training."""
-PAIR_TRAINING_FIELDS = tuple(field.name for field in fields(ParallelTextConfig) if field.name not in PAIR_COLUMNS)

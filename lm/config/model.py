@@ -306,11 +306,6 @@ class ModelConfig(Config):
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
     @property
-    def attention_settings(self) -> Mapping[str, int]:
-        """Return the settings of the kind of attention, by field."""
-        return {name: getattr(self, name) for name in _OF_ATTENTION[self.attention]}
-
-    @property
     def needs_key_positions(self) -> bool:
         """Return whether attention needs the positions of keys."""
         return self.positions in DISTANCES or self.attention in {"window", "bigbird"}

@@ -433,17 +433,3 @@ def verify_checksums(folder: Path, sha256: Mapping[str, str], *, advice: str = "
 
 def hash_values(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def list_changed_sources(folder: Path) -> list[str]:
-    """Return the files that a store was made from and that have been changed since; not those that are gone."""
-    manifest, made_at = Manifest.read(folder), (folder / MANIFEST).stat().st_mtime_ns
-    found = []
-    for record in (*manifest.sources, *manifest.validation_sources):
-        with contextlib.suppress(OSError):
-            state = Path(record.path).stat()
-            if state.st_mtime_ns > made_at and (
-                state.st_size > _HASHED_EACH_TIME or files.sha256(Path(record.path)) != record.sha256
-            ):
-                found.append(record.path)
-    return found

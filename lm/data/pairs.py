@@ -213,11 +213,6 @@ class Pairs(TrainingData):
             for pairs in length_batches(layout.lengths(*sides), tokens=_EVALUATION_TOKENS, order=layout.order(*sides)):
                 yield layout.batch(sources.take(pairs), targets.take(pairs), start=self._start)
 
-    def describe_batch_size(self) -> str:
-        if self._batch_tokens is None:
-            return f"{self._rows} pairs"
-        return f"up to {self._batch_tokens:,} tokens {'of both sides' if self._layout.decoder_only else 'a side'}"
-
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""
         references: list[ReferenceTranslation] = []

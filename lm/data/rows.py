@@ -70,9 +70,6 @@ class Rows(TrainingData):
         for numbers in length_batches(self._validation.lengths[used], rows=rows):
             yield self._make_batch(self._validation, used[numbers])
 
-    def describe_batch_size(self) -> str:
-        return f"{self._rows} {self._noun}"
-
     @property
     def _noun(self) -> str:
         return "conversations" if self.holds_conversations else "texts" if self._labels else "examples"

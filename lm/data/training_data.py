@@ -68,10 +68,6 @@ class TrainingData(ABC):
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, each target once."""
 
-    @abstractmethod
-    def describe_batch_size(self) -> str:
-        """Describe the batch size."""
-
     def set_total_steps(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
         """Set the total number of steps, which decides for instance when BPE dropout ends.
 

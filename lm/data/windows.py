@@ -94,9 +94,6 @@ class Windows(TrainingData):
             rest = self._validation.read(whole * length, n_targets + 1)[None]
             yield self._make_batch(rest, whole, _VALIDATION_SEED)
 
-    def describe_batch_size(self) -> str:
-        return f"{self._rows} x {self._context} tokens"
-
     def _make_batch(self, windows: NDArray[np.int64], first: int, seed: int) -> Batch:
         """Return (rows, length + 1) tokens of consecutive samples as a batch."""
         if self._masking is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from lm.config.run_config import RunConfig, RunPlan
+from lm.corpus.encode import Tokenizers
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows
 from lm.data.pairs import select_layout
@@ -21,7 +22,6 @@ from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, Trainin
 from lm.training.planning.hardware_selection import select_training_hardware
 from lm.training.planning.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, batch_flops
-from lm.training.training_corpus import Tokenizers
 
 Timer = Callable[[], float]
 """Does some work once; returns the seconds it took."""
@@ -58,9 +58,6 @@ class RandomData(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         yield from ()
-
-    def describe_batch_size(self) -> str:
-        return f"{self._rows} rows"
 
 
 def trial_run(config: RunConfig, data: TrainingData, tokenizers: Tokenizers | None = None) -> Run:

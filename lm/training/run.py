@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lm import checkpoint, files, run_folder
 from lm.adapter_base import find_base_weights, link_base
@@ -20,6 +19,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import TrainingConfig
+from lm.corpus.encode import Tokenizers
 from lm.data.batch import Batch, micro_batch_rows
 from lm.data.training_data import TrainingData
 from lm.distributed.parallel import ParallelLoss, shard_like
@@ -45,7 +45,7 @@ from lm.training.planning.budget import BudgetClock
 from lm.training.planning.extension import extend, find_overfit
 from lm.training.planning.plan import Plan
 from lm.training.run_log import RunLog
-from lm.training.training_corpus import Tokenizers, open_data, verify_data
+from lm.training.training_corpus import open_data, verify_data
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
@@ -53,8 +53,6 @@ _TRAINED_PREFIX = "trained."
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
 steps: a longer one overfits again before the learning rate is low (docs/lab/recipe.md)."""
-
-Tensors = Mapping[str, Tensor]
 
 
 class Run:
@@ -478,7 +476,7 @@ def prepare_resuming(
         InputError: there is no such run, it or its data are damaged, or another process is training it.
         UsageError: the run has finished, and no greater length is given.
     """
-    last = run_folder.find_checkpoint(run, which="last")
+    run_folder.find_checkpoint(run, which="last")  # before a lock is made where no run is
     with _locked(run):
         checkpoint.clean_up(run)
         last = run_folder.find_checkpoint(run, which="last")

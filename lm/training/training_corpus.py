@@ -17,6 +17,7 @@ from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.settings import list_settings
 from lm.corpus import store
+from lm.corpus.encode import Tokenizers
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import Manifest
 from lm.corpus.survey import (
@@ -41,8 +42,6 @@ from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
-Tokenizers = tuple[Tokenizer, Tokenizer | None]
-"""Tokenizer of the targets, and of the sources if they have their own."""
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
 """Opens a progress callback, which is called with tokenised bytes and total bytes (None if not known)."""
 _AGAIN = "prepare the corpus again"
@@ -91,10 +90,9 @@ class TrainingCorpus:
     @property
     def longest_conversation(self) -> int:
         """Tokens of the longest conversation; 0 for other data."""
-        splits = [store.open_split(self.folder, name) for name in store.SPLITS]
-        if splits[0].manifest.kind != "conversations":
+        if self.kind != "conversations":
             return 0
-        return max(int(split.lengths.max(initial=0)) for split in splits)
+        return max(int(store.open_split(self.folder, name).lengths.max(initial=0)) for name in store.SPLITS)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from rich.cells import cell_len
 
-from cli.plan_report import plan_rows
+from cli.plan_report import plan_rows, print_plan
 from cli.training.display import TrainingDisplay
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunPlan
@@ -118,3 +118,9 @@ def test_events_that_are_no_steps_have_lines(capsys):
         "step      5  warning: a␛b",
         "step      6  the learning rate decays from here to the end, about step 2,000",
     ]
+
+
+def test_what_has_no_reason_does_not_push_the_reasons_of_a_plan_aside():
+    lines: list[str] = []
+    print_plan([("model", "2 layers", "budget"), ("corpus", "/a/long/path" * 9, "")], lines.append)
+    assert lines[:2] == ["plan              chosen by", "model   2 layers  budget"]

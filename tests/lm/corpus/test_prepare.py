@@ -14,10 +14,9 @@ from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.corpus import prepare as preparing
 from lm.corpus.prepare import join_parts, prepare_corpus
-from lm.corpus.store import MANIFEST, SPLITS, Manifest, list_changed_sources, open_split, read_held_out
+from lm.corpus.store import MANIFEST, SPLITS, Manifest, open_split, read_held_out
 from lm.corpus.survey import hash_text, scan_corpus
 from lm.errors import InputError
-from lm.text.find import find_text_files
 from lm.tokenizer import training
 from tests.lm.corpus import small_examples, small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
@@ -171,15 +170,6 @@ def test_other_files_are_not_replaced(tmp_path):
     with pytest.raises(InputError, match="holds other tokens"):
         prepare(files, BYTES, DataConfig(validation="0.3"), folder)
     prepare(files, BYTES, DataConfig(validation="0.3"), folder, force=True)
-
-
-def test_changed_sources_are_found(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text(TEXT)
-    prepared = prepare(find_text_files([str(path)]), BYTES, DataConfig())
-    assert list_changed_sources(prepared.folder) == []
-    path.write_text(TEXT[1:])
-    assert list_changed_sources(prepared.folder) == [str(path)]
 
 
 @pytest.mark.parametrize("count", [30, 300])

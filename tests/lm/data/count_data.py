@@ -21,6 +21,3 @@ class CountData(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         yield self.batch(0)
-
-    def describe_batch_size(self) -> str:
-        return "2 numbers"
