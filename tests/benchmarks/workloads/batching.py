@@ -6,15 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
-from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.workloads.paths import model_path
+from tests.benchmarks.workloads.decoding import load_model
 from tests.benchmarks.workloads.timing import timer
 
 
@@ -29,7 +27,7 @@ def requests(number: int, vocab_size: int, context: int) -> list[Sample]:
 
 def continuous(folder: Path, threads: int, *, shape: str, dtype: str, prompts: int, rows: int) -> Workload:
     """Continue prompts in a batch that is refilled as texts end."""
-    model = _load(folder, threads, shape, dtype)
+    model = load_model(folder, threads, shape, dtype)
     asked = requests(prompts, model.config.vocab_size, model.config.context_length)
     asked.sort(key=lambda request: len(request.prompt))
     return Workload(timer(lambda: _generate(model, asked, rows)))
@@ -37,16 +35,10 @@ def continuous(folder: Path, threads: int, *, shape: str, dtype: str, prompts: i
 
 def fixed(folder: Path, threads: int, *, shape: str, dtype: str, prompts: int, rows: int) -> Workload:
     """Continue the same prompts in batches, each of which begins when the last has ended."""
-    model = _load(folder, threads, shape, dtype)
+    model = load_model(folder, threads, shape, dtype)
     asked = requests(prompts, model.config.vocab_size, model.config.context_length)
     batches = [asked[first : first + rows] for first in range(0, len(asked), rows)]
     return Workload(timer(lambda: [_generate(model, batch, rows) for batch in batches]))
-
-
-def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
-    model = load_for_decoding(model_path(folder, shape), HardwareConfig("cpu", dtype, threads)).model
-    assert isinstance(model, DecoderOnly)
-    return model
 
 
 def _generate(model: DecoderOnly, asked: Sequence[Sample], rows: int) -> int:

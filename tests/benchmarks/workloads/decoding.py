@@ -38,7 +38,7 @@ def lm(
         rows: concurrent texts.
         compiled: fail unless compiled code decodes.
     """
-    model = _load(folder, threads, shape, dtype)
+    model = load_model(folder, threads, shape, dtype)
     if compiled and plan_engines(model).compiled is None:
         raise RuntimeError(f"not compiled: {plan_engines(model).reason}")
     timer = benchmark.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
@@ -47,7 +47,7 @@ def lm(
 
 def lm_prefill(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int) -> Workload:
     """Compute the logits after a prompt of random tokens."""
-    model = _load(folder, threads, shape, dtype)
+    model = load_model(folder, threads, shape, dtype)
     timer = benchmark.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads))
     return Workload(timer, prefill_flops(SHAPES[shape], rows=1, length=tokens))
 
@@ -79,7 +79,8 @@ def ctranslate2(folder: Path, threads: int, *, shape: str, dtype: str, tokens: i
     return Workload(timer(decode))
 
 
-def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
+def load_model(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
+    """Load a run of random weights as `lm generate` does."""
     model = load_for_decoding(model_path(folder, shape), HardwareConfig("cpu", dtype, threads)).model
     assert isinstance(model, DecoderOnly)
     return model
