@@ -24,14 +24,23 @@ _Language = Annotated[str, Meta(pattern=f"^{LANGUAGE_PATTERN}$")]
 
 @dataclass(frozen=True)
 class FilesConfig(Config):
-    """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
+    """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them.
 
-    format: Annotated[Format | None, "Format of all files; default from the file name."] = None
-    encoding: Annotated[str, "Encoding of files not in UTF-8."] = "utf-8"
-    include: Annotated[tuple[str, ...], "Read only files that match, as '*.py'. Repeatable."] = ()
-    exclude: Annotated[tuple[str, ...], "Skip files and folders that match. Repeatable."] = ()
-    skip_malformed: Annotated[bool, "Skip malformed rows and unreadable files, and count them."] = False
-    header: Annotated[bool | None, "CSV, TSV: the first row names the columns; default yes, TSV pairs no."] = None
+    Settings:
+        format: Format of all files; default from the file name.
+        encoding: Encoding of files not in UTF-8.
+        include: Read only files that match, as '*.py'. Repeatable.
+        exclude: Skip files and folders that match. Repeatable.
+        skip_malformed: Skip malformed rows and unreadable files, and count them.
+        header: CSV, TSV: the first row names the columns; default yes, TSV pairs no.
+    """
+
+    format: Format | None = None
+    encoding: str = "utf-8"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    skip_malformed: bool = False
+    header: bool | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -44,14 +53,23 @@ class FilesConfig(Config):
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """How a corpus becomes tokens."""
+    """How a corpus becomes tokens.
 
-    validation: Annotated[str, "Fraction to hold out, or held-out files."] = "0.1"
-    separator: Annotated[str, "Line that ends a document."] = END_OF_TEXT
-    text_column: Annotated[str | None, "Text column: name, names or number; default text, or the run's."] = None
-    label_column: Annotated[str | None, "Label column: labels are learned; default the run's."] = None
-    keep_line_ends: Annotated[bool, "Keep carriage returns and byte order marks."] = False
-    strip_gutenberg: Annotated[bool, "Remove Project Gutenberg's header and footer."] = False
+    Settings:
+        validation: Fraction to hold out, or held-out files.
+        separator: Line that ends a document.
+        text_column: Text column: name, names or number; default text, or the run's.
+        label_column: Label column: labels are learned; default the run's.
+        keep_line_ends: Keep carriage returns and byte order marks.
+        strip_gutenberg: Remove Project Gutenberg's header and footer.
+    """
+
+    validation: str = "0.1"
+    separator: str = END_OF_TEXT
+    text_column: str | None = None
+    label_column: str | None = None
+    keep_line_ends: bool = False
+    strip_gutenberg: bool = False
 
     def __post_init__(self) -> None:
         if self.label_column is not None and self.label_column == self.text_column:
@@ -73,20 +91,31 @@ class DataConfig(Config):
 
 @dataclass(frozen=True)
 class ParallelTextConfig(Config):
-    """How pairs of sentences, a source and its translation, become tokens."""
+    """How pairs of sentences, a source and its translation, become tokens.
 
-    bidirectional: Annotated[bool, "Train both directions in one model."] = False
-    source_language: Annotated[_Language | None, "Source language; default the suffix, as in train.en."] = None
-    target_language: Annotated[_Language | None, "Target language; default the suffix, as in train.de."] = None
-    source_column: Annotated[str, "Source column."] = "source"
-    target_column: Annotated[str, "Target column."] = "target"
-    separate_vocabularies: Annotated[bool, "Train a tokenizer per language."] = False
-    max_length: Annotated[Count, "Drop longer sentence pairs, in tokens."] = 256
-    max_ratio: Annotated[float, Meta(ge=1, le=1e30), "Drop sentence pairs with a larger length ratio."] = 9.0
-    bpe_dropout: Annotated[Fraction, "BPE-dropout."] = 0.0
-    bpe_dropout_until: Annotated[
-        Fraction, "Fraction of the run with BPE-dropout.", Requires("parallel.bpe_dropout")
-    ] = 1.0
+    Settings:
+        bidirectional: Train both directions in one model.
+        source_language: Source language; default the suffix, as in train.en.
+        target_language: Target language; default the suffix, as in train.de.
+        source_column: Source column.
+        target_column: Target column.
+        separate_vocabularies: Train a tokenizer per language.
+        max_length: Drop longer sentence pairs, in tokens.
+        max_ratio: Drop sentence pairs with a larger length ratio.
+        bpe_dropout: BPE-dropout.
+        bpe_dropout_until: Fraction of the run with BPE-dropout.
+    """
+
+    bidirectional: bool = False
+    source_language: _Language | None = None
+    target_language: _Language | None = None
+    source_column: str = "source"
+    target_column: str = "target"
+    separate_vocabularies: bool = False
+    max_length: Count = 256
+    max_ratio: Annotated[float, Meta(ge=1, le=1e30)] = 9.0
+    bpe_dropout: Fraction = 0.0
+    bpe_dropout_until: Annotated[Fraction, Requires("parallel.bpe_dropout")] = 1.0
 
     def __post_init__(self) -> None:
         if self.bidirectional and self.separate_vocabularies:

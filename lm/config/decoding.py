@@ -25,26 +25,43 @@ _Beam = Annotated[int, Meta(ge=1, le=1024)]
 
 @dataclass(frozen=True)
 class SamplingConfig(Config):
-    """How tokens are drawn from the model's distribution, how many, and what ends a text."""
+    r"""How tokens are drawn from the model's distribution, how many, and what ends a text.
 
-    temperature: Annotated[_Scale, "Temperature; 0: greedy."] = 0.8
-    top_k: Annotated[Count | None, "Top-k: sample from the N most likely tokens."] = None
-    top_p: Annotated[Fraction | None, "Top-p (nucleus) sampling: cumulative probability."] = None
-    min_p: Annotated[Fraction | None, "Min-p: minimum ratio to the top probability."] = None
-    typical_p: Annotated[Fraction | None, "Typical sampling: cumulative probability."] = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=1000), "Penalty on tokens in prompt or output; 1: off."] = 1.0
-    presence_penalty: Annotated[_Penalty, "Subtracted once from the logits of generated tokens."] = 0.0
-    frequency_penalty: Annotated[_Penalty, "Subtracted per occurrence of a generated token."] = 0.0
-    no_repeat_ngram_size: Annotated[Count | None, "Never repeat an n-gram of N tokens."] = None
-    logit_bias: Annotated[
-        tuple[str, ...], "TOKEN=X: add X to the logit of a token (ID or text); -inf bans it. Repeatable."
-    ] = ()
-    stop: Annotated[tuple[str, ...], r"Stop before this string; \n is a newline. Repeatable."] = ()
-    seed: Annotated[Seed | None, "Sampling seed; default random."] = None
-    max_tokens: Annotated[Count, "Maximum tokens to generate."] = 200
-    min_tokens: Annotated[Natural, "Ban the end-of-text token before N tokens."] = 0
-    ignore_eos: Annotated[bool, "Continue after end-of-text and end-of-turn tokens."] = False
-    token_healing: Annotated[bool, "Token healing: resample the prompt's last word."] = True
+    Settings:
+        temperature: Temperature; 0: greedy.
+        top_k: Top-k: sample from the N most likely tokens.
+        top_p: Top-p (nucleus) sampling: cumulative probability.
+        min_p: Min-p: minimum ratio to the top probability.
+        typical_p: Typical sampling: cumulative probability.
+        repetition_penalty: Penalty on tokens in prompt or output; 1: off.
+        presence_penalty: Subtracted once from the logits of generated tokens.
+        frequency_penalty: Subtracted per occurrence of a generated token.
+        no_repeat_ngram_size: Never repeat an n-gram of N tokens.
+        logit_bias: TOKEN=X: add X to the logit of a token (ID or text); -inf bans it. Repeatable.
+        stop: Stop before this string; \n is a newline. Repeatable.
+        seed: Sampling seed; default random.
+        max_tokens: Maximum tokens to generate.
+        min_tokens: Ban the end-of-text token before N tokens.
+        ignore_eos: Continue after end-of-text and end-of-turn tokens.
+        token_healing: Token healing: resample the prompt's last word.
+    """
+
+    temperature: _Scale = 0.8
+    top_k: Count | None = None
+    top_p: Fraction | None = None
+    min_p: Fraction | None = None
+    typical_p: Fraction | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=1000)] = 1.0
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    no_repeat_ngram_size: Count | None = None
+    logit_bias: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    seed: Seed | None = None
+    max_tokens: Count = 200
+    min_tokens: Natural = 0
+    ignore_eos: bool = False
+    token_healing: bool = True
 
     def __post_init__(self) -> None:
         if "" in self.stop:
@@ -55,24 +72,40 @@ class SamplingConfig(Config):
 
 @dataclass(frozen=True)
 class BeamConfig(Config):
-    """How the most likely texts are searched for."""
+    """How the most likely texts are searched for.
 
-    beam: Annotated[_Beam | None, "Beam search with N hypotheses, instead of sampling."] = None
-    length_penalty: Annotated[_Power, "Beam score: log-probability / length^X.", Requires("beam.beam")] = 1.0
+    Settings:
+        beam: Beam search with N hypotheses, instead of sampling.
+        length_penalty: Beam score: log-probability / length^X.
+    """
+
+    beam: _Beam | None = None
+    length_penalty: Annotated[_Power, Requires("beam.beam")] = 1.0
 
 
 @dataclass(frozen=True)
 class TranslationConfig(Config):
-    """How sentences are translated."""
+    """How sentences are translated.
 
-    beam: Annotated[_Beam, "Beam size; 1: greedy."] = 5
-    n_best: Annotated[Count, "Translations per line, best first."] = 1
-    length_penalty: Annotated[_Power, "Score: log-probability / length^X."] = 1.0
-    coverage_penalty: Annotated[float, Meta(ge=0, le=100), "Penalty on unattended source words."] = 0.0
-    max_length_ratio: Annotated[_Scale, "Maximum target tokens per source token."] = 2.0
-    max_length_extra: Annotated[Natural, "Further target tokens."] = 10
-    batch_tokens: Annotated[Count, "Source tokens per batch, with padding."] = 1024
-    read_ahead: Annotated[Count | None, "Lines read ahead, to batch by length; default 4096, terminal 1."] = None
+    Settings:
+        beam: Beam size; 1: greedy.
+        n_best: Translations per line, best first.
+        length_penalty: Score: log-probability / length^X.
+        coverage_penalty: Penalty on unattended source words.
+        max_length_ratio: Maximum target tokens per source token.
+        max_length_extra: Further target tokens.
+        batch_tokens: Source tokens per batch, with padding.
+        read_ahead: Lines read ahead, to batch by length; default 4096, terminal 1.
+    """
+
+    beam: _Beam = 5
+    n_best: Count = 1
+    length_penalty: _Power = 1.0
+    coverage_penalty: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    max_length_ratio: _Scale = 2.0
+    max_length_extra: Natural = 10
+    batch_tokens: Count = 1024
+    read_ahead: Count | None = None
 
     def __post_init__(self) -> None:
         if self.max_length_ratio + self.max_length_extra < 1:
@@ -81,15 +114,25 @@ class TranslationConfig(Config):
 
 @dataclass(frozen=True)
 class FillConfig(Config):
-    """How blanks are filled."""
+    """How blanks are filled.
 
-    top_k: Annotated[Count, "Candidates per blank."] = 5
-    batch_size: Annotated[Count, "Texts per batch."] = 16
+    Settings:
+        top_k: Candidates per blank.
+        batch_size: Texts per batch.
+    """
+
+    top_k: Count = 5
+    batch_size: Count = 16
 
 
 @dataclass(frozen=True)
 class ClassificationConfig(Config):
-    """How texts are classified."""
+    """How texts are classified.
 
-    top_k: Annotated[Count | None, "Labels per text, most likely first; default 1, --json all."] = None
-    batch_size: Annotated[Count, "Texts per batch (decoder: texts × labels)."] = 16
+    Settings:
+        top_k: Labels per text, most likely first; default 1, --json all.
+        batch_size: Texts per batch (decoder: texts × labels).
+    """
+
+    top_k: Count | None = None
+    batch_size: Count = 16

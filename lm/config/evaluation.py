@@ -15,27 +15,46 @@ AttentionUnit = Literal["words", "tokens"]
 
 @dataclass(frozen=True)
 class PerplexityConfig(Config):
-    """How files are scored."""
+    """How files are scored.
 
-    context: Annotated[Count | None, "Context window, in tokens; default the model's context."] = None
-    stride: Annotated[Count | None, "Tokens scored per window; fewer see more context; default context / 2."] = None
-    batch_size: Annotated[Count, "Windows per batch."] = 16
-    score_every: Annotated[Count, "Masked models: score every Nth token, an estimate."] = 1
+    Settings:
+        context: Context window, in tokens; default the model's context.
+        stride: Tokens scored per window; fewer see more context; default context / 2.
+        batch_size: Windows per batch.
+        score_every: Masked models: score every Nth token, an estimate.
+    """
+
+    context: Count | None = None
+    stride: Count | None = None
+    batch_size: Count = 16
+    score_every: Count = 1
 
 
 @dataclass(frozen=True)
 class ScoringConfig(Config):
-    """How translations are scored."""
+    """How translations are scored.
 
-    tokenize: Annotated[BleuTokenizer, "Tokenizer of BLEU; none: already tokenized."] = "13a"
-    lowercase: Annotated[bool, "Lowercase BLEU and chrF; TER always is."] = False
-    resamples: Annotated[int, Meta(ge=0, le=100_000), "Bootstrap resamples, for intervals and p; 0: none."] = 1000
+    Settings:
+        tokenize: Tokenizer of BLEU; none: already tokenized.
+        lowercase: Lowercase BLEU and chrF; TER always is.
+        resamples: Bootstrap resamples, for intervals and p; 0: none.
+    """
+
+    tokenize: BleuTokenizer = "13a"
+    lowercase: bool = False
+    resamples: Annotated[int, Meta(ge=0, le=100_000)] = 1000
 
 
 @dataclass(frozen=True)
 class AttentionConfig(Config):
-    """What is shown of attention weights."""
+    """What is shown of attention weights.
 
-    layer: Annotated[Count | None, "Only layer N, from 1; default the mean of all."] = None
-    head: Annotated[Count | None, "Only head N, from 1; default the mean of all."] = None
-    unit: Annotated[AttentionUnit, "Rows and columns."] = "words"
+    Settings:
+        layer: Only layer N, from 1; default the mean of all.
+        head: Only head N, from 1; default the mean of all.
+        unit: Rows and columns.
+    """
+
+    layer: Count | None = None
+    head: Count | None = None
+    unit: AttentionUnit = "words"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lm.config.settings import DERIVED, Config
 from lm.errors import UsageError
@@ -40,10 +40,15 @@ EXPORTERS: Mapping[ExportFormat, Exporter] = {
 
 @dataclass(frozen=True)
 class ExportConfig(Config):
-    """The format that a run is exported to, and the dtype of its matrices."""
+    """The format that a run is exported to, and the dtype of its matrices.
 
-    to: Annotated[ExportFormat, "Target system; peft: adapters alone."] = "huggingface"
-    type: Annotated[ExportDtype, "Dtype of matrices, for gguf and ctranslate2; default float32."] = DERIVED
+    Settings:
+        to: Target system; peft: adapters alone.
+        type: Dtype of matrices, for gguf and ctranslate2; default float32.
+    """
+
+    to: ExportFormat = "huggingface"
+    type: ExportDtype = DERIVED
 
     def __post_init__(self) -> None:
         dtypes = EXPORTERS[self.to].dtypes

@@ -19,23 +19,38 @@ _Threads = Annotated[int, Meta(ge=1, le=1024)]
 
 @dataclass(frozen=True)
 class HardwareConfig(Config):
-    """The hardware to run on; `auto` is resolved by measuring the machine."""
+    """The hardware to run on; `auto` is resolved by measuring the machine.
 
-    device: Annotated[Device, "Device; auto: a GPU if there is one."] = "auto"
-    dtype: Annotated[DType, "Dtype of matmuls; float16, int8: inference only."] = "auto"
-    threads: Annotated[_Threads | None, "CPU threads; default one per core."] = None
+    Settings:
+        device: Device; auto: a GPU if there is one.
+        dtype: Dtype of matmuls; float16, int8: inference only.
+        threads: CPU threads; default one per core.
+    """
+
+    device: Device = "auto"
+    dtype: DType = "auto"
+    threads: _Threads | None = None
 
 
 @dataclass(frozen=True)
 class DistributionConfig(Config):
-    """How several processes hold a model that they train together; a resumed run may change it."""
+    """How several processes hold a model that they train together; a resumed run may change it.
 
-    shard: Annotated[bool, "FSDP: shard weights and optimizer state."] = False
-    offload: Annotated[bool, "Keep the shards in CPU memory.", Requires("distribution.shard")] = False
+    Settings:
+        shard: FSDP: shard weights and optimizer state.
+        offload: Keep the shards in CPU memory.
+    """
+
+    shard: bool = False
+    offload: Annotated[bool, Requires("distribution.shard")] = False
 
 
 @dataclass(frozen=True)
 class WorkersConfig(Config):
-    """How many worker processes score or generate."""
+    """How many worker processes score or generate.
 
-    processes: Annotated[_Threads, "Worker processes for files, each with the model."] = 1
+    Settings:
+        processes: Worker processes for files, each with the model.
+    """
+
+    processes: _Threads = 1

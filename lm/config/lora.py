@@ -18,12 +18,18 @@ class LoraConfig(Config):
     """Low-rank adapters beside the matrices of a run, its base, whose own weights are frozen; without a rank, none.
 
     Source: Hu et al. 2021 (LoRA).
+
+    Settings:
+        rank: LoRA: rank of the adapters trained on the --from run.
+        on: LoRA: layers with adapters.
+        alpha: LoRA alpha; adapters are scaled by alpha / rank; default 2 rank.
+        dropout: LoRA: dropout.
     """
 
-    rank: Annotated[Count, "LoRA: rank of the adapters trained on the --from run."] = DERIVED
-    on: Annotated[str, "LoRA: layers with adapters.", _RANK] = ",".join(LAYER_KINDS)
-    alpha: Annotated[Positive | None, "LoRA alpha; adapters are scaled by alpha / rank; default 2 rank.", _RANK] = None
-    dropout: Annotated[Rate, "LoRA: dropout.", _RANK] = 0.0
+    rank: Count = DERIVED
+    on: Annotated[str, _RANK] = ",".join(LAYER_KINDS)
+    alpha: Annotated[Positive | None, _RANK] = None
+    dropout: Annotated[Rate, _RANK] = 0.0
 
     def __post_init__(self) -> None:
         for kind in self.kinds:

@@ -85,99 +85,127 @@ class ModelConfig(Config):
         vocab_size: tokens that the model knows, and predicts.
         source_vocab_size: of an encoder-decoder whose source has a vocabulary of its own.
         labels: of a masked model that was made a classifier, what it chooses from; its output layer has one row each.
+
+    Settings:
+        context_length: Context length (longest training sequence).
+        architecture: Transformer blocks, or recurrent layers.
+        recurrent_attention: Attention of a recurrent decoder; default additive.
+        d_model: Width of the residual stream.
+        n_layers: Layers of the decoder.
+        n_encoder_layers: Layers of the encoder; 0: decoder-only.
+        decoder_only: Translate with a decoder-only model.
+        n_heads: Attention heads; must divide d_model.
+        n_kv_heads: Key/value heads (GQA); default n_heads.
+        d_ff: Feed-forward width; default 4 d_model, swiglu 8/3 d_model.
+        attention: Self-attention pattern.
+        attention_window: Window of attention, on each visible side; default 128.
+        attention_block: Block of bigbird (default 32), or local block of compressed attention (256).
+        global_blocks: Global blocks of bigbird; default 2.
+        random_blocks: Random blocks per block of bigbird; default 3.
+        attention_rank: Rank of linformer's projection; default 128.
+        attention_stride: Stride of compressed attention; default 3.
+        positions: Position encoding.
+        max_distance: Relative positions: clipping distance; default 16, t5 128.
+        max_tree_distance: Dependency trees: clipping distance; default max_distance.
+        syntax: Positions in dependency trees (--dependency-heads).
+        rope_base: RoPE: base (theta).
+        d_head: Width of a head; default d_model / n_heads.
+        rotary_fraction: RoPE: rotated fraction of a head.
+        rope_scaling: RoPE scaling.
+        rope_factor: RoPE scaling: factor; default 1.
+        rope_context: RoPE scaling: original context; default context.
+        rope_slow: RoPE scaling: low_freq_factor, beta_slow; default 1.
+        rope_fast: RoPE scaling: high_freq_factor, beta_fast; default 4, yarn 32.
+        rope_temperature: RoPE scaling: attention_factor; default 1 + 0.1 ln(factor).
+        attention_bias: Biases of attention; inputs: Q, K, V; default as bias.
+        parallel_residual: Parallel attention and feed-forward.
+        norm: Normalisation layers.
+        norm_position: Pre-norm or post-norm.
+        norm_eps: Normalisation: epsilon.
+        activation: Feed-forward activation.
+        qk_norm: RMSNorm of queries and keys.
+        bias: Biases in linear layers and LayerNorms.
+        dropout: Dropout of sublayers and embeddings.
+        attention_dropout: Dropout of attention weights; default dropout.
+        tie_embeddings: Tie input and output embeddings.
+        scale_embeddings: Scale embeddings by √d_model.
+        init_std: Standard deviation of initial weights; default 0.02 √(768 / d_model).
+        zero_init: Zero-initialise output projections.
+        softcap: Soft-capping of the logits; 0: off.
+        value_residual: Value residual: mix in values of layer 1.
+        embedding_shortcut: Mix embeddings into each block.
+        experts: MoE: experts per feed-forward layer; 0: none.
+        experts_per_token: MoE: top-k of the router.
+        expert_every: MoE: experts in every Nth block.
+        expert_capacity: MoE: capacity factor in training; 0: unlimited.
+        gate_noise: MoE: router noise in training.
+        objective: Next token (GPT) or masked tokens (BERT).
+        embedding_norm: Normalise embeddings (BERT).
+        token_types: Token type embeddings (BERT); 0: none.
+        output_bias: Bias of the output layer (Marian).
+        output_transform: Linear, activation, norm before the output layer (BERT).
     """
 
     vocab_size: Count = 256
     source_vocab_size: Count | None = None
     labels: tuple[str, ...] = ()
-    context_length: Annotated[Count, "Context length (longest training sequence)."] = 256
-    architecture: Annotated[Architecture, "Transformer blocks, or recurrent layers."] = "transformer"
-    recurrent_attention: Annotated[
-        RecurrentScores, "Attention of a recurrent decoder; default additive.", Requires("model.architecture=lstm|gru")
-    ] = DERIVED
-    d_model: Annotated[Count, "Width of the residual stream."] = 256
-    n_layers: Annotated[int, Meta(ge=1, le=10_000), "Layers of the decoder."] = 4
-    n_encoder_layers: Annotated[_Layers, "Layers of the encoder; 0: decoder-only."] = 0
-    decoder_only: Annotated[bool, "Translate with a decoder-only model."] = False
-    n_heads: Annotated[Count, "Attention heads; must divide d_model."] = 4
-    n_kv_heads: Annotated[Count, "Key/value heads (GQA); default n_heads."] = DERIVED
-    d_ff: Annotated[Count, "Feed-forward width; default 4 d_model, swiglu 8/3 d_model."] = DERIVED
-    attention: Annotated[AttentionKind, "Self-attention pattern."] = "full"
-    attention_window: Annotated[
-        Count, "Window of attention, on each visible side; default 128.", Requires("model.attention=window")
-    ] = DERIVED
-    attention_block: Annotated[
-        Count,
-        "Block of bigbird (default 32), or local block of compressed attention (256).",
-        Requires("model.attention=bigbird|compressed"),
-    ] = DERIVED
-    global_blocks: Annotated[Natural, "Global blocks of bigbird; default 2.", _BIGBIRD] = DERIVED
-    random_blocks: Annotated[Natural, "Random blocks per block of bigbird; default 3.", _BIGBIRD] = DERIVED
-    attention_rank: Annotated[
-        Count, "Rank of linformer's projection; default 128.", Requires("model.attention=linformer")
-    ] = DERIVED
-    attention_stride: Annotated[
-        int,
-        Meta(ge=2, le=LARGEST),
-        "Stride of compressed attention; default 3.",
-        Requires("model.attention=compressed"),
-    ] = DERIVED
-    positions: Annotated[Positions, "Position encoding."] = "rotary"
-    max_distance: Annotated[
-        Count,
-        "Relative positions: clipping distance; default 16, t5 128.",
-        Requires("model.positions=relative|t5 or model.syntax=distance|both"),
-    ] = DERIVED
-    max_tree_distance: Annotated[
-        Count,
-        "Dependency trees: clipping distance; default max_distance.",
-        Requires("model.syntax=distance|both"),
-    ] = DERIVED
-    syntax: Annotated[Syntax, "Positions in dependency trees (--dependency-heads)."] = "none"
-    rope_base: Annotated[_Base, "RoPE: base (theta).", _ROTARY] = 10_000.0
-    d_head: Annotated[Count, "Width of a head; default d_model / n_heads."] = DERIVED
-    rotary_fraction: Annotated[Fraction, "RoPE: rotated fraction of a head.", _ROTARY] = 1.0
-    rope_scaling: Annotated[RotaryScaling, "RoPE scaling.", _ROTARY] = "none"
-    rope_factor: Annotated[
-        _Base, "RoPE scaling: factor; default 1.", Requires("model.rope_scaling=linear|llama3|yarn")
-    ] = DERIVED
-    rope_context: Annotated[Count, "RoPE scaling: original context; default context.", _LLAMA3] = DERIVED
-    rope_slow: Annotated[
-        float, Meta(ge=0.001, le=1e30), "RoPE scaling: low_freq_factor, beta_slow; default 1.", _LLAMA3
-    ] = DERIVED
-    rope_fast: Annotated[Positive, "RoPE scaling: high_freq_factor, beta_fast; default 4, yarn 32.", _LLAMA3] = DERIVED
-    rope_temperature: Annotated[
-        Positive,
-        "RoPE scaling: attention_factor; default 1 + 0.1 ln(factor).",
-        Requires("model.rope_scaling=yarn"),
-    ] = DERIVED
-    attention_bias: Annotated[AttentionBias, "Biases of attention; inputs: Q, K, V; default as bias."] = DERIVED
-    parallel_residual: Annotated[bool, "Parallel attention and feed-forward."] = False
-    norm: Annotated[Norm, "Normalisation layers."] = "rmsnorm"
-    norm_position: Annotated[NormPosition, "Pre-norm or post-norm."] = "pre"
-    norm_eps: Annotated[Positive, "Normalisation: epsilon."] = 1e-5
-    activation: Annotated[Activation, "Feed-forward activation."] = "swiglu"
-    qk_norm: Annotated[bool, "RMSNorm of queries and keys."] = False
-    bias: Annotated[bool, "Biases in linear layers and LayerNorms."] = False
-    dropout: Annotated[Rate, "Dropout of sublayers and embeddings."] = 0.0
-    attention_dropout: Annotated[Rate, "Dropout of attention weights; default dropout."] = DERIVED
-    tie_embeddings: Annotated[bool, "Tie input and output embeddings."] = True
-    scale_embeddings: Annotated[bool, "Scale embeddings by √d_model."] = False
-    init_std: Annotated[Positive, "Standard deviation of initial weights; default 0.02 √(768 / d_model)."] = DERIVED
-    zero_init: Annotated[bool, "Zero-initialise output projections."] = False
-    softcap: Annotated[float, Meta(ge=0, le=1000), "Soft-capping of the logits; 0: off."] = 0.0
-    value_residual: Annotated[bool, "Value residual: mix in values of layer 1."] = False
-    embedding_shortcut: Annotated[bool, "Mix embeddings into each block."] = False
-    experts: Annotated[Natural, "MoE: experts per feed-forward layer; 0: none."] = 0
-    experts_per_token: Annotated[Count, "MoE: top-k of the router.", _EXPERTS] = 1
-    expert_every: Annotated[Count, "MoE: experts in every Nth block.", _EXPERTS] = 1
-    expert_capacity: Annotated[Positive, "MoE: capacity factor in training; 0: unlimited.", _EXPERTS] = 0.0
-    gate_noise: Annotated[Positive, "MoE: router noise in training.", _EXPERTS] = 0.0
-    objective: Annotated[Objective, "Next token (GPT) or masked tokens (BERT)."] = "causal"
-    embedding_norm: Annotated[bool, "Normalise embeddings (BERT)."] = False
-    token_types: Annotated[Natural, "Token type embeddings (BERT); 0: none."] = 0
-    output_bias: Annotated[bool, "Bias of the output layer (Marian)."] = False
-    output_transform: Annotated[bool, "Linear, activation, norm before the output layer (BERT)."] = False
+    context_length: Count = 256
+    architecture: Architecture = "transformer"
+    recurrent_attention: Annotated[RecurrentScores, Requires("model.architecture=lstm|gru")] = DERIVED
+    d_model: Count = 256
+    n_layers: Annotated[int, Meta(ge=1, le=10_000)] = 4
+    n_encoder_layers: _Layers = 0
+    decoder_only: bool = False
+    n_heads: Count = 4
+    n_kv_heads: Count = DERIVED
+    d_ff: Count = DERIVED
+    attention: AttentionKind = "full"
+    attention_window: Annotated[Count, Requires("model.attention=window")] = DERIVED
+    attention_block: Annotated[Count, Requires("model.attention=bigbird|compressed")] = DERIVED
+    global_blocks: Annotated[Natural, _BIGBIRD] = DERIVED
+    random_blocks: Annotated[Natural, _BIGBIRD] = DERIVED
+    attention_rank: Annotated[Count, Requires("model.attention=linformer")] = DERIVED
+    attention_stride: Annotated[int, Meta(ge=2, le=LARGEST), Requires("model.attention=compressed")] = DERIVED
+    positions: Positions = "rotary"
+    max_distance: Annotated[Count, Requires("model.positions=relative|t5")] = DERIVED
+    max_tree_distance: Annotated[Count, Requires("model.syntax=distance|both")] = DERIVED
+    syntax: Syntax = "none"
+    rope_base: Annotated[_Base, _ROTARY] = 10_000.0
+    d_head: Count = DERIVED
+    rotary_fraction: Annotated[Fraction, _ROTARY] = 1.0
+    rope_scaling: Annotated[RotaryScaling, _ROTARY] = "none"
+    rope_factor: Annotated[_Base, Requires("model.rope_scaling=linear|llama3|yarn")] = DERIVED
+    rope_context: Annotated[Count, _LLAMA3] = DERIVED
+    rope_slow: Annotated[float, Meta(ge=0.001, le=1e30), _LLAMA3] = DERIVED
+    rope_fast: Annotated[Positive, _LLAMA3] = DERIVED
+    rope_temperature: Annotated[Positive, Requires("model.rope_scaling=yarn")] = DERIVED
+    attention_bias: AttentionBias = DERIVED
+    parallel_residual: bool = False
+    norm: Norm = "rmsnorm"
+    norm_position: NormPosition = "pre"
+    norm_eps: Positive = 1e-5
+    activation: Activation = "swiglu"
+    qk_norm: bool = False
+    bias: bool = False
+    dropout: Rate = 0.0
+    attention_dropout: Rate = DERIVED
+    tie_embeddings: bool = True
+    scale_embeddings: bool = False
+    init_std: Positive = DERIVED
+    zero_init: bool = False
+    softcap: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    value_residual: bool = False
+    embedding_shortcut: bool = False
+    experts: Natural = 0
+    experts_per_token: Annotated[Count, _EXPERTS] = 1
+    expert_every: Annotated[Count, _EXPERTS] = 1
+    expert_capacity: Annotated[Positive, _EXPERTS] = 0.0
+    gate_noise: Annotated[Positive, _EXPERTS] = 0.0
+    objective: Objective = "causal"
+    embedding_norm: bool = False
+    token_types: Natural = 0
+    output_bias: bool = False
+    output_transform: bool = False
 
     _left_open: ClassVar[frozenset[str]] = frozenset()
     """The fields that follow from others in this config; no field itself, so that files and comparisons lack it."""

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta
 
 from lm.config.data import DataKind
-from lm.config.presets import DEFAULT_PRESET, depth_preset_name
+from lm.config.presets import depth_preset_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
 from lm.config.settings import (
     LENGTHS,
     Config,
     Count,
     Layer,
-    Metavar,
     Values,
     from_environment,
     list_all_settings,
@@ -35,7 +34,6 @@ Settings = Values
 _EXPLICIT = ("flag", "python")
 """What gives values for this run alone: conflicts with a run or corpus are errors, others are overridden."""
 _Depth = Annotated[int, Meta(ge=1, le=99)]
-_File, _Run = Metavar("FILE"), Metavar("RUN")
 
 
 def is_user_given(source: str | None) -> bool:
@@ -49,38 +47,37 @@ class DataFiles(Config):
 
     Attributes:
         text: files, globs, folders, - for stdin, or a folder of prepared tokens.
-        heads: dependency heads of the words of the sources, a file for each of `source`, and then of `pairs`.
 
     Raises:
         UsageError: the files do not go together.
+
+    Settings:
+        source (FILE): Source sentences, one per line. Repeatable.
+        target (FILE): Translations of --source, line by line. Repeatable.
+        pairs (FILE): Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.
+        validation_source (FILE): Held-out source sentences, instead of a fraction.
+        validation_target (FILE): Translations of --validation-source.
+        heads (FILE): Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.
+        validation_heads (FILE): Dependency trees of --validation-source.
     """
 
     text: tuple[str, ...] = ()
-    source: Annotated[tuple[str, ...], "Source sentences, one per line. Repeatable.", _File] = ()
-    target: Annotated[tuple[str, ...], "Translations of --source, line by line. Repeatable.", _File] = ()
-    pairs: Annotated[
-        tuple[str, ...], "Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.", _File
-    ] = ()
-    validation_source: Annotated[str | None, "Held-out source sentences, instead of a fraction.", _File] = None
-    validation_target: Annotated[str | None, "Translations of --validation-source.", _File] = None
-    heads: Annotated[tuple[str, ...], "Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.", _File] = ()
-    validation_heads: Annotated[str | None, "Dependency trees of --validation-source.", _File] = None
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    validation_source: str | None = None
+    validation_target: str | None = None
+    heads: tuple[str, ...] = ()
+    validation_heads: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("text", "source", "target", "pairs", "heads"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.names.count("-") > 1:
-            raise UsageError("stdin (-) stands for one file only: name the others")
-        if bool(self.source) != bool(self.target):
-            raise UsageError("source and target go together; pairs names files of both")
-        if (self.validation_source is None) != (self.validation_target is None):
-            raise UsageError("validation_source and validation_target go together")
-        if (self.validation_source or self.heads) and not self.are_pairs:
-            raise UsageError("validation_source and dependency_heads need source and target, or pairs")
-        if bool(self.validation_heads) != bool(self.heads and self.validation_source):
-            raise UsageError("validation_dependency_heads go with dependency_heads and validation_source")
         if self.text and self.are_pairs:
             raise UsageError("a run learns from a text or from pairs: give either a corpus, or source and target")
+        for names in (("source", "target"), ("validation_source", "validation_target")):
+            if len({bool(getattr(self, name)) for name in names}) > 1:
+                raise UsageError(f"{' and '.join(names)} go together")
+        if (self.validation_source or self.heads) and not self.are_pairs:
+            raise UsageError("validation_source and dependency_heads need source and target, or pairs")
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -106,33 +103,35 @@ class RunSpec(Config):
 
     Attributes:
         data: files to learn from; a resumed run needs them only if its tokens are gone.
-        out: folder of a new run; None for a new one under runs/.
-        resume: the run to resume, or a folder of runs, for its newest unfinished one; or a checkpoint, which is copied
-            into a new run `out`.
         settings: the options that were given, by section.
         set_by: what gave each value: flag, environment, file or python; by name, as in "preset" or "training.steps".
         kind: what the corpus consists of; known once its files were opened.
 
     Raises:
         UsageError: there is nothing to learn from, or values contradict each other.
+
+    Settings:
+        out (FOLDER): Folder of the new run; default in runs/.
+        preset (PRESET): Model and training recipe (lm info lists them); default tiny.
+        depth (LAYERS): Number of layers; width follows (preset depth-N).
+        portable: Qwen3 blocks, for llama.cpp and CTranslate2.
+        config (FILE): Settings from a TOML file: preset, [model], …
+        from_run (RUN): Start from the weights and tokenizer of this run.
+        tokenizer (bpe|char|byte|FILE): Kind of tokenizer to train, or a tokenizer.json or run to take it of.
+        resume (RUN): Resume this run, or the newest unfinished one; with out, a checkpoint.
+        processes: Data-parallel processes, one per GPU.
     """
 
     data: DataFiles = field(default_factory=DataFiles)
-    out: Annotated[str | None, "Folder of the new run; default in runs/.", Metavar("FOLDER")] = None
-    preset: Annotated[
-        str | None, f"Model and training recipe (lm info lists them); default {DEFAULT_PRESET}.", Metavar("PRESET")
-    ] = None
-    depth: Annotated[_Depth | None, "Number of layers; width follows (preset depth-N).", Metavar("LAYERS")] = None
-    portable: Annotated[bool, "Qwen3 blocks, for llama.cpp and CTranslate2."] = False
-    config: Annotated[str | None, "Settings from a TOML file: preset, [model], …", _File] = None
-    from_run: Annotated[str | None, "Start from the weights and tokenizer of this run.", _Run] = None
-    tokenizer: Annotated[
-        str | None,
-        "Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
-        Metavar("bpe|char|byte|FILE"),
-    ] = None
-    resume: Annotated[str | None, "Resume this run, or the newest unfinished one; with out, a checkpoint.", _Run] = None
-    processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
+    out: str | None = None
+    preset: str | None = None
+    depth: _Depth | None = None
+    portable: bool = False
+    config: str | None = None
+    from_run: str | None = None
+    tokenizer: str | None = None
+    resume: str | None = None
+    processes: Count = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
     kind: DataKind = "text"
@@ -140,36 +139,35 @@ class RunSpec(Config):
     def __post_init__(self) -> None:
         given = {section: self.settings.get(section, {}) for section in SECTIONS}
         object.__setattr__(self, "settings", {section: _with_tuples(values) for section, values in given.items()})
-        if self.resume is None and not self.data:
+        typed = {section: set(self.typed(section)) for section in SECTIONS}
+        if self.resume is not None:
+            self._check_resumed(typed)
+        elif not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
-        if self.resume is None:
-            self._check_contradictions()
+        elif self.portable and self.from_run is not None:
+            raise UsageError("a run keeps its blocks: give one of portable and from_run")
+        elif {"batch_size", "batch_tokens"} <= typed["training"]:
+            raise UsageError("give one of batch_size and batch_tokens")
         else:
-            self._check_resumed()
+            self._check_corpus(typed)
 
     def typed(self, section: str) -> dict[str, Any]:
         """Return the values of a section given for this run alone, by flags or in Python."""
         given = self.settings[section].items()
         return {name: value for name, value in given if self.set_by.get(f"{section}.{name}") in _EXPLICIT}
 
-    def _check_resumed(self) -> None:
+    def _check_resumed(self, typed: Mapping[str, set[str]]) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
         own = ("preset", "depth", "portable", "config", "from_run", "tokenizer")
         fixed = [name for name in own if self.set_by.get(name) in _EXPLICIT]
-        for section in SECTIONS:
-            changeable = (*CHANGEABLE_ON_RESUME.get(section, ()), *(LENGTHS if section == "training" else ()))
-            fixed += [f"{section}.{name}" for name in self.typed(section) if name not in changeable]
+        changeable = {**CHANGEABLE_ON_RESUME, "training": (*CHANGEABLE_ON_RESUME["training"], *LENGTHS)}
+        fixed += [f"{section}.{name}" for section in typed for name in typed[section] - {*changeable.get(section, ())}]
         if fixed:
             raise UsageError(f"a resumed run keeps its {', '.join(fixed)}: leave it out, or start a new run")
 
-    def _check_contradictions(self) -> None:
-        """Raise UsageError if values are given for this run that something else decides."""
-        if self.portable and self.from_run is not None:
-            raise UsageError("a run keeps its blocks: give one of portable and from_run")
-        if {"batch_size", "batch_tokens"} <= self.typed("training").keys():
-            raise UsageError("give one of batch_size and batch_tokens")
+    def _check_corpus(self, typed: Mapping[str, set[str]]) -> None:
+        """Raise UsageError if values are given for this run that its files or its tokenizer decide."""
         data, tokenizer = self.data, self.tokenizer or self.from_run
-        typed = {section: set(self.typed(section)) for section in SECTIONS}
         for beside, is_given, section, names in (
             ("a corpus of text", data.text, "parallel", typed["parallel"]),
             ("sentence pairs", data.are_pairs, "data", typed["data"] - {"validation"}),
@@ -222,18 +220,18 @@ def build_spec(
         layers.insert(0, read_toml(Path(given["config"])))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
-    data = DataFiles(text=(corpus,) if isinstance(corpus, str) else tuple(os.fspath(name) for name in corpus), **files)
+    data = DataFiles(tuple(map(os.fspath, [corpus] if isinstance(corpus, str) else corpus)), **files)
     if run.get("depth") is not None:
         named = depth_preset_name(run["depth"], pairs=data.are_pairs)
         if "preset" in run or "n_layers" in settings["model"]:
             raise UsageError(f"depth {run['depth']} is the preset {named}: leave out preset and n_layers")
         run["preset"], set_by["run.preset"] = named, set_by["run.depth"]
     set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
-    return RunSpec(data=data, **run, settings=settings, set_by=set_by)
+    return RunSpec(data, **run, settings=settings, set_by=set_by)
 
 
 def _spell_paths(value: Any) -> Any:
-    """Return an option with paths as text, and a single file as one of several."""
+    """Return an option with paths as text."""
     if isinstance(value, list | tuple):
         return [_spell_paths(each) for each in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -252,13 +250,10 @@ def read_toml(path: Path) -> Layer:
         raise InputError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
-    given: dict[str, Any] = {}
+    given = {}
     for table, fields in values.items():
-        given |= (
-            {f"{table}.{name}": value for name, value in fields.items()}
-            if isinstance(fields, dict)
-            else {table: fields}
-        )
+        named = {f"{table}.{name}": value for name, value in fields.items()} if isinstance(fields, dict) else None
+        given |= {table: fields} if named is None else named
     return Layer("file", given, lambda name: f"{path}: {name}")
 
 

@@ -1,7 +1,7 @@
-"""Settings: annotated fields of dataclasses, from which flags, TOML keys, variables and documentation are derived.
+"""Settings: fields of dataclasses, from which flags, TOML keys, variables and documentation are derived.
 
-A setting is declared once, as `name: Annotated[type, "help", Requires("feature")] = default`; msgspec converts and
-checks its values. None as the default of a number means that it follows from other settings.
+A setting is declared once: `name: type = default`, and a line of help in the docstring of its class, under `Settings:`.
+msgspec converts and checks values. None as the default of a number means that it follows from other settings.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -37,25 +38,18 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Requires(NamedTuple):
-    """The feature without which a setting has no effect: `lora.rank`, `training.schedule=wsd|cosine`, `… or …`."""
+    """The feature without which a setting has no effect: `lora.rank`, or `training.schedule=wsd|cosine`."""
 
     feature: str
 
     def is_on(self, values: Mapping[str, Any]) -> bool:
         """Return whether it is on, or its setting missing in `values`."""
-        for feature in self.feature.split(" or "):
-            name, _, choices = feature.partition("=")
-            if name not in values or (values[name] in choices.split("|") if choices else values[name]):
-                return True
-        return False
+        name, _, choices = self.feature.partition("=")
+        return name not in values or (values[name] in choices.split("|") if choices else bool(values[name]))
 
 
-class Metavar(NamedTuple):
-    """What stands for the value of a setting in help."""
-
-    name: str
-
-
+_HELP = re.compile(r"^ +(\w+)(?: \((.+)\))?: (.+)$", re.MULTILINE)
+"""A setting, what stands for its value if the type does not say so, and its help."""
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
 
 
@@ -136,14 +130,14 @@ def _plain(hint: Any) -> Any:
 
 @cache
 def list_settings(section: str, config: type[Any]) -> tuple[Setting, ...]:
-    """Return the settings of a dataclass: its fields with a help text."""
-    hints, settings = get_type_hints(config, include_extras=True), []
-    for field in dataclasses.fields(config):
-        hint = hints[field.name]
-        notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
-        if text := notes.get(str):
-            metavar = notes.get(Metavar, Metavar(_METAVARS.get(_plain(hint), "NAME"))).name
-            settings.append(Setting(section, field.name, hint, field.default, text, notes.get(Requires), metavar))
+    """Return the settings of a dataclass: its fields that have a line of help."""
+    fields, settings = {field.name: field for field in dataclasses.fields(config)}, []
+    hints = get_type_hints(config, include_extras=True)
+    docstrings = (vars(kind).get("__doc__") or "" for kind in reversed(config.__mro__))
+    for name, shown, text in _HELP.findall("".join(text.partition("Settings:\n")[2] for text in docstrings)):
+        requires = next((note for note in getattr(hints[name], "__metadata__", ()) if isinstance(note, Requires)), None)
+        metavar = shown or _METAVARS.get(_plain(hints[name]), "NAME")
+        settings.append(Setting(section, name, hints[name], fields[name].default, text, requires, metavar))
     return tuple(settings)
 
 
@@ -166,8 +160,7 @@ def build_config(config: type[C], values: Any, *, where: str = "") -> C:
     Raises:
         UsageError: it is not a mapping, a field is unknown or missing, or a value is invalid.
     """
-    prefix, kind = f"{where}: " if where else "", cast("Any", config)
-    known = {field.name for field in dataclasses.fields(kind)}
+    prefix, known = f"{where}: " if where else "", config.__dataclass_fields__  # type: ignore[attr-defined]
     for name in values.keys() - known if isinstance(values, Mapping) else ():
         raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
     try:
@@ -264,12 +257,6 @@ def check_requirements(sections: Mapping[str, type], given: Mapping[str, Mapping
             raise UsageError(f"{setting.key} has no effect without {setting.requires.feature}")
 
 
-def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that another resembles most; None if none is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean …?)`, or an empty string if no known word is close."""
-    nearest = find_nearest(word, known)
-    return f" (did you mean {nearest!r}?)" if nearest else ""
+    return "".join(f" (did you mean {nearest!r}?)" for nearest in difflib.get_close_matches(word, list(known), n=1))

@@ -20,9 +20,16 @@ _BPE = Requires("tokenizer.kind=bpe")
 
 @dataclass(frozen=True)
 class TokenizerConfig(Config):
-    """A tokenizer to be trained."""
+    """A tokenizer to be trained.
 
-    kind: Annotated[TokenizerKind, "Byte-level BPE, characters or bytes."] = "bpe"
-    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "BPE vocabulary size.", _BPE] = 4096
-    min_frequency: Annotated[Count, "Minimum frequency of a BPE merge.", _BPE] = 2
-    merges: Annotated[MergeScope, "BPE merges within words, or only within characters.", _BPE] = "words"
+    Settings:
+        kind: Byte-level BPE, characters or bytes.
+        vocab_size: BPE vocabulary size.
+        min_frequency: Minimum frequency of a BPE merge.
+        merges: BPE merges within words, or only within characters.
+    """
+
+    kind: TokenizerKind = "bpe"
+    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), _BPE] = 4096
+    min_frequency: Annotated[Count, _BPE] = 2
+    merges: Annotated[MergeScope, _BPE] = "words"

@@ -28,55 +28,89 @@ _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 
 @dataclass(frozen=True)
 class TrainingConfig(Config):
-    """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long."""
+    """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long.
 
-    steps: Annotated[LargeCount | None, "Training length in optimizer steps."] = None
-    epochs: Annotated[Positive | None, "Training length in passes over the training split."] = None
-    tokens: Annotated[LargeCount | None, "Training length in tokens."] = None
-    budget: Annotated[str | None, "Training time, such as 10m or 1h30m; default by the corpus."] = None
-    batch_size: Annotated[_Rows, "Sequences per step."] = 32
-    batch_tokens: Annotated[_Rows | None, "Tokens per step, instead of batch_size."] = None
-    batch_warmup: Annotated[Natural, "Steps over which the batch grows, from a quarter."] = 0
-    micro_batch_size: Annotated[_Rows | None, "Gradient accumulation: sequences per pass; default all that fit."] = None
-    learning_rate: Annotated[_Scale, "Peak learning rate."] = 1e-3
-    schedule: Annotated[Schedule, "Learning-rate schedule."] = "cosine"
-    warmup_steps: Annotated[Natural, "Learning-rate warm-up."] = 50
-    final_learning_rate_fraction: Annotated[
-        Fraction, "Final learning rate / peak.", Requires("training.schedule=cosine|linear|wsd")
-    ] = 0.1
-    decay_fraction: Annotated[Fraction, "Schedule wsd: decay fraction.", Requires("training.schedule=wsd")] = 0.2
-    optimizer: Annotated[OptimizerKind, "Optimizer; muon: AdamW for embeddings and vectors."] = "adamw"
-    orthogonalisation: Annotated[
-        Orthogonalisation,
-        "Muon: iteration; newton-schulz: slower, rounds differently.",
-        Requires("training.optimizer=muon"),
-    ] = "gram-newton-schulz"
-    beta1: Annotated[float, Meta(ge=0, le=0.9999), "AdamW: β1."] = 0.9
-    beta2: Annotated[_Decay, "AdamW: β2."] = 0.95
-    epsilon: Annotated[Positive, "AdamW: ε."] = 1e-8
-    weight_decay: Annotated[_Scale, "Weight decay of matrices."] = 0.1
-    clip: Annotated[Positive, "Gradient clipping: maximum norm; 0: off."] = 1.0
-    evaluate_every: Annotated[Natural, "Evaluation interval in steps; 0: only at the end."] = 250
-    checkpoint_every: Annotated[Natural | None, "Checkpoint interval; 0: at the end; default evaluate_every."] = None
-    keep_checkpoints: Annotated[Natural, "Keep the latest N checkpoints and the best; 0: all."] = 3
-    patience: Annotated[Count | None, "Stop after N evaluations without improvement."] = None
-    decay_patience: Annotated[Count | None, "Start the decay after N evaluations without improvement."] = None
-    label_smoothing: Annotated[Rate, "Label smoothing."] = 0.0
-    source_loss: Annotated[
-        float, Meta(ge=0, le=1000), "Loss weight of source tokens.", Requires("model.decoder_only")
-    ] = 0.0
-    r_drop: Annotated[Positive, "R-Drop: weight of the KL term; 0: off."] = 0.0
-    expert_balance: Annotated[Positive, "MoE: weight of the load-balancing loss.", _EXPERTS] = 0.01
-    ema: Annotated[_Decay, "EMA decay; averaged weights are evaluated and saved; 0: off."] = 0.0
-    best_by: Annotated[Criterion, "Criterion of the best checkpoint.", Requires("training.bleu_sentences")] = "loss"
-    bleu_sentences: Annotated[Natural, "Sentences translated per evaluation, for BLEU."] = 2000
-    sample: Annotated[tuple[str, ...], "Prompt to continue at each evaluation. Repeatable."] = ()
-    masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "Masked models: masking rate.", _MASKED] = 0.15
-    whole_words: Annotated[bool, "Masked models: mask whole words.", _MASKED] = False
-    compile: Annotated[bool, "Use torch.compile; pays off in long runs."] = False
-    gradient_checkpointing: Annotated[bool, "Recompute activations: less memory, slower."] = False
-    tensorboard: Annotated[bool, "Write TensorBoard files."] = False
-    seed: Annotated[Seed, "Seed of weights, data order and dropout."] = 0
+    Settings:
+        steps: Training length in optimizer steps.
+        epochs: Training length in passes over the training split.
+        tokens: Training length in tokens.
+        budget: Training time, such as 10m or 1h30m; default by the corpus.
+        batch_size: Sequences per step.
+        batch_tokens: Tokens per step, instead of batch_size.
+        batch_warmup: Steps over which the batch grows, from a quarter.
+        micro_batch_size: Gradient accumulation: sequences per pass; default all that fit.
+        learning_rate: Peak learning rate.
+        schedule: Learning-rate schedule.
+        warmup_steps: Learning-rate warm-up.
+        final_learning_rate_fraction: Final learning rate / peak.
+        decay_fraction: Schedule wsd: decay fraction.
+        optimizer: Optimizer; muon: AdamW for embeddings and vectors.
+        orthogonalisation: Muon: iteration; newton-schulz: slower, rounds differently.
+        beta1: AdamW: β1.
+        beta2: AdamW: β2.
+        epsilon: AdamW: ε.
+        weight_decay: Weight decay of matrices.
+        clip: Gradient clipping: maximum norm; 0: off.
+        evaluate_every: Evaluation interval in steps; 0: only at the end.
+        checkpoint_every: Checkpoint interval; 0: at the end; default evaluate_every.
+        keep_checkpoints: Keep the latest N checkpoints and the best; 0: all.
+        patience: Stop after N evaluations without improvement.
+        decay_patience: Start the decay after N evaluations without improvement.
+        label_smoothing: Label smoothing.
+        source_loss: Loss weight of source tokens.
+        r_drop: R-Drop: weight of the KL term; 0: off.
+        expert_balance: MoE: weight of the load-balancing loss.
+        ema: EMA decay; averaged weights are evaluated and saved; 0: off.
+        best_by: Criterion of the best checkpoint.
+        bleu_sentences: Sentences translated per evaluation, for BLEU.
+        sample: Prompt to continue at each evaluation. Repeatable.
+        masking_rate: Masked models: masking rate.
+        whole_words: Masked models: mask whole words.
+        compile: Use torch.compile; pays off in long runs.
+        gradient_checkpointing: Recompute activations: less memory, slower.
+        tensorboard: Write TensorBoard files.
+        seed: Seed of weights, data order and dropout.
+    """
+
+    steps: LargeCount | None = None
+    epochs: Positive | None = None
+    tokens: LargeCount | None = None
+    budget: str | None = None
+    batch_size: _Rows = 32
+    batch_tokens: _Rows | None = None
+    batch_warmup: Natural = 0
+    micro_batch_size: _Rows | None = None
+    learning_rate: _Scale = 1e-3
+    schedule: Schedule = "cosine"
+    warmup_steps: Natural = 50
+    final_learning_rate_fraction: Annotated[Fraction, Requires("training.schedule=cosine|linear|wsd")] = 0.1
+    decay_fraction: Annotated[Fraction, Requires("training.schedule=wsd")] = 0.2
+    optimizer: OptimizerKind = "adamw"
+    orthogonalisation: Annotated[Orthogonalisation, Requires("training.optimizer=muon")] = "gram-newton-schulz"
+    beta1: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
+    beta2: _Decay = 0.95
+    epsilon: Positive = 1e-8
+    weight_decay: _Scale = 0.1
+    clip: Positive = 1.0
+    evaluate_every: Natural = 250
+    checkpoint_every: Natural | None = None
+    keep_checkpoints: Natural = 3
+    patience: Count | None = None
+    decay_patience: Count | None = None
+    label_smoothing: Rate = 0.0
+    source_loss: Annotated[float, Meta(ge=0, le=1000), Requires("model.decoder_only")] = 0.0
+    r_drop: Positive = 0.0
+    expert_balance: Annotated[Positive, _EXPERTS] = 0.01
+    ema: _Decay = 0.0
+    best_by: Annotated[Criterion, Requires("training.bleu_sentences")] = "loss"
+    bleu_sentences: Natural = 2000
+    sample: tuple[str, ...] = ()
+    masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), _MASKED] = 0.15
+    whole_words: Annotated[bool, _MASKED] = False
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    tensorboard: bool = False
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         lengths = [name for name in LENGTHS if getattr(self, name) is not None]

@@ -89,40 +89,57 @@ def from_lm_error(error: LMError) -> ApiError:
 
 @dataclass(frozen=True, kw_only=True)
 class Body(Config):
-    """The fields that all requests have."""
+    """The fields that all requests have.
 
-    model: Annotated[str | None, "Name of a model, of `/v1/models`; may be left out if one is served."] = None
+    Settings:
+        model: Name of a model, of `/v1/models`; may be left out if one is served.
+    """
+
+    model: str | None = None
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream has beside tokens."""
+    """What a stream has beside tokens.
 
-    include_usage: Annotated[bool, "A last event has the number of tokens."] = False
-    include_obfuscation: Annotated[bool, "No effect: events have no padding."] = False
+    Settings:
+        include_usage: A last event has the number of tokens.
+        include_obfuscation: No effect: events have no padding.
+    """
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedBody(Body):
-    """The fields that text and chat completions have in common."""
+    """The fields that text and chat completions have in common.
 
-    n: Annotated[_Samples, "Samples per prompt."] = 1
-    stream: Annotated[bool, "Send tokens as they are sampled, as server-sent events."] = False
-    stream_options: Annotated[
-        StreamOptions, "`include_usage`: a last event of the stream has the number of tokens."
-    ] = field(default_factory=StreamOptions)
+    Settings:
+        n: Samples per prompt.
+        stream: Send tokens as they are sampled, as server-sent events.
+        stream_options: `include_usage`: a last event of the stream has the number of tokens.
+    """
+
+    n: _Samples = 1
+    stream: bool = False
+    stream_options: StreamOptions = field(default_factory=StreamOptions)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionBody(SharedBody):
-    """A request of `/v1/completions`."""
+    """A request of `/v1/completions`.
 
-    prompt: Annotated[str | list[str | int | list[int]], "A text, IDs, or a list of texts or of lists of IDs."]
-    echo: Annotated[bool, "Return the prompt before the text; with `logprobs` its log-probabilities too."] = False
-    logprobs: Annotated[
-        _Alternatives | None, "Log-probabilities of the tokens, and of this many alternatives, at most 20."
-    ] = None
+    Settings:
+        prompt: A text, IDs, or a list of texts or of lists of IDs.
+        echo: Return the prompt before the text; with `logprobs` its log-probabilities too.
+        logprobs: Log-probabilities of the tokens, and of this many alternatives, at most 20.
+    """
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool = False
+    logprobs: _Alternatives | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -136,16 +153,19 @@ class CompletionBody(SharedBody):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatBody(SharedBody):
-    """A request of `/v1/chat/completions`."""
+    """A request of `/v1/chat/completions`.
 
-    messages: Annotated[list[dict[str, Any]], "Objects with a role and a text: see below."]
-    logprobs: Annotated[bool, "Whether to return log-probabilities."] = False
-    top_logprobs: Annotated[_Alternatives, "Alternatives to each token, at most 20; with `logprobs`."] = 0
-    truncation: Annotated[
-        Literal["auto", "disabled"],
-        "If the messages fill the context: `auto` leaves out the oldest turns, and the answer has their number as "
-        "`dropped_turns`; `disabled` refuses the messages. OpenAI has this field in `/v1/responses`.",
-    ] = "disabled"
+    Settings:
+        messages: Objects with a role and a text: see below.
+        logprobs: Whether to return log-probabilities.
+        top_logprobs: Alternatives to each token, at most 20; with `logprobs`.
+        truncation: Beyond the context: `auto` leaves out the oldest turns (`dropped_turns` counts), else an error.
+    """
+
+    messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: _Alternatives = 0
+    truncation: Literal["auto", "disabled"] = "disabled"
 
 
 @dataclass(frozen=True, kw_only=True)
