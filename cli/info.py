@@ -22,7 +22,7 @@ from cli.console.text import (
 )
 from cli.options import Options, with_settings
 from cli.plan_report import changed_rows, plan_rows, print_plan
-from lm.config.presets import PRESETS, build_run_config, is_preset
+from lm.config.presets import PRESETS, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig
 from lm.config.settings import list_all_settings, overlay
 from lm.errors import InputError
@@ -78,7 +78,7 @@ def info(
         return
     changed = {section: options.typed(section) for section in SECTIONS}
     facts: dict[str, Any] = {}
-    if is_preset(target) and not Path(target).exists():
+    if len(Path(target).parts) == 1 and not Path(target).exists():
         config = build_run_config(target, changed)
     else:
         config, facts = _read_run(target)

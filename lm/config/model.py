@@ -52,13 +52,8 @@ _OF_ALL = {
     "tie_embeddings", "scale_embeddings", "init_std", "softcap",
 }  # fmt: skip
 
-_OF_SCALING: Mapping[RotaryScaling, tuple[str, ...]] = {
-    "none": (),
-    "linear": ("rope_factor",),
-    "llama3": ("rope_factor", "rope_context", "rope_slow", "rope_fast"),
-    "yarn": ("rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature"),
-}
-"""The settings that each way of scaling rotary positions has."""
+_OF_SCALING: Mapping[RotaryScaling, int] = {"none": 0, "linear": 1, "llama3": 4, "yarn": 5}
+"""How many of its parameters each way of scaling rotary positions has: factor, context, slow, fast, temperature."""
 
 _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
     "full": {},
@@ -106,7 +101,7 @@ class ModelConfig(Config):
         attention_stride: Stride of compressed attention; default 3.
         positions: Position encoding.
         max_distance: Relative positions: clipping distance; default 16, t5 128.
-        max_tree_distance: Dependency trees: clipping distance; default max_distance.
+        max_tree_distance: Dependency trees: clipping distance; default max_distance, or 16.
         syntax: Positions in dependency trees (--dependency-heads).
         rope_base: RoPE: base (theta).
         d_head: Width of a head; default d_model / n_heads.
@@ -167,7 +162,7 @@ class ModelConfig(Config):
     attention_rank: Annotated[Count, Requires("model.attention=linformer")] = DERIVED
     attention_stride: Annotated[int, Meta(ge=2, le=LARGEST), Requires("model.attention=compressed")] = DERIVED
     positions: Positions = "rotary"
-    max_distance: Annotated[Count, Requires("model.positions=relative|t5")] = DERIVED
+    max_distance: Count = DERIVED
     max_tree_distance: Annotated[Count, Requires("model.syntax=distance|both")] = DERIVED
     syntax: Syntax = "none"
     rope_base: Annotated[_Base, _ROTARY] = 10_000.0
@@ -211,13 +206,10 @@ class ModelConfig(Config):
     """The fields that follow from others in this config; no field itself, so that files and comparisons lack it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
-        for problem in self._conflicts():
-            raise UsageError(problem)
         derived = {name: value for name, value in self._derived_defaults().items() if getattr(self, name) is None}
         for name, value in {**derived, "_left_open": frozenset(derived)}.items():
             object.__setattr__(self, name, value)
-        for problem in () if self.is_recurrent else self._conflicts_in_blocks():
+        for problem in self._conflicts():
             raise UsageError(problem)
 
     def _derived_defaults(self) -> dict[str, Any]:
@@ -226,31 +218,25 @@ class ModelConfig(Config):
             "attention_bias": "all" if self.bias else "none",
         }
         if self.is_recurrent:
-            return {**defaults, **({"recurrent_attention": "additive"} if self.is_encoder_decoder else {})}
-        is_gated = self.activation == "swiglu"
-        return {
-            **defaults,
-            "n_kv_heads": self.n_heads,
-            **({} if self.d_model % self.n_heads else {"d_head": self.d_model // self.n_heads}),
-            "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if is_gated else 4 * self.d_model,
-            "attention_dropout": self.dropout,
-            **_OF_ATTENTION[self.attention],
-            **({"max_distance": _FARTHEST[self.positions]} if self.positions in _FARTHEST else {}),
-            **({"max_tree_distance": self.max_distance or _FARTHEST_IN_TREES} if self.has_tree_distances else {}),
-            **self._scaling(),
-        }
-
-    def _scaling(self) -> dict[str, Any]:
-        """Return the default parameters of `rope_scaling`, as published."""
-        is_yarn = self.rope_scaling == "yarn"
-        numbers = {
+            return {**defaults, "recurrent_attention": "additive"} if self.is_encoder_decoder else defaults
+        scaling = {  # as published
             "rope_factor": 1.0,
             "rope_context": self.context_length,
             "rope_slow": 1.0,
-            "rope_fast": 32.0 if is_yarn else 4.0,
+            "rope_fast": 32.0 if self.rope_scaling == "yarn" else 4.0,
             "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0),
         }
-        return {name: numbers[name] for name in _OF_SCALING[self.rope_scaling]}
+        return {
+            **defaults,
+            "n_kv_heads": self.n_heads,
+            "d_head": None if self.d_model % self.n_heads else self.d_model // self.n_heads,
+            "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model,
+            "attention_dropout": self.dropout,
+            "max_distance": _FARTHEST.get(self.positions),
+            "max_tree_distance": (self.max_distance or _FARTHEST_IN_TREES) if self.has_tree_distances else None,
+            **_OF_ATTENTION[self.attention],
+            **dict(list(scaling.items())[: _OF_SCALING[self.rope_scaling]]),
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return its fields, None if derived, so that changed fields keep the rest consistent."""
@@ -263,22 +249,23 @@ class ModelConfig(Config):
         return type(self)(**{**self.settings(), **changes})
 
     def _conflicts(self) -> Iterator[str]:
-        """Yield what contradicts in the given fields."""
+        """Yield what contradicts, in derived fields too."""
         if self.decoder_only and self.is_encoder_decoder:
             yield "a decoder_only model has no n_encoder_layers"
         if self.is_masked and self.translates:
             yield "a model with the objective masked does not translate"
-        if self.is_recurrent:
-            for setting in list_settings("model", ModelConfig):
-                if setting.name in OF_BLOCKS and getattr(self, setting.name) not in {setting.default, "none"}:
-                    yield f"{setting.name} is for transformer blocks, not for the architecture {self.architecture}"
-            if self.is_encoder_decoder and self.d_model % 2:
-                yield f"two directions of an encoder need an even d_model, not {self.d_model}"
-        elif self.d_head is None and self.d_model % self.n_heads:
-            yield f"n_heads {self.n_heads} does not divide d_model {self.d_model}"
+        if not self.is_recurrent:
+            yield from self._conflicts_in_blocks()
+            return
+        for setting in list_settings("model", ModelConfig):
+            if setting.name in OF_BLOCKS and getattr(self, setting.name) not in {setting.default, "none"}:
+                yield f"{setting.name} is for transformer blocks, not for the architecture {self.architecture}"
+        if self.is_encoder_decoder and self.d_model % 2:
+            yield f"two directions of an encoder need an even d_model, not {self.d_model}"
 
     def _conflicts_in_blocks(self) -> Iterator[str]:
-        """Yield what contradicts in transformer blocks, derived fields among them."""
+        if self.d_head is None:
+            yield f"n_heads {self.n_heads} does not divide d_model {self.d_model}"
         if self.n_heads % self.n_kv_heads:
             yield f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}"
         if self.positions == "t5" and self.max_distance <= _SINGLE:
@@ -288,20 +275,15 @@ class ModelConfig(Config):
         if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
             yield "parallel_residual is for decoder-only models with norm_position pre"
         if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
-            yield (
-                f"positions rotary need an even number of a head's dimensions, not {self.rotary_dim} of {self.d_head} "
-                "(d_model, n_heads, d_head, rotary_fraction)"
-            )
-        if self.rope_slow is not None and self.rope_fast is not None and self.rope_slow >= self.rope_fast:
-            yield f"rope_slow {self.rope_slow} is not below rope_fast {self.rope_fast}"
+            yield f"positions rotary need an even d_head × rotary_fraction, not {self.rotary_dim}"
         if self.syntax != "none" and not self.is_encoder_decoder:
             yield "syntax is for the encoder of a translation model"
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             yield "attention linformer is for encoders and masked models: it mixes later positions into earlier ones"
-        if self.attention != "full" and self.has_tree_distances:
-            yield f"distances in trees (syntax) need attention full, not {self.attention}"
         if self.attention == "linformer" and self.positions in DISTANCES:
             yield f"attention linformer has no distances for positions {self.positions}"
+        if self.attention != "full" and self.has_tree_distances:
+            yield f"distances in trees (syntax) need attention full, not {self.attention}"
         if self.experts and self.experts_per_token > self.experts:
             yield f"experts_per_token {self.experts_per_token} is more than experts {self.experts}"
 

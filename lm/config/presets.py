@@ -68,6 +68,7 @@ _SEQ2SEQ = {
     **_DECAY, "vocab_size": 4000, "context": 256, "scale_embeddings": True, "warmup_steps": 200, "beta2": 0.98,
     "label_smoothing": 0.1, "ema": 0.998, "best_by": "bleu",
 }  # fmt: skip
+_RECURRENT = {**_SEQ2SEQ, "n_layers": 1, "n_encoder_layers": 1, "dropout": 0.2}
 
 
 def _decoder(summary: str, width: int, **values: Any) -> Preset:
@@ -84,10 +85,6 @@ def _translator(summary: str, layers: int, width: int, **values: Any) -> Preset:
         "optimizer": "muon",
     }  # fmt: skip
     return _preset(summary, **{**_SEQ2SEQ, **blocks, **values})
-
-
-def _recurrent(summary: str, **values: Any) -> Preset:
-    return _preset(summary, **{**_SEQ2SEQ, "n_layers": 1, "n_encoder_layers": 1, "dropout": 0.2, **values})
 
 
 OWN: dict[str, Preset] = {
@@ -114,14 +111,15 @@ OWN: dict[str, Preset] = {
         2, 128, dropout=0.1, batch_tokens=2048, epochs=12.0, learning_rate=1e-2, evaluate_every=400,
         bleu_sentences=500, label_smoothing=0.0,
     ),
-    "seq2seq": _recurrent(
+    "seq2seq": _preset(
         "recurrent, of the width of Bahdanau et al. 2015 (GRU, additive attention), which both directions share",
-        architecture="gru", vocab_size=30_000, d_model=1000, batch_tokens=4096, steps=100_000, learning_rate=5e-4,
+        **{**_RECURRENT, "vocab_size": 30_000}, architecture="gru", d_model=1000, batch_tokens=4096, steps=100_000,
+        learning_rate=5e-4,
     ),
-    "seq2seq-tiny": _recurrent(
+    "seq2seq-tiny": _preset(
         "1.5 M parameters: a first recurrent translation model (LSTM, additive attention), minutes on a laptop",
-        architecture="lstm", d_model=192, batch_tokens=2048, epochs=12.0, learning_rate=4e-3, evaluate_every=400,
-        bleu_sentences=500,
+        **_RECURRENT, architecture="lstm", d_model=192, batch_tokens=2048, epochs=12.0, learning_rate=4e-3,
+        evaluate_every=400, bleu_sentences=500,
     ),
 }  # fmt: skip
 """Presets of this project."""
@@ -148,10 +146,6 @@ _TRANSFORMER = {
 }  # fmt: skip
 
 
-def _transformer(summary: str, **values: Any) -> Preset:
-    return _preset(summary, **{**_TRANSFORMER, **values})
-
-
 PUBLISHED: dict[str, Preset] = {
     "nanogpt-cpu": _preset(
         "nanoGPT's recipe for a laptop: characters, context 64",
@@ -175,20 +169,20 @@ PUBLISHED: dict[str, Preset] = {
         vocab_size=32000, context=256, d_model=288, n_layers=6, n_heads=6, d_ff=768, batch_size=128, steps=100_000,
         learning_rate=5e-4, warmup_steps=1000,
     ),
-    "transformer-base": _transformer("the encoder-decoder of Vaswani et al. 2017, base"),
-    "transformer-big": _transformer(
-        "the encoder-decoder of Vaswani et al. 2017, big",
-        d_model=1024, d_ff=4096, n_heads=16, dropout=0.3, learning_rate=5e-4, steps=300_000,
-    ),
-    "t-dmca": _transformer(
+    "transformer-base": _preset("the encoder-decoder of Vaswani et al. 2017", **_TRANSFORMER),
+    "t-dmca": _preset(
         "the decoder of Liu et al. 2018 for long texts: alternating local and memory-compressed attention",
-        vocab_size=32_000, context=11_000, n_layers=5, n_encoder_layers=0, attention="compressed",
+        **{**_TRANSFORMER, "vocab_size": 32_000, "context": 11_000, "n_layers": 5, "n_encoder_layers": 0},
+        attention="compressed",
     ),
-    "switch-base": _transformer(
+    "switch-base": _preset(
         "Switch Transformer base of 8 experts (Fedus et al. 2021), T5's encoder-decoder (Raffel et al. 2020)",
-        vocab_size=32128, d_model=768, n_layers=12, n_encoder_layers=12, n_heads=12, d_ff=3072, positions="t5",
-        norm="rmsnorm", norm_position="pre", norm_eps=1e-6, bias=False, scale_embeddings=False, experts=8,
-        expert_every=2, expert_capacity=1.25, clip=1.0, label_smoothing=0.0,
+        **{
+            **_TRANSFORMER, "vocab_size": 32128, "d_model": 768, "n_layers": 12, "n_encoder_layers": 12, "n_heads": 12,
+            "d_ff": 3072, "positions": "t5", "norm": "rmsnorm", "norm_position": "pre", "bias": False,
+            "scale_embeddings": False, "clip": 1.0, "label_smoothing": 0.0,
+        },
+        norm_eps=1e-6, experts=8, expert_every=2, expert_capacity=1.25,
     ),
     "bert-base": _preset(
         "BERT base (Devlin et al. 2019), a masked model",
@@ -202,11 +196,6 @@ DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
 _SIZES = ("tiny", "small", "base")
 _OF_DEPTH = re.compile(r"(translation-)?depth-([1-9][0-9]?)")
 _PORTABLE = "portable-"
-
-
-def is_preset(name: str) -> bool:
-    named = name.removeprefix(_PORTABLE)
-    return named in PRESETS or _OF_DEPTH.fullmatch(named) is not None
 
 
 def depth_preset_name(depth: int, *, pairs: bool) -> str:

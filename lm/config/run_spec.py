@@ -220,7 +220,7 @@ def build_spec(
         layers.insert(0, read_toml(Path(given["config"])))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
-    data = DataFiles(tuple(map(os.fspath, [corpus] if isinstance(corpus, str) else corpus)), **files)
+    data = DataFiles((corpus,) if isinstance(corpus, str) else tuple(_spell_paths(corpus)), **files)
     if run.get("depth") is not None:
         named = depth_preset_name(run["depth"], pairs=data.are_pairs)
         if "preset" in run or "n_layers" in settings["model"]:
@@ -232,7 +232,7 @@ def build_spec(
 
 def _spell_paths(value: Any) -> Any:
     """Return an option with paths as text."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [_spell_paths(each) for each in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
@@ -250,7 +250,7 @@ def read_toml(path: Path) -> Layer:
         raise InputError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
-    given = {}
+    given: dict[str, Any] = {}
     for table, fields in values.items():
         named = {f"{table}.{name}": value for name, value in fields.items()} if isinstance(fields, dict) else None
         given |= {table: fields} if named is None else named

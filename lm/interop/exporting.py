@@ -9,8 +9,10 @@ from typing import cast
 
 from safetensors import SafetensorError
 
-from lm.config.export import EXPORTERS, ExportConfig
+from lm.config.export import ExportConfig
 from lm.errors import InputError
+
+_MODULES = {"huggingface": "hugging_face.exporting", "peft": "hugging_face.peft"}
 
 
 def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
@@ -26,8 +28,8 @@ def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         InputError: the run is damaged, `out` exists or cannot be written, or a package is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    module, _, function = EXPORTERS[config.to].function.partition(":")
+    module = importlib.import_module(f"lm.interop.{_MODULES.get(config.to, f'{config.to}.exporting')}")
     try:
-        return cast("Mapping[str, str]", getattr(importlib.import_module(module), function)(run, out, config))
+        return cast("Mapping[str, str]", module.export_with_report(run, out, config))
     except SafetensorError as error:
         raise InputError(f"{out}: cannot be written ({error})") from None

@@ -28,7 +28,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
-    """Export a run's best checkpoint, or a checkpoint, for CTranslate2, atomically; see `EXPORTERS`."""
+    """Export a run's best checkpoint, or a checkpoint, for CTranslate2, atomically."""
     folder = run_folder.find_checkpoint(run)
     model = run_folder.load_config(folder).model
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(folder)

@@ -26,7 +26,7 @@ _QUANTIZATION_VERSION = 2
 
 
 def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
-    """Export a run's best checkpoint, or a checkpoint, as a GGUF file, atomically; see `EXPORTERS`.
+    """Export a run's best checkpoint, or a checkpoint, as a GGUF file, atomically.
 
     Matrices have the dtype of the config: float32, float16 or q8_0 (8 bits with a scale per 32 weights; float16 if 32
     does not divide the width). Vectors and learned positions are float32.

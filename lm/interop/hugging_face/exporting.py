@@ -58,7 +58,7 @@ tokenizer, model = AutoTokenizer.from_pretrained(folder{trusting}), {auto}.from_
 
 
 def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
-    """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`; see `EXPORTERS`."""
+    """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`."""
     source = run_folder.find_checkpoint(run)
     config = run_folder.load_config(source)
     tokenizer, source_tokenizer = checkpoint.load_tokenizers(source)

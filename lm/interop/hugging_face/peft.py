@@ -46,7 +46,7 @@ _NEUTRAL: Neutral = {
 
 
 def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
-    """Export the adapters of a run's best checkpoint, or of a checkpoint, for their exported base; see `EXPORTERS`."""
+    """Export the adapters of a run's best checkpoint, or of a checkpoint, for their exported base."""
     source = run_folder.find_checkpoint(run)
     run_folder.verify_checkpoint(source, to_train=False)
     config = run_folder.load_config(source)

@@ -21,7 +21,6 @@ PUBLISHED = {
     # 5 post-norm layers of 512 with biases; of two the keys and the values go through convolutions of width 3
     "t-dmca": 512 * 32_000 + 5 * (4 * 512 * 513 + 2 * 512 * 2048 + 2560 + 4 * 512) + 2 * 2 * (3 * 512 * 512 + 512),
     "transformer-base": 44_138_496 + 512 * 37_000,
-    "transformer-big": 176_357_376 + 1024 * 37_000,
 }  # fmt: skip
 
 
