@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,16 +83,17 @@ def with_settings(
         common: flags of the short help (-h), in order; without any, it is the whole help.
         merges: whether the settings are merged and checked here; else the command does so, with a file and a preset.
     """
+    settings = list_all_settings(sections)
+    repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
+    by_keyword = {setting.keyword: setting for setting in settings}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        settings = list_all_settings(sections)
-        by_keyword = {setting.keyword: setting for setting in settings}
         signature = inspect.signature(command, eval_str=True)
 
         def call(**values: Any) -> Any:
-            repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
-            typed = {name: values.pop(_PREFIX + name) for name in flags.split()}
-            typed |= _split(values.pop("set_", None), repeatable)
+            own = {name: value for name, value in values.items() if name in signature.parameters}
+            typed = {name: values[_PREFIX + name] for name in flags.split()}
+            typed |= _split(values.get("set_"), repeatable)
             given = {name: value for name, value in typed.items() if value not in (None, [])}
             if "stop" in given:
                 given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
@@ -102,18 +104,23 @@ def with_settings(
                 of_command = {section: options.typed(section) for section in sections}
                 known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
                 check_requirements(sections, of_command, known)
-            own = {name: value for name, value in values.items() if not name.startswith("page")}
             return command(**own, options=options)
 
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
         added = [_flag_parameter(by_keyword[name], shows_default=merges) for name in flags.split()]
         if len(added) < len(settings):
-            added += [
-                _set_parameter(settings),
-                _page("--help-settings", "Show every setting.", settings),
-            ]
+            completed = completion.complete_settings(settings)
+            text = "Any setting (see --help-settings). Repeatable."
+            added.append(
+                _keyword(
+                    "set_",
+                    list[str] | None,
+                    typer.Option("--set", metavar="KEY=VALUE", help=text, autocompletion=completed),
+                )
+            )
+            added.append(_page("--help-settings", "Show every setting.", lambda _: settings_page(settings)))
         if common:
-            added.append(_page("-h", "Show the common options.", common.split()))
+            added.append(_page("-h", "Show the common options.", lambda context: _short_help(context, common.split())))
         call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         call.__doc__, call.__name__, call.__module__ = command.__doc__, command.__name__, command.__module__
         call.has_short_help, call.settings = bool(common), settings  # type: ignore[attr-defined]
@@ -142,16 +149,6 @@ def _flag_parameter(setting: Setting, *, shows_default: bool) -> Parameter:
     return _keyword(_PREFIX + setting.keyword, kind | None, option)
 
 
-def _set_parameter(settings: Sequence[Setting]) -> Parameter:
-    option = typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Any setting (see --help-settings). Repeatable.",
-        autocompletion=completion.complete_settings(settings),
-    )
-    return _keyword("set_", list[str] | None, option)
-
-
 def _split(texts: Sequence[str] | None, repeatable: Collection[str]) -> dict[str, Any]:
     """Return the values of `--set KEY=VALUE` by key: all of a repeatable one, of others the last."""
     given: dict[str, list[str]] = {}
@@ -163,12 +160,12 @@ def _split(texts: Sequence[str] | None, repeatable: Collection[str]) -> dict[str
     return {key: values if key in repeatable else values[-1] for key, values in given.items()}
 
 
-def _page(flag: str, text: str, rows: Sequence[Any]) -> Parameter:
-    """Return the parameter of an option that prints a page, of settings or common options, and ends the command."""
+def _page(flag: str, text: str, page: Callable[[typer.Context], str]) -> Parameter:
+    """Return the parameter of an option that prints a page and ends the command."""
 
     def show(context: typer.Context, value: bool) -> None:
         if value and not context.resilient_parsing:
-            print(_short_help(context, rows) if flag == "-h" else settings_page(rows))
+            print(page(context))
             raise typer.Exit
 
     option = typer.Option(flag, help=text, is_eager=True, callback=show, expose_value=False, show_default=False)
@@ -187,22 +184,14 @@ def settings_page(settings: Sequence[Setting]) -> str:
 
 
 def _short_help(context: typer.Context, common: Sequence[str]) -> str:
-    """Return usage, summary, examples, arguments and common options, each in one line."""
-    command: Any = context.command
+    """Return the help with three examples and the common options alone."""
+    command: Any = copy.copy(context.command)
     summary, _, rest = command.help.partition("\n")
     examples = rest.partition("Examples:\n")[2].splitlines()[:3]
-    shown = [each for each in command.params if each.param_type_name == "argument"]
-    by_flag = {flag: each for each in command.params for flag in each.opts}
-    rows = [(each.metavar or each.name.upper(), each.help) for each in shown]
-    for each in (by_flag[flag] for flag in common):
-        metavar = "" if each.is_flag else f" {each.metavar or 'N'}"
-        rows.append((", ".join(sorted(each.opts, key=len)) + metavar, each.help))
-    lines = [f"  {term:<{_TERM_WIDTH}}{text}" for term, text in rows]
-    pages = f"{context.command_path} --help: all options; --help-settings: every setting, for --set."
-    return "\n".join(
-        [command.get_usage(context), "", f"  {summary}", "", *(f"  {line}" for line in examples), "",
-         *(line if len(line) <= _COLUMNS else line[: _COLUMNS - 1] + "…" for line in lines), "", pages]
-    )  # fmt: skip
+    command.help = "\n\n\b\n".join((summary, "\n".join(examples)))
+    command.params = [each for each in command.params if each.param_type_name == "argument" or {*each.opts} & {*common}]
+    command.epilog = f"{context.command_path} --help: all options; --help-settings: every setting, for --set."
+    return str(command.get_help(context))
 
 
 def set_help(*apps: typer.Typer) -> None:

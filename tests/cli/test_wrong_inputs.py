@@ -117,6 +117,7 @@ USAGE = """
     tokenizer train text.txt -o t.json --kind words
     attention run "The owl" --layer 0
     bench nothing
+    info missing
 """
 OTHERS = """
     train missing.txt
@@ -133,7 +134,6 @@ OTHERS = """
     generate run --prompts missing.txt
     perplexity run missing.txt
     perplexity missing text.txt
-    info missing
     export missing -o out
     tokenizer encode missing.json text
     tokenizer train text.txt -o full/there
