@@ -1,4 +1,4 @@
-"""Shell completion of runs, checkpoints and names; reads folders only, and imports nothing slow."""
+"""Shell completion of runs, checkpoints, presets and settings; reads folders only, and imports nothing slow."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.presets import PRESETS
-from lm.run_folder import CHECKPOINTS, RUNS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
-from lm.training.events import METRICS
+from lm.run_folder import CHECKPOINTS, RUNS, is_checkpoint_name, is_run
 
 Complete = Callable[[str], list[str]]
-
-_METRICS = (
-    "nll", "loss", *METRICS, "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
-    "tokens", "epoch",
-)  # fmt: skip
 
 
 def complete_from(names: Iterable[str]) -> Complete:
@@ -26,32 +20,20 @@ def complete_from(names: Iterable[str]) -> Complete:
 
 
 complete_presets = complete_from(PRESETS)
-complete_metrics = complete_from(_METRICS)
 
 
 def complete_settings(settings: Iterable[Any]) -> Complete:
-    """Return a completer of KEY=VALUE: keys, and the values of the only key that is meant, if they are a list."""
+    """Return a completer of KEY=VALUE: keys, and the values of a key that has a list of them."""
 
     def complete(incomplete: str) -> list[str]:
-        key, equals, _ = incomplete.partition("=")
-        matches = [
-            setting for setting in settings if setting.key == key or (not equals and setting.key.startswith(key))
-        ]
-        if len(matches) == 1:
-            (setting,) = matches
+        offered = []
+        for setting in settings:
             values = ("true", "false") if setting.plain_type is bool else setting.choices
-            if values:
-                return complete_from(f"{setting.key}={value}" for value in values)(incomplete)
-        return [] if equals else [f"{setting.key}=" for setting in matches]
+            is_named = incomplete.startswith(f"{setting.key}=")
+            offered += [f"{setting.key}={value}" for value in (values if is_named else ("",))]
+        return complete_from(offered)(incomplete)
 
     return complete
-
-
-def complete_corpora(incomplete: str) -> list[str]:
-    """Complete the name of a corpus."""
-    from lm.text.public import CORPORA
-
-    return complete_from(corpus.name for corpus in CORPORA)(incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -59,32 +41,12 @@ def complete_runs(incomplete: str) -> list[str]:
 
     Without matches the shell completes files and folders.
     """
-    typed = incomplete[: incomplete.rfind("/") + 1]
-    folder = Path(typed or ".").expanduser()
-    if folder.name == CHECKPOINTS:
-        paths = [typed + name for name in _checkpoints(folder)]
-    elif is_run(folder):
-        paths = [f"{typed}{CHECKPOINTS}/{name}" for name in _checkpoints(folder / CHECKPOINTS)]
-    else:
-        paths = [typed + name for name in _runs_in(folder)]
-        if not typed:
-            paths = [*(f"{RUNS}/{name}" for name in _runs_in(RUNS)), *paths]
-    return complete_from(paths)(incomplete)
+    typed = Path(incomplete[: incomplete.rfind("/") + 1])
+    folders = [typed / CHECKPOINTS] if is_run(typed) else [typed] if "/" in incomplete else [RUNS, typed]
+    paths = [path for folder in folders for path in sorted(folder.glob("*"))]
+    return complete_from(str(path) for path in paths if is_run(path) or is_checkpoint_name(path.name))(incomplete)
 
 
 def complete_runs_or_presets(incomplete: str) -> list[str]:
     """Complete a run, a checkpoint or a preset."""
     return [*complete_runs(incomplete), *complete_presets(incomplete)]
-
-
-def _runs_in(folder: Path) -> list[str]:
-    try:
-        return sorted(run.name for run in list_run_folders(folder))
-    except OSError:
-        return []
-
-
-def _checkpoints(folder: Path) -> list[str]:
-    """Return the checkpoints in a folder, newest first, complete or not."""
-    checkpoints = [path for path in folder.glob("*") if is_checkpoint_name(path.name)]
-    return [path.name for path in sorted(checkpoints, key=checkpoint_step, reverse=True)]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson
 from cli.console.text import escape_for_stream, format_json_line, print_note, quote
 
@@ -32,7 +31,7 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 def get(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A name of lm corpus list.", autocompletion=completion.complete_corpora),
+        typer.Argument(metavar="NAME", help="A name of lm corpus list."),
     ],
     *,
     out: Annotated[

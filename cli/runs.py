@@ -81,7 +81,6 @@ def plot(
             "--what",
             metavar="NAME",
             help="Metric: nll, loss, validation_loss, learning_rate, …",
-            autocompletion=completion.complete_metrics,
         ),
     ] = "nll",
     out: Annotated[

@@ -40,7 +40,7 @@ that no command reads is ignored.
 
 ## Completion
 
-`lm --install-completion` installs completion of commands, options, choices, settings, presets, corpora, runs and
+`lm --install-completion` installs completion of commands, options, choices, settings, presets, runs and
 checkpoints for bash, zsh and fish. `lm --show-completion` prints what it installs. zsh and fish call the `lm` that is
 on the `PATH`.
 """

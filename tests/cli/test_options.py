@@ -98,4 +98,4 @@ def test_an_unknown_option_suggests_what_its_command_has(capsys):
 def test_values_of_a_setting_are_completed():
     complete = complete_settings(list_all_settings(SECTIONS))
     assert complete("model.norm=") == ["model.norm=layernorm", "model.norm=rmsnorm"]
-    assert complete("model.bias") == ["model.bias=true", "model.bias=false"]
+    assert complete("model.bias=") == ["model.bias=true", "model.bias=false"]
