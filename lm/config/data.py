@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Count, Fraction, Requires
+from lm.config.settings import Config, Count, Fraction
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 
@@ -115,7 +115,7 @@ class ParallelTextConfig(Config):
     max_length: Count = 256
     max_ratio: Annotated[float, Meta(ge=1, le=1e30)] = 9.0
     bpe_dropout: Fraction = 0.0
-    bpe_dropout_until: Annotated[Fraction, Requires("parallel.bpe_dropout")] = 1.0
+    bpe_dropout_until: Annotated[Fraction, "parallel.bpe_dropout"] = 1.0
 
     def __post_init__(self) -> None:
         if self.bidirectional and self.separate_vocabularies:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Count, Fraction, Natural, Requires, Seed
+from lm.config.settings import Config, Count, Fraction, Natural, Seed
 from lm.errors import UsageError
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
@@ -80,7 +80,7 @@ class BeamConfig(Config):
     """
 
     beam: _Beam | None = None
-    length_penalty: Annotated[_Power, Requires("beam.beam")] = 1.0
+    length_penalty: Annotated[_Power, "beam.beam"] = 1.0
 
 
 @dataclass(frozen=True)

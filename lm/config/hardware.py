@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Requires
+from lm.config.settings import Config
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -42,7 +42,7 @@ class DistributionConfig(Config):
     """
 
     shard: bool = False
-    offload: Annotated[bool, Requires("distribution.shard")] = False
+    offload: Annotated[bool, "distribution.shard"] = False
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from lm.config.settings import DERIVED, Config, Count, Positive, Rate, Requires
+from lm.config.settings import DERIVED, Config, Count, Positive, Rate
 from lm.errors import UsageError
 
 LAYER_KINDS = ("attention", "feed-forward")
 """The kinds of layers that can have adapters."""
-_RANK = Requires("lora.rank")
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,9 @@ class LoraConfig(Config):
     """
 
     rank: Count = DERIVED
-    on: Annotated[str, _RANK] = ",".join(LAYER_KINDS)
-    alpha: Annotated[Positive | None, _RANK] = None
-    dropout: Annotated[Rate, _RANK] = 0.0
+    on: Annotated[str, "lora.rank"] = ",".join(LAYER_KINDS)
+    alpha: Annotated[Positive | None, "lora.rank"] = None
+    dropout: Annotated[Rate, "lora.rank"] = 0.0
 
     def __post_init__(self) -> None:
         for kind in self.kinds:

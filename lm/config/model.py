@@ -18,7 +18,6 @@ from lm.config.settings import (
     Natural,
     Positive,
     Rate,
-    Requires,
     list_settings,
 )
 from lm.errors import UsageError
@@ -63,9 +62,6 @@ _OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
     "compressed": {"attention_block": 256, "attention_stride": 3},
 }
 """The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
-
-_ROTARY, _EXPERTS = Requires("model.positions=rotary"), Requires("model.experts")
-_BIGBIRD, _LLAMA3 = Requires("model.attention=bigbird"), Requires("model.rope_scaling=llama3|yarn")
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ class ModelConfig(Config):
     labels: tuple[str, ...] = ()
     context_length: Count = 256
     architecture: Architecture = "transformer"
-    recurrent_attention: Annotated[RecurrentScores, Requires("model.architecture=lstm|gru")] = DERIVED
+    recurrent_attention: Annotated[RecurrentScores, "model.architecture=lstm|gru"] = DERIVED
     d_model: Count = 256
     n_layers: Annotated[int, Meta(ge=1, le=10_000)] = 4
     n_encoder_layers: _Layers = 0
@@ -155,25 +151,25 @@ class ModelConfig(Config):
     n_kv_heads: Count = DERIVED
     d_ff: Count = DERIVED
     attention: AttentionKind = "full"
-    attention_window: Annotated[Count, Requires("model.attention=window")] = DERIVED
-    attention_block: Annotated[Count, Requires("model.attention=bigbird|compressed")] = DERIVED
-    global_blocks: Annotated[Natural, _BIGBIRD] = DERIVED
-    random_blocks: Annotated[Natural, _BIGBIRD] = DERIVED
-    attention_rank: Annotated[Count, Requires("model.attention=linformer")] = DERIVED
-    attention_stride: Annotated[int, Meta(ge=2, le=LARGEST), Requires("model.attention=compressed")] = DERIVED
+    attention_window: Annotated[Count, "model.attention=window"] = DERIVED
+    attention_block: Annotated[Count, "model.attention=bigbird|compressed"] = DERIVED
+    global_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
+    random_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
+    attention_rank: Annotated[Count, "model.attention=linformer"] = DERIVED
+    attention_stride: Annotated[int, Meta(ge=2, le=LARGEST), "model.attention=compressed"] = DERIVED
     positions: Positions = "rotary"
     max_distance: Count = DERIVED
-    max_tree_distance: Annotated[Count, Requires("model.syntax=distance|both")] = DERIVED
+    max_tree_distance: Annotated[Count, "model.syntax=distance|both"] = DERIVED
     syntax: Syntax = "none"
-    rope_base: Annotated[_Base, _ROTARY] = 10_000.0
+    rope_base: Annotated[_Base, "model.positions=rotary"] = 10_000.0
     d_head: Count = DERIVED
-    rotary_fraction: Annotated[Fraction, _ROTARY] = 1.0
-    rope_scaling: Annotated[RotaryScaling, _ROTARY] = "none"
-    rope_factor: Annotated[_Base, Requires("model.rope_scaling=linear|llama3|yarn")] = DERIVED
-    rope_context: Annotated[Count, _LLAMA3] = DERIVED
-    rope_slow: Annotated[float, Meta(ge=0.001, le=1e30), _LLAMA3] = DERIVED
-    rope_fast: Annotated[Positive, _LLAMA3] = DERIVED
-    rope_temperature: Annotated[Positive, Requires("model.rope_scaling=yarn")] = DERIVED
+    rotary_fraction: Annotated[Fraction, "model.positions=rotary"] = 1.0
+    rope_scaling: Annotated[RotaryScaling, "model.positions=rotary"] = "none"
+    rope_factor: Annotated[_Base, "model.rope_scaling=linear|llama3|yarn"] = DERIVED
+    rope_context: Annotated[Count, "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_slow: Annotated[float, Meta(ge=0.001, le=1e30), "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_fast: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_temperature: Annotated[Positive, "model.rope_scaling=yarn"] = DERIVED
     attention_bias: AttentionBias = DERIVED
     parallel_residual: bool = False
     norm: Norm = "rmsnorm"
@@ -192,10 +188,10 @@ class ModelConfig(Config):
     value_residual: bool = False
     embedding_shortcut: bool = False
     experts: Natural = 0
-    experts_per_token: Annotated[Count, _EXPERTS] = 1
-    expert_every: Annotated[Count, _EXPERTS] = 1
-    expert_capacity: Annotated[Positive, _EXPERTS] = 0.0
-    gate_noise: Annotated[Positive, _EXPERTS] = 0.0
+    experts_per_token: Annotated[Count, "model.experts"] = 1
+    expert_every: Annotated[Count, "model.experts"] = 1
+    expert_capacity: Annotated[Positive, "model.experts"] = 0.0
+    gate_noise: Annotated[Positive, "model.experts"] = 0.0
     objective: Objective = "causal"
     embedding_norm: bool = False
     token_types: Natural = 0

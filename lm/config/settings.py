@@ -1,7 +1,8 @@
 """Settings: fields of dataclasses, from which flags, TOML keys, variables and documentation are derived.
 
 A setting is declared once: `name: type = default`, and a line of help in the docstring of its class, under `Settings:`.
-msgspec converts and checks values. None as the default of a number means that it follows from other settings.
+msgspec converts and checks values. `Annotated[type, "lora.rank"]`, or `"training.schedule=wsd|cosine"`, names the
+feature without which it has no effect. None as the default of a number: it follows from other settings.
 """
 
 from __future__ import annotations
@@ -37,17 +38,6 @@ Rate = Annotated[float, Meta(ge=0, le=0.99)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class Requires(NamedTuple):
-    """The feature without which a setting has no effect: `lora.rank`, or `training.schedule=wsd|cosine`."""
-
-    feature: str
-
-    def is_on(self, values: Mapping[str, Any]) -> bool:
-        """Return whether it is on, or its setting missing in `values`."""
-        name, _, choices = self.feature.partition("=")
-        return name not in values or (values[name] in choices.split("|") if choices else bool(values[name]))
-
-
 _HELP = re.compile(r"^ +(\w+)(?: \((.+)\))?: (.+)$", re.MULTILINE)
 """A setting, what stands for its value if the type does not say so, and its help."""
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", bool: "true|false"}
@@ -61,7 +51,7 @@ class Setting(NamedTuple):
     type: Any
     default: Any
     help: str
-    requires: Requires | None
+    requires: str | None
     metavar: str
 
     @property
@@ -135,7 +125,7 @@ def list_settings(section: str, config: type[Any]) -> tuple[Setting, ...]:
     hints = get_type_hints(config, include_extras=True)
     docstrings = (vars(kind).get("__doc__") or "" for kind in reversed(config.__mro__))
     for name, shown, text in _HELP.findall("".join(text.partition("Settings:\n")[2] for text in docstrings)):
-        requires = next((note for note in getattr(hints[name], "__metadata__", ()) if isinstance(note, Requires)), None)
+        requires = next((note for note in getattr(hints[name], "__metadata__", ()) if isinstance(note, str)), None)
         metavar = shown or _METAVARS.get(_plain(hints[name]), "NAME")
         settings.append(Setting(section, name, hints[name], fields[name].default, text, requires, metavar))
     return tuple(settings)
@@ -252,9 +242,10 @@ def check_requirements(sections: Mapping[str, type], given: Mapping[str, Mapping
         values: of all settings by key; those that are missing are on.
     """
     for setting in list_all_settings(sections):
-        is_asked = given.get(setting.section, {}).get(setting.name, setting.default) != setting.default
-        if is_asked and setting.requires and not setting.requires.is_on(values):
-            raise UsageError(f"{setting.key} has no effect without {setting.requires.feature}")
+        feature, _, choices = (setting.requires or "").partition("=")
+        is_on = feature not in values or (values[feature] in choices.split("|") if choices else values[feature])
+        if not is_on and given.get(setting.section, {}).get(setting.name, setting.default) != setting.default:
+            raise UsageError(f"{setting.key} has no effect without {setting.requires}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Count, Requires
+from lm.config.settings import Config, Count
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
@@ -15,7 +15,6 @@ MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the la
 
 TokenizerKind = Literal["bpe", "char", "byte"]
 MergeScope = Literal["words", "characters"]
-_BPE = Requires("tokenizer.kind=bpe")
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,6 @@ class TokenizerConfig(Config):
     """
 
     kind: TokenizerKind = "bpe"
-    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), _BPE] = 4096
-    min_frequency: Annotated[Count, _BPE] = 2
-    merges: Annotated[MergeScope, _BPE] = "words"
+    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "tokenizer.kind=bpe"] = 4096
+    min_frequency: Annotated[Count, "tokenizer.kind=bpe"] = 2
+    merges: Annotated[MergeScope, "tokenizer.kind=bpe"] = "words"

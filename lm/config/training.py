@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import LENGTHS, Config, Count, Fraction, LargeCount, Natural, Positive, Rate, Requires, Seed
+from lm.config.settings import LENGTHS, Config, Count, Fraction, LargeCount, Natural, Positive, Rate, Seed
 from lm.errors import UsageError
 
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
@@ -21,7 +21,6 @@ MOST_ROWS = 2**40
 _Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
 _Scale = Annotated[float, Meta(ge=0, le=1e9)]
 _Decay = Annotated[float, Meta(ge=0, le=0.99999)]
-_MASKED, _EXPERTS = Requires("model.objective=masked"), Requires("model.experts")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
@@ -83,10 +82,10 @@ class TrainingConfig(Config):
     learning_rate: _Scale = 1e-3
     schedule: Schedule = "cosine"
     warmup_steps: Natural = 50
-    final_learning_rate_fraction: Annotated[Fraction, Requires("training.schedule=cosine|linear|wsd")] = 0.1
-    decay_fraction: Annotated[Fraction, Requires("training.schedule=wsd")] = 0.2
+    final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
+    decay_fraction: Annotated[Fraction, "training.schedule=wsd"] = 0.2
     optimizer: OptimizerKind = "adamw"
-    orthogonalisation: Annotated[Orthogonalisation, Requires("training.optimizer=muon")] = "gram-newton-schulz"
+    orthogonalisation: Annotated[Orthogonalisation, "training.optimizer=muon"] = "gram-newton-schulz"
     beta1: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
     beta2: _Decay = 0.95
     epsilon: Positive = 1e-8
@@ -98,15 +97,15 @@ class TrainingConfig(Config):
     patience: Count | None = None
     decay_patience: Count | None = None
     label_smoothing: Rate = 0.0
-    source_loss: Annotated[float, Meta(ge=0, le=1000), Requires("model.decoder_only")] = 0.0
+    source_loss: Annotated[float, Meta(ge=0, le=1000), "model.decoder_only"] = 0.0
     r_drop: Positive = 0.0
-    expert_balance: Annotated[Positive, _EXPERTS] = 0.01
+    expert_balance: Annotated[Positive, "model.experts"] = 0.01
     ema: _Decay = 0.0
-    best_by: Annotated[Criterion, Requires("training.bleu_sentences")] = "loss"
+    best_by: Annotated[Criterion, "training.bleu_sentences"] = "loss"
     bleu_sentences: Natural = 2000
     sample: tuple[str, ...] = ()
-    masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), _MASKED] = 0.15
-    whole_words: Annotated[bool, _MASKED] = False
+    masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "model.objective=masked"] = 0.15
+    whole_words: Annotated[bool, "model.objective=masked"] = False
     compile: bool = False
     gradient_checkpointing: bool = False
     tensorboard: bool = False
