@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 from subprocess import PIPE
 
 import pytest
@@ -76,41 +75,6 @@ def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     for name in ("train", "perplexity", "generate", "info", "evaluate", "attention"):
         assert f"$ lm {name} " in out
     assert run(command) == 1
-
-
-def test_a_file_of_settings_and_flags_that_win(place, capsys):
-    settings = place / "settings.toml"
-    settings.write_text(
-        'preset = "nanogpt-cpu"\n[model]\nd_model = 32\nn_layers = 1\ncontext_length = 16\n'
-        '[tokenizer]\nkind = "byte"\n[training]\nsteps = 7\nbatch_size = 3\nsample = ["one two"]\n'
-    )
-    command = ["train", str(place / "text.txt"), "--config", str(settings), "--steps", "4", "-o", str(place / "set")]
-    assert run(command) == 0
-    config = json.loads((place / "set" / "config.json").read_text())
-    assert (config["preset"], config["plan"]["steps"], config["training"]["batch_size"]) == ("nanogpt-cpu", 4, 3)
-    assert config["model"]["positions"] == "learned"
-    assert '"one two" continues "' in capsys.readouterr().err
-
-
-def test_training_continues_from_the_weights_of_another_run(place):
-    """The first loss is that of the other run's last steps, not that of a fresh model."""
-    lengths = ["--steps", "1", "--set", "training.warmup_steps=0", "--batch-size", "16"]
-    text, source = str(place / "text.txt"), str(place / "run")
-    assert run(["train", text, "--from", source, "-o", str(place / "tuned"), *lengths]) == 0
-    assert run(["train", text, "-o", str(place / "fresh"), *lengths, *SMALL[:-4], *SMALL[-2:]]) == 0
-    logs = [(place / name / "metrics.jsonl").read_text().splitlines() for name in ("tuned", "fresh")]
-    losses = [next(entry["loss"] for entry in map(json.loads, log) if "loss" in entry) for log in logs]
-    assert losses[0] < losses[1] - 0.5
-
-
-def test_runs_are_listed(place, capsys):
-    assert run(["runs", str(place), "--json"]) == 0
-    listed = {Path(each["run"]).name: each for each in json.loads(capsys.readouterr().out)}
-    state = json.loads((place / "run/checkpoints/step-30/state.json").read_text())
-    assert listed["run"]["best_loss"] == state["best_loss"]
-    assert listed["run"]["planned_steps"] == 30
-    assert run(["runs", str(place)]) == 0
-    assert f"{listed['run']['bits_per_byte']:.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.medium

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs: links, commands, numbers and the length of sentences."""
+"""README, CONTRIBUTING and docs: links and commands."""
 
 import re
 import shlex
@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from tests import prose
 from tests.cli.small_runs import make_run
 from tests.documented_help import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = {path.partition(" ")[2]: command for path, command in commands()}
-NOT_PROSE = {"docs/commands.md", "docs/reference/settings.md"}
-"""Pages of help; like the measurements of the past in docs/lab, they are not measured as prose."""
 
 
 def name(page: Path) -> str:
@@ -66,15 +63,6 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_it_links():
             targets = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
             waiting += [(page.parent / target).resolve() for target in targets if "://" not in target]
     assert set(PAGES) <= seen
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if name(page) not in NOT_PROSE and page.parent.name != "lab"], ids=name
-)
-def test_sentences_of_a_page_are_short(page):
-    text = page.read_text(encoding="utf-8")
-    assert [one for one in prose.sentences(text) if len(prose.words(one)) > prose.MAX_WORDS] == []
-    assert prose.mean_words(text) <= prose.MAX_MEAN.get(name(page), prose.MAX_MEAN_OF_OTHERS)
 
 
 def is_cheap(words: list[str], folder: Path) -> bool:
