@@ -89,12 +89,6 @@ def test_resuming_equals_never_having_stopped(place, tmp_path):
     assert_resumes_exactly(place / "run", tmp_path / "part", step=4)
 
 
-def test_the_template_is_kept_with_each_checkpoint(place):
-    for step in (4, 8):
-        (tokenizer, _) = load_tokenizers(place / "run" / "checkpoints" / f"step-{step}")
-        assert tokenizer.chat_template.is_default
-
-
 def test_perplexity_counts_replies_alone(place, capsys):
     assert run(["perplexity", str(place / "run"), str(place / "chats.jsonl"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -114,19 +108,6 @@ def test_held_out_loss_of_training_and_of_perplexity_agree(place, capsys, monkey
     logged = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
     best = min(line["validation_loss"] for line in logged if "validation_loss" in line)
     assert measured["nats"] / measured["tokens"] == approx(best)
-
-
-def test_rows_of_an_array_are_the_same_conversations(place, tmp_path):
-    """Whatever other fields the rows have, and in whichever format the messages are."""
-    rows = [json.loads(line)["messages"] for line in (place / "chats.jsonl").read_text().splitlines()]
-    names = {"system": "system", "user": "human", "assistant": "gpt"}
-    sharegpt = [[{"from": names[each["role"]], "value": each["content"]} for each in row] for row in rows]
-    for field, values in (("messages", rows), ("conversations", sharegpt)):
-        path, out = tmp_path / f"{field}.json", tmp_path / field
-        path.write_text(json.dumps([{"id": number, field: each} for number, each in enumerate(values)], indent=1))
-        assert run(["train", str(path), "-o", str(out), *SHAPE, *LENGTH]) == 0
-        ours, theirs = load_weights(out), load_weights(place / "run")
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_text_model_gets_role_tokens(place, tmp_path):
@@ -161,11 +142,3 @@ def test_conversations_without_a_reply_in_the_context_are_left_out(place, tmp_pa
         assert run(["perplexity", str(tmp_path / "few"), str(tmp_path / f"{name}.jsonl")]) == 0
         scores.append(capsys.readouterr().out.splitlines()[1].split()[1:])
     assert scores[0] == scores[1]
-
-
-def test_prepared_conversations_train_the_same_model(place, tmp_path):
-    tokenizer = find_checkpoint(place / "run") / "tokenizer.json"
-    assert run(["prepare", str(place / "chats.jsonl"), "--tokenizer", str(tokenizer), "-o", str(tmp_path / "t")]) == 0
-    assert run(["train", str(tmp_path / "t"), "-o", str(tmp_path / "run"), *SHAPE, *LENGTH]) == 0
-    ours, theirs = load_weights(tmp_path / "run"), load_weights(place / "run")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -14,10 +14,8 @@ from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT
 from tests.cli.toy_translation import make_translation_run, pairs
-from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
-from tests.system.test_compiling import lm, losses, weights
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 QUICK = ["--steps", "4", "--evaluate-every", "2", "--batch-size", "4", "--learning-rate", "1e-2"]
 LORA = ["--lora", "2", *QUICK]
@@ -89,21 +87,6 @@ def test_it_computes_what_the_merged_run_does(told):
     assert figures[0] < figures[2]
 
 
-def test_the_base_the_rank_and_the_share_are_listed(told):
-    out, _ = told("info", "runs/tuned")
-    assert "lora                      rank 2" in out
-    assert "base                      runs/base/checkpoints/step-6" in out
-    described = json.loads(told("info", "runs/tuned", "--json")[0])
-    parts = described["parameters"]
-    assert sum(parts.values()) == 2 * parts["total"]
-    listed = {each["run"]: each for each in json.loads(told("runs", "--json")[0])}
-    tuned, base = listed["runs/tuned"], listed["runs/base"]
-    assert tuned["trained_parameters"] == parts["adapters"]
-    assert tuned["parameters"] == parts["total"] == base["parameters"] + parts["adapters"]
-    assert (tuned["base"], tuned["lora_rank"]) == ("runs/base/checkpoints/step-6", 2)
-    assert (base["base"], base["lora_rank"]) == (None, None)
-
-
 def test_it_is_resumed_averaged_and_trained_on(told):
     told("train", "--resume", "runs/tuned", "--steps", "6")
     told("average", "runs/tuned", "-o", "runs/mean")
@@ -155,15 +138,3 @@ def test_a_missing_base_is_an_error_of_a_line(home, tmp_path, monkeypatch, capsy
         assert run(arguments) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("lm: tuned/base.safetensors: ")
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_compiled_they_learn_the_same(home, monkeypatch):
-    monkeypatch.chdir(home)
-    runs = [home / "runs" / name for name in ("plain", "compiled")]
-    for folder, flag in zip(runs, ("--set", "training.compile=false", "--set", "training.compile=true"), strict=True):
-        said = lm("train", "text.txt", "--from", "runs/base", "-o", str(folder), "--dtype", "float32", *LORA, flag)
-        assert "Recompiling" not in said
-    assert losses(runs[1]) == approx(losses(runs[0]), terms=64, depth=60)
-    assert weights(runs[1]) == weights(runs[0])

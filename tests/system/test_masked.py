@@ -90,20 +90,3 @@ def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(found) == 300
     assert all(sum(each["probabilities"].values()) == approx(1, terms=8, depth=20) for each in found)
-
-
-def test_attention_looks_both_ways(folder, capsys):
-    assert run(["attention", str(folder / "lm"), "The sun and the wolf", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    labels = ["<s>", "The", "sun", "and", "the", "wolf", "</s>"]
-    assert shown["keys"]["labels"] == shown["queries"]["labels"] == labels
-    assert all(weight > 0 for row in shown["mean"] for weight in row)
-
-
-def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
-    assert run(["info", str(folder / "labels")]) == 0
-    assert "2: fear, joy" in capsys.readouterr().out
-    assert run(["average", str(folder / "labels"), "--last", "2", "-o", str(tmp_path / "mean")]) == 0
-    assert run(["classify", str(tmp_path / "mean"), str(folder / "held-out.jsonl")]) == 0
-    assert run(["plot", str(folder / "lm"), "--what", "validation_accuracy"]) == 0
-    assert run(["runs", str(folder)]) == 0

@@ -34,8 +34,14 @@ def readings(tmp_path, monkeypatch) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("corpus", [["prepare", "text.en", "--vocab-size", "300"],
-                                    ["train", "text.en", *SMALL[:-2], *SHAPE[:2]], ["train", *PAIRS, *SHAPE]])  # fmt: skip
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        ["prepare", "text.en", "--vocab-size", "300"],
+        ["train", "text.en", *SMALL[:-2], "--vocab-size", "300"],
+        ["train", *PAIRS, *SHAPE],
+    ],
+)
 def test_a_file_is_read_three_times_and_once_if_it_is_prepared(corpus, readings):
     for number, count in enumerate((3, 1)):
         readings.clear()

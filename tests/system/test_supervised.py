@@ -100,37 +100,6 @@ def test_resuming_equals_never_having_stopped(task, tmp_path):
     assert_resumes_exactly(task / "run", tmp_path / "part", step=75)
 
 
-@pytest.mark.medium
-def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):
-    flip = "".join(json.dumps({"prompt": f"{word} is ", "completion": "a colour"}) + "\n" for word in WORDS)
-    (task / "flip.jsonl").write_text(flip)
-    command = ["train", str(task / "flip.jsonl"), "--from", str(task / "run"), "--validation", "0"]
-    assert run([*command, "-o", str(task / "tuned"), "--steps", "60", "--learning-rate", "3e-3", "--json"]) == 0
-    assert answer(task / "tuned", "green is ", capsys)["text"] == "a colour"
-
-
-def test_prepared_examples_are_a_corpus(task, capsys):
-    folder = task / "prepared"
-    command = [
-        "prepare",
-        str(task / "task.jsonl"),
-        "--label-column",
-        "label",
-        "--tokenizer",
-        "char",
-        "-o",
-        str(folder),
-        "--json",
-    ]
-    assert run(command) == 0
-    documents = [split["documents"] for split in json.loads(capsys.readouterr().out)["splits"].values()]
-    assert sum(documents) == 1000
-    assert run(["train", str(folder), "-o", str(task / "from-prepared"), "--steps", "2", *SHAPE[:-2]]) == 0
-    assert f"{documents[0]} examples to train on, {documents[1]} held out" in capsys.readouterr().err
-    config = json.loads((task / "from-prepared" / "config.json").read_text())
-    assert config["data_kind"] == "examples"
-
-
 @pytest.fixture(scope="module")
 def held_out(task) -> Path:
     """Examples, one of them longer than the context, that the run `measured` was evaluated on."""

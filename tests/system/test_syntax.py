@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import lm
 from cli.main import run
 from tests.lm.text.random_trees import random_heads
 from tests.system.conftest import assert_resumes_exactly, hashes
@@ -104,11 +103,6 @@ def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, succe
     assert sum(one == other for one, other in zip(translated.splitlines(), firsts, strict=True)) >= 30
 
 
-def test_without_a_tree_it_is_not_learned(folder, plain, succeed):
-    translated = succeed("translate", plain, folder / "test.en")
-    assert right(folder, translated) <= 24
-
-
 def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain, succeed):
     pairs, trees = files(folder, "test"), ["--dependency-heads", folder / "test.heads"]
     scores = json.loads(succeed("evaluate", parsed, *pairs, *trees, "--json"))
@@ -127,17 +121,6 @@ def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain,
     assert "syntax both" in succeed("info", parsed)
 
 
-def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):
-    model = lm.load(parsed)
-    lines = (folder / "test.en").read_text().splitlines()
-    heads = [[*map(int, line.split())] for line in (folder / "test.heads").read_text().splitlines()]
-    translated = [one.translations[0].text for one in model.translations(lines, heads=heads)]
-    written = succeed("translate", parsed, folder / "test.en", "--dependency-heads", folder / "test.heads")
-    assert translated == written.splitlines()
-    assert model.translate(lines[0], heads=heads[0]) == translated[0]
-    assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
-
-
 def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
     flags = [*SHAPE, "--dropout", "0.2", "--set", "parallel.bpe_dropout=0.3", "--set",
              "training.schedule=constant", "--set", "training.checkpoint_every=3",
@@ -154,17 +137,3 @@ def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
     again = ["train", *files(folder, "train"), *trees[:2], *held_out]
     succeed(*again, "--resume", whole / "checkpoints" / "step-3", "-o", resumed, "--steps", 6)
     assert hashes(resumed) == hashes(whole)
-
-
-def test_events_in_python_are_those_of_trees(folder, tmp_path):
-    names = [[str(folder / f"train.{suffix}")] for suffix in ("en", "de", "heads")]
-    shape = {"d_model": 32, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "syntax": "distance"}
-    sides = {
-        "source": names[0],
-        "target": names[1],
-        "dependency_heads": names[2],
-        "preset": "translation-tiny",
-        "steps": 2,
-    }
-    spec = lm.run_spec(**sides, **shape, out=tmp_path / "run", device="cpu", threads=1)
-    assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
