@@ -137,29 +137,11 @@ def plan_large_runs(text: str) -> None:
     sys.exit(max(codes))
 
 
-def test_with_a_preset_only_the_length_follows_the_clock(place, plan):
-    made, _ = plan(place / "text.txt", "--preset", "nanogpt-cpu", *SMALL, "--budget", "2s")
-    assert (made.preset, made.model.d_model, made.training.schedule) == ("nanogpt-cpu", 32, "wsd")
-
-
 def test_the_text_for_a_budget_may_come_from_a_pipe(place, steady, tmp_path, monkeypatch):
     """It is looked at for the size of the model, and read again."""
     text = (place / "text.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert run(["train", "-", "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
-
-
-def test_a_file_of_settings_replaces_choices_too(place, plan, tmp_path):
-    (tmp_path / "settings.toml").write_text("[training]\nevaluate_every = 3\nweight_decay = 0.05\n")
-    made, _ = plan(place / "text.txt", "--budget", "2s", "--config", tmp_path / "settings.toml")
-    assert made.preset.startswith("depth-")
-    assert (made.training.evaluate_every, made.training.weight_decay) == (3, 0.05)
-
-
-def test_a_depth_is_a_preset(place, pairs, plan):
-    for corpus, name in (([place / "text.txt"], "depth"), (pairs, "translation-depth")):
-        assert plan(*corpus, "--depth", 1, "--steps", 2, "--vocab-size", 300)[0].preset == f"{name}-1"
-        assert run(["info", f"{name}-3", "--json"]) == 0
 
 
 @pytest.fixture
@@ -181,10 +163,6 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path
     assert (made["parallel"]["bpe_dropout"], made["training"]["budget"]) == (0.1, "2s")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) == made["plan"]["steps"]
-
-
-def test_bytes_have_no_merges_to_leave_out(pairs, plan):
-    assert plan(*pairs, "--tokenizer", "byte", "--budget", "1s")[0].parallel.bpe_dropout == 0
 
 
 def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):

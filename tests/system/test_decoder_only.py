@@ -96,19 +96,6 @@ def test_evaluate_perplexity_average_and_info(folder, tmp_path, capsys):
     assert "decoder_only True" in out
 
 
-def test_attention_and_its_alignments(folder, tmp_path, capsys):
-    command = ["attention", str(folder / "one"), "one two three"]
-    assert run([*command, "--target", "drei zwei eins"]) == 0
-    assert "to the source and itself" in capsys.readouterr().out
-    assert run([*command, "--target", "drei zwei eins", "-o", str(tmp_path / "map.pharaoh")]) == 0
-    assert (tmp_path / "map.pharaoh").read_text().count("-") == 3
-    assert run([*command, "-o", str(tmp_path / "map.html")]) == 0
-    assert (
-        run(["translate", str(folder / "one"), str(folder / "few-text.en"), "--attention", str(tmp_path / "a.html")])
-        == 0
-    )
-
-
 def test_a_run_starts_from_another_and_from_a_model_of_texts(folder, tmp_path):
     for number, (start, options) in enumerate((("one", []), ("lm", ["--set", "model.decoder_only=true"]))):
         made = tmp_path / str(number)

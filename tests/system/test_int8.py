@@ -29,11 +29,6 @@ def test_perplexity_is_nearly_that_of_float32(model, tmp_path, succeed):
     assert of_8["nats"] == pytest.approx(of_32["nats"], rel=0.01)
 
 
-def test_it_writes_and_is_looked_at(model, succeed):
-    assert succeed("generate", model, "The owl", "--dtype", "int8", "--max-tokens", "9", "--seed", "1")
-    assert succeed("attention", model, "The owl", "--dtype", "int8")
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Without numba, and without the time that precise measurements take."""

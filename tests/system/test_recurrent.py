@@ -68,14 +68,3 @@ def test_attention_is_that_to_the_source(folder, capsys):
     command = ["attention", str(folder / "mt"), "one two three", "--json"]
     assert run([*command, "--target", "drei zwei eins"]) == 0
     assert json.loads(capsys.readouterr().out)
-
-
-def test_generate_perplexity_and_info(folder, capsys):
-    assert run(["generate", str(folder / "lm"), "drei", "--max-tokens", "40", "--seed", "1"]) == 0
-    assert capsys.readouterr().out.startswith("drei")
-    assert run(["generate", str(folder / "lm"), "drei", "--max-tokens", "9", "--beam", "2"]) == 0
-    assert run(["perplexity", str(folder / "lm"), str(folder / "text.eins")]) == 0
-    capsys.readouterr()
-    for name, words in (("lm", "architecture gru"), ("mt", "architecture lstm")):
-        assert run(["info", str(folder / name)]) == 0
-        assert words in capsys.readouterr().out
