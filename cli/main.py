@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
 
@@ -71,31 +71,11 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
-def global_options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print the versions of lm and torch, and exit.",
-            callback=_print_version,
-            is_eager=True,
-        ),
-    ] = False,
-) -> None:
+_Version = typer.Option("--version", help="Print the versions of lm and torch.", callback=_print_version, is_eager=True)
+
+
+def global_options(*, version: Annotated[bool, _Version] = False) -> None:
     """Train, sample from and evaluate language models on your own text."""
-
-
-class _Commands(Mapping[str, Any]):
-    """The commands by name; each is imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        return _import_command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
 
 
 @cache
@@ -116,13 +96,17 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = _Commands()
+        self.commands: Any = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Import the command."""
+        return _import_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, and the options in one line."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
-                commands = [(name, self.commands[name]) for name in names]
+                commands = [(name, _import_command(name)) for name in names]
                 formatter.write_dl([(f"{name:<10}", each.short_help or each.help) for name, each in commands])
         flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
         formatter.write_paragraph()
@@ -135,7 +119,6 @@ def build_parser() -> Any:
     app = typer.Typer(
         name="lm",
         callback=global_options,
-        help="Train, sample from and evaluate language models on your own text.",
         epilog="Environment: LM_SEED=1 is --seed 1. Documentation: docs/README.md.",
         cls=CommandGroup,
         rich_markup_mode=None,

@@ -205,8 +205,8 @@ def commands() -> Iterator[tuple[str, Any]]:
 def _contexts(name: str, command: Any, parent: Any) -> Iterator[tuple[str, Any]]:
     context = command.make_context(name, [], parent=parent, resilient_parsing=True, terminal_width=WIDTH)
     yield context.command_path, context
-    for below, subcommand in getattr(command, "commands", {}).items():
-        yield from _contexts(below, subcommand, context)
+    for below in getattr(command, "commands", ()):
+        yield from _contexts(below, command.get_command(context, below), context)
 
 
 if __name__ == "__main__":
