@@ -90,15 +90,6 @@ def test_each_value_has_the_dot_at_its_place():
     assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤ a"]
 
 
-@pytest.mark.parametrize(
-    "points", [([3], [2.0]), ([1, 2, 3], [4.0, 4.0, 4.0]), (range(1000), [i % 7 for i in range(1000)])]
-)
-def test_any_curve_fits(points):
-    drawing = plot_curves({"a": points, "b": ([2], [1.0])}, title="loss", width=50, height=5, colour=False)
-    assert max(len(line) for line in drawing.splitlines()) <= 50
-    assert len(drawing.splitlines()) == 1 + 5 + 1 + 2
-
-
 def test_a_sparkline_has_the_last_values_between_their_smallest_and_largest():
     values = [0, 1, 2, 3, 3, 2]
     for scale in (1, -0.5):

@@ -62,15 +62,10 @@ def text(tmp_path):
 SHORT = ("--max-tokens", 3, "--json")
 COMMANDS = {
     "samples": ("decoder", ["generate", "RUN", "The owl", *SHORT]),
-    "filtered": ("decoder", ["generate", "RUN", "The owl", "--top-p", 0.9, "--typical-p", 0.9, *SHORT]),
     "beam": ("decoder", ["generate", "RUN", "The owl", "--beam", 3, *SHORT]),
-    "draft": ("decoder", ["generate", "RUN", "The owl the owl", "--prompt-lookup", *SHORT]),
     "prompts": ("decoder", ["generate", "RUN", "--prompts", "TEXT", *SHORT]),
-    "attention": ("decoder", ["attention", "RUN", "The owl saw", "--json"]),
     "perplexity": ("decoder", ["perplexity", "RUN", "TEXT", "--json"]),
     "translation": ("translation", ["translate", "RUN", "TEXT", "--json"]),
-    "sampled translation": ("translation", ["translate", "RUN", "TEXT", "--sample"]),
-    "ensemble": ("translation", ["translate", "RUN", "--ensemble", "RUN", "TEXT"]),
     "blanks": ("masked", ["fill", "RUN", "The [MASK]", "--json"]),
     "masked perplexity": ("masked", ["perplexity", "RUN", "TEXT", "--json"]),
     "labels": ("classifier", ["classify", "RUN", "TEXT", "--json"]),
