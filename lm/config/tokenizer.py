@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Count, Requires
+from lm.config.settings import Config, Requires
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
@@ -24,5 +24,4 @@ class TokenizerConfig(Config):
 
     kind: Annotated[TokenizerKind, "Byte-level BPE, characters or bytes."] = "bpe"
     vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "BPE vocabulary size.", _BPE] = 4096
-    min_frequency: Annotated[Count, "Minimum frequency of a BPE merge.", _BPE] = 2
     merges: Annotated[MergeScope, "BPE merges within words, or only within characters.", _BPE] = "words"

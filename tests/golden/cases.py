@@ -132,8 +132,8 @@ _TRANSLATING = (
 )  # fmt: skip
 _CORPORA: Mapping[str, str] = {
     "split": "text/stories.txt", "folder": "text/folder", "jsonl": "text/stories.jsonl", "csv": "text/stories.csv",
-    "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char --unknown '?'",
-    "special": "text/stories.txt --special '<a>' --min-frequency 3 --merges characters",
+    "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char",
+    "special": "text/stories.txt --special '<a>' --merges characters",
     "separator": "text/train.en --separator ''", "questions": "text/questions.jsonl --supervised",
     "labels": "text/labels.jsonl --supervised", "conversations": "text/conversations.jsonl",
     "instructions": "text/instructions.jsonl --supervised",

@@ -200,7 +200,7 @@ def test_pairs_are_filtered_and_keep_their_trees(tmp_path):
 
 def test_tokens_are_those_of_the_whole_text_across_chunks(tmp_path):
     text = "".join(random.Random(3).choices("abcd ef\n", k=200_000))
-    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text)).tokenizer
+    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text))
     prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0", keep_line_ends=True))
     tokens = open_split(prepared.folder, "train")
     assert len(prepared.manifest.chunks) > 1
