@@ -159,4 +159,4 @@ def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _read_stdin() -> str:
-    return "".join(decode_blocks([sys.stdin.buffer.read()], "stdin", keep_line_ends=True))
+    return "".join(decode_blocks([sys.stdin.buffer.read()], "stdin"))

@@ -50,8 +50,6 @@ class DataConfig(Config):
     separator: Annotated[str, "Line that ends a document."] = END_OF_TEXT
     text_column: Annotated[str | None, "Text column: name, names or number; default text, or the run's."] = None
     label_column: Annotated[str | None, "Label column: labels are learned; default the run's."] = None
-    keep_line_ends: Annotated[bool, "Keep carriage returns and byte order marks."] = False
-    strip_gutenberg: Annotated[bool, "Remove Project Gutenberg's header and footer."] = False
 
     def __post_init__(self) -> None:
         if self.label_column is not None and self.label_column == self.text_column:

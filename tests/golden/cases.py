@@ -121,7 +121,7 @@ _DECODING = (
 )  # fmt: skip
 _SCORES = (
     "--per-token", "--stride 3", "--context 16", "--context 48 --stride 24", "--stride 32 --batch-size 3",
-    "--versus draft", "--keep-line-ends", "text/folder text/stories.jsonl",
+    "--versus draft", "text/folder text/stories.jsonl",
 )  # fmt: skip
 _TRANSLATING = (
     "--beam 4 --n-best 3", "--beam 3 --coverage-penalty 0.4 --length-penalty 0.6", "--beam 3 --prefix Der",

@@ -61,8 +61,6 @@ FLAGS: Mapping[str, str | None] = {
     "--skip-malformed": "files.skip_malformed",
     "train --header": "files.header",
     "--separator": "data.separator",
-    "--keep-line-ends": "data.keep_line_ends",
-    "--strip-gutenberg": "data.strip_gutenberg",
     "--bidirectional": "parallel.bidirectional",
     "--source-language": "parallel.source_language",
     "--target-language": "parallel.target_language",
