@@ -39,7 +39,7 @@ def read_text_argument(argument: str | None) -> str | None:
         return argument
     if argument is None and sys.stdin.isatty():
         return None
-    text = "".join(decode_blocks([sys.stdin.buffer.read()], "stdin", keep_line_ends=True))
+    text = "".join(decode_blocks([sys.stdin.buffer.read()], "stdin"))
     return text.removesuffix("\n").removesuffix("\r")
 
 

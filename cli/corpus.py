@@ -41,7 +41,7 @@ def get(
 ) -> None:
     """Download a corpus, and print how to train on it.
 
-    If a download is interrupted, the same command continues it. Files with a published SHA-256 are verified.
+    Files with a published SHA-256 are verified.
 
     Examples:
       lm corpus get tinyshakespeare
@@ -52,9 +52,9 @@ def get(
 
     corpus = public.find_corpus(name)
     folder, paths = out or Path("data") / corpus.name, []
-    for file in corpus.files:
-        with show_bytes(file.url.rpartition("/")[2]) as progress:
-            paths.append(str(public.fetch(file, folder, progress=progress)))
+    for url, checksum in corpus.files.items():
+        with show_bytes(url.rpartition("/")[2]) as progress:
+            paths.append(str(public.fetch(url, folder, checksum=checksum, progress=progress)))
     command = f"lm train {corpus.train}".format(folder=quote(folder))
     print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:

@@ -82,11 +82,10 @@ def _print_json(filled: Iterator[FilledText]) -> None:
 def _print_table(filled: Sequence[FilledText], *, is_one: bool) -> None:
     """Print the candidates for each blank; for a single text also the filled text."""
     from cli.console.tables import print_table
-    from cli.console.text import print_paragraph
-    from lm.tokenizer.inspection import format_token
+    from cli.console.text import format_label, print_paragraph
 
     rows = [
-        (str(line), str(blank), format_token(guess.text.encode()), f"{guess.probability:.1%}")
+        (str(line), str(blank), format_label(guess.text.replace(" ", "·")), f"{guess.probability:.1%}")
         for line, text in enumerate(filled, 1)
         for blank, guesses in enumerate(text.blanks, 1)
         for guess in guesses

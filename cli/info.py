@@ -118,7 +118,7 @@ def _read_run(target: str) -> tuple[RunConfig, dict[str, Any]]:
         "checkpoint": str(folder),
         "progress": dataclasses.asdict(state),
         "base": read_base_path(folder) if config.lora else None,
-        "chat_template": template and ("default" if template.is_default else "own"),
+        "chat_template": template is not None,
         "decoding_dtypes": read_recorded_dtypes(find_checkpoint(Path(target))),
         "expert_use": read_expert_load(folder.parent.parent, step=state.step) if config.model.experts else None,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from cli.console.text import (
     format_bytes,
     format_json_line,
     format_label,
-    format_value,
     print_note,
     print_notes,
 )
@@ -47,7 +45,7 @@ _TokenizerPath = Annotated[
 @app.command()
 @with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    "kind vocab_size min_frequency merges text_column include exclude encoding format",
+    "kind vocab_size merges text_column include exclude encoding format",
     common="--out --force --kind --vocab-size --special --text-column --json",
 )
 def train(
@@ -56,9 +54,6 @@ def train(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The tokenizer.json to write.")],
     special: Annotated[
         list[str] | None, typer.Option("--special", metavar="TOKEN", help="Special token to add. Repeatable.")
-    ] = None,
-    unknown: Annotated[
-        str | None, typer.Option(metavar="CHARACTER", help="With --kind char: token of unknown characters.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: AsJson = False,
@@ -76,18 +71,14 @@ def train(
     from lm.tokenizer import training
 
     config, data = options.build(TokenizerConfig), options.build(DataConfig, validation="0")
-    added: dict[str, Any] = {"special_tokens": special or (), "unknown": unknown if config.kind == "char" else None}
-    files = find_text_files(corpus, data, options.build(FilesConfig))
-    surveyed = scan_corpus(files, data)
+    surveyed = scan_corpus(find_text_files(corpus, data, options.build(FilesConfig)), data)
     print_notes(surveyed.notes)
-    size = surveyed.files_bytes
-    tokenizer, sampled, _ = training.train(read_training_texts(surveyed), config, corpus_bytes=size, **added)
+    texts, size = read_training_texts(surveyed), surveyed.files_bytes
+    tokenizer = training.train(texts, config, corpus_bytes=size, special_tokens=special or ())
     tokenizer.save(out)
-    trained = f"{format_bytes(sampled)} of {format_bytes(size)}"
-    print_note(f"{out}: {tokenizer.kind}, vocabulary {tokenizer.vocab_size:,}, trained on {trained}")
+    print_note(f"{out}: {tokenizer.kind}, vocabulary {tokenizer.vocab_size:,}, of {format_bytes(size)} of text")
     if as_json:
-        report = {"path": str(out), **_describe(tokenizer), "sample_bytes": sampled, "corpus_bytes": size}
-        print(format_json_line(report))
+        print(format_json_line({"path": str(out), **_describe(tokenizer), "corpus_bytes": size}))
 
 
 @app.command()
@@ -132,69 +123,34 @@ def decode(
 
 
 @app.command()
-@with_settings({"files": FilesConfig, "data": DataConfig}, "text_column include exclude encoding format")
 def inspect(
     tokenizer: _TokenizerPath,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT|FILE…", help="Files to measure the tokenizer on, or a text to split; - is stdin."),
-    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text to split; - is stdin.")] = None,
     *,
     as_json: AsJson = False,
-    options: Options,
 ) -> None:
-    r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
+    r"""Show what is in a tokenizer, and how a text splits.
 
-    In tokens · is a space, ⏎ a line end, ⇥ a tab, and \xed a byte of a character.
+    In tokens · is a space and \xed a byte of a character.
 
     Examples:
       lm tokenizer inspect runs/novel "Wo bist du?"
-      lm tokenizer inspect tokenizer.json held-out.txt other.txt
     """
-    from lm.tokenizer.inspection import format_token
-
     loaded = load_tokenizer(tokenizer)
-    ids, files = None, {}
-    if texts and len(texts) == 1 and not os.path.exists(texts[0]):  # noqa: PTH110 (Path.exists raises for a long text)
-        ids = loaded.encode(_read_stdin() if texts == ["-"] else texts[0])
-    elif texts:
-        files = _measure_files(loaded, texts, options)
+    ids = loaded.encode(_read_stdin() if text == "-" else text or "")
+    spelled = [(index, loaded.token_bytes(index)) for index in ids]
     if as_json:
-        spelled = [(index, loaded.token_bytes(index)) for index in ids or ()]
         tokens = [{"id": index, "text": data.decode(errors="replace"), "bytes": [*data]} for index, data in spelled]
-        print(format_json_line({**_describe(loaded), "files": files, "tokens": tokens}))
+        print(format_json_line({**_describe(loaded), "tokens": tokens}))
         return
     special = ", ".join(f"{format_label(name)} ({index})" for name, index in loaded.special_tokens.items())
     print(f"kind            {loaded.kind}\nvocabulary      {loaded.vocab_size:,}\nspecial tokens  {special or 'none'}")
-    if files:
-        from cli.console.tables import print_table
-
-        rows = [
-            (name, *(f"{value:,}" if isinstance(value, int) else format_value(value, 3) for value in fit.values()))
-            for name, fit in files.items()
-        ]
+    if spelled:
         print()
-        print_table(("file", "bytes", "tokens", "words", "bytes/token", "tokens/word"), rows)
-    if ids is not None:
-        print()
-        width = max((len(str(index)) for index in ids), default=0)
-        for index in ids:
-            print(f"{index:>{width}}  {format_token(loaded.token_bytes(index))}")
-
-
-def _measure_files(tokenizer: Tokenizer, names: list[str], options: Options) -> dict[str, dict[str, float | None]]:
-    """Return bytes, tokens, words and their ratios by file."""
-    from cli.console.progress import show_bytes
-    from lm.text.find import find_text_files
-    from lm.tokenizer.inspection import measure_compression
-
-    files = find_text_files(names, options.build(DataConfig), options.build(FilesConfig))
-    fits = {}
-    for file in files:
-        with show_bytes(file.name) as progress:
-            fits[file.name] = measure_compression(tokenizer, [file], progress=progress).to_dict()
-    print_notes(note for file in files for note in file.notes)
-    return fits
+        width = len(str(max(ids)))
+        for index, data in spelled:
+            label = format_label(data.decode(errors="backslashreplace").replace(" ", "·"))
+            print(f"{index:>{width}}  {label}")
 
 
 def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -203,4 +159,4 @@ def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _read_stdin() -> str:
-    return "".join(decode_blocks([sys.stdin.buffer.read()], "stdin", keep_line_ends=True))
+    return "".join(decode_blocks([sys.stdin.buffer.read()], "stdin"))

@@ -48,7 +48,7 @@ from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.decode import normalize_like_training
+from lm.text.decode import normalize_text
 from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
@@ -119,7 +119,7 @@ class Model:
             InputError: a character of the prompt has no token.
             UsageError: the prompt is empty and there is no start token, or the settings ban every token.
         """
-        (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
+        (sample,) = self._generator(options).samples(normalize_text(prompt))
         return sample.text
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> str:
@@ -147,7 +147,7 @@ class Model:
             A Token for each token, with the text that is complete with it, and a Finish at the end of each sample.
         """
         if isinstance(prompt, str):
-            prompt = normalize_like_training(prompt, self.loaded.config.data)
+            prompt = normalize_text(prompt)
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:

@@ -137,7 +137,7 @@ def generate(
     from cli.generation.generating import GenerationRequest, generate_for_prompts, generate_samples
     from cli.generation.session import Session
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
-    from lm.text.decode import normalize_like_training
+    from lm.text.decode import normalize_text
 
     request = GenerationRequest(
         run, config, beam, hardware, samples, batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
@@ -146,7 +146,7 @@ def generate(
     if prompts is not None:
         return generate_for_prompts(prompts, request, out=out, processes=processes)
     model, loaded = load_decoder(run, hardware)
-    text = normalize_like_training(text, loaded.config.data)
+    text = normalize_text(text)
     drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
     generator = Generator(
         model, loaded.tokenizer, config, batch_size=request.batch_size,

@@ -19,7 +19,6 @@ from cli.console.progress import show_counter
 from cli.console.text import escape_for_stream, format_duration, format_json_line, format_number_of, print_note
 from cli.loading import load_decoder, load_tokenizer
 from cli.new_runs import suggest_compiling
-from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.tokenizer import END_OF_TEXT
@@ -188,7 +187,7 @@ class GenerationRequest:
 def generate_for_prompts(file: str, request: GenerationRequest, *, out: Path | None, processes: int) -> None:
     """Continue the prompts of a file, divided among processes, and write the results in order."""
     config, start, tokens = load_config(find_checkpoint(request.run)), time.perf_counter(), 0
-    (read,) = find_text_files([file], DataConfig(keep_line_ends=config.data.keep_line_ends))
+    (read,) = find_text_files([file])
     prompts = list(read_prompts(read))
     seed = Sampler.from_config(request.sampling).seed  # a random one without a setting: all processes have the same
     request = dataclasses.replace(request, sampling=request.sampling.replace(seed=seed))

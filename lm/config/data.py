@@ -60,16 +60,12 @@ class DataConfig(Config):
         separator: Line that ends a document.
         text_column: Text column: name, names or number; default text, or the run's.
         label_column: Label column: labels are learned; default the run's.
-        keep_line_ends: Keep carriage returns and byte order marks.
-        strip_gutenberg: Remove Project Gutenberg's header and footer.
     """
 
     validation: str = "0.1"
     separator: str = END_OF_TEXT
     text_column: str | None = None
     label_column: str | None = None
-    keep_line_ends: bool = False
-    strip_gutenberg: bool = False
 
     def __post_init__(self) -> None:
         if self.label_column is not None and self.label_column == self.text_column:

@@ -82,6 +82,11 @@ class Setting(NamedTuple):
     def choices(self) -> tuple[str, ...]:
         return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
 
+    def is_on(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the feature that it requires is on in the values by key, or not known."""
+        feature, _, choices = (self.requires or "").partition("=")
+        return feature not in values or (values[feature] in choices.split("|") if choices else bool(values[feature]))
+
     def describe(self) -> str:
         """Return one line: what it is, its choices and its default."""
         shown = "" if self.default in (None, (), False, "") else f"[default: {self.default}]"
@@ -242,9 +247,8 @@ def check_requirements(sections: Mapping[str, type], given: Mapping[str, Mapping
         values: of all settings by key; those that are missing are on.
     """
     for setting in list_all_settings(sections):
-        feature, _, choices = (setting.requires or "").partition("=")
-        is_on = feature not in values or (values[feature] in choices.split("|") if choices else values[feature])
-        if not is_on and given.get(setting.section, {}).get(setting.name, setting.default) != setting.default:
+        is_asked = given.get(setting.section, {}).get(setting.name, setting.default) != setting.default
+        if is_asked and not setting.is_on(values):
             raise UsageError(f"{setting.key} has no effect without {setting.requires}")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Count
+from lm.config.settings import Config
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
@@ -24,11 +24,9 @@ class TokenizerConfig(Config):
     Settings:
         kind: Byte-level BPE, characters or bytes.
         vocab_size: BPE vocabulary size.
-        min_frequency: Minimum frequency of a BPE merge.
         merges: BPE merges within words, or only within characters.
     """
 
     kind: TokenizerKind = "bpe"
     vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "tokenizer.kind=bpe"] = 4096
-    min_frequency: Annotated[Count, "tokenizer.kind=bpe"] = 2
     merges: Annotated[MergeScope, "tokenizer.kind=bpe"] = "words"

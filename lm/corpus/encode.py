@@ -111,13 +111,13 @@ def _encode_examples(records: Sequence[Record], tokenizer: Tokenizer) -> list[En
 def _encode_conversation(record: Record, tokenizer: Tokenizer) -> Encoded:
     assert tokenizer.chat_template is not None, "checked by check_tokenizers"
     encoded = tokenizer.chat_template.encode_replies(tokenizer, record.parts)
-    sizes = np.array([len(text.encode()) for text in encoded.texts], dtype=np.int64)
+    sizes = np.array([-1 if text is None else len(text.encode()) for text in encoded.texts], dtype=np.int64)
     return Encoded(
         np.array(encoded.ids),
-        learned=sum(encoded.is_reply),
-        bytes=int(sizes.sum()),
-        replies=np.where(encoded.is_reply, sizes.clip(max=_MAX_TOKEN_BYTES), -1).astype(np.int16),
-        spelled=encoded.texts,
+        learned=int((sizes >= 0).sum()),
+        bytes=int(sizes.clip(min=0).sum()),
+        replies=sizes.clip(max=_MAX_TOKEN_BYTES).astype(np.int16),
+        spelled=[text or "" for text in encoded.texts],
     )
 
 

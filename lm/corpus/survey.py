@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from lm.text.records import Record
 from lm.text.text_file import TextFile
 from lm.tokenizer.special_tokens import format_language_tag
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
-from lm.tokenizer.training import load_or_train
+from lm.tokenizer.training import train
 
 FEW_DOCUMENTS = 100
 """With fewer documents, rows or pairs, hashes split them too unevenly."""
@@ -338,11 +337,9 @@ def load_or_train_tokenizer(
     corpus: Corpus,
     config: TokenizerConfig,
     *,
-    special_tokens: Sequence[str] = (),
-    unknown: str | None = None,
     has_mask: bool = False,
 ) -> Tokenizer:
-    """Train a tokenizer on a corpus, or load it from the cache.
+    """Train a tokenizer on a corpus.
 
     For examples it always has an end token, which ends a completion; for a masked model also a mask.
 
@@ -351,14 +348,7 @@ def load_or_train_tokenizer(
         UsageError: the settings contradict each other.
     """
     needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.kind != "text" else ()
-    return load_or_train(
-        lambda: read_training_texts(corpus),
-        config,
-        identity=[json.dumps(corpus.identity[0])],
-        corpus_bytes=corpus.files_bytes,
-        special_tokens=special_tokens or needed,
-        unknown=unknown,
-    )
+    return train(read_training_texts(corpus), config, corpus_bytes=corpus.files_bytes, special_tokens=needed)
 
 
 def load_or_train_pair_tokenizers(
@@ -375,8 +365,7 @@ def load_or_train_pair_tokenizers(
 
         sizes = {"target": "bytes", "source": "source_bytes"}
         total = sum(getattr(summary, sizes[side]) for summary in corpus.sources for side in sides)
-        identity = [*sides, json.dumps(corpus.identity[0])]
-        return load_or_train(texts, config, identity=identity, corpus_bytes=total, special_tokens=tags)
+        return train(texts(), config, corpus_bytes=total, special_tokens=tags)
 
     if not parallel.separate_vocabularies:
         return trained("source", "target"), None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import FilesConfig
 from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
 from lm.data.labels import find_examples
@@ -71,7 +71,7 @@ def _write_rows(rows: Iterable[Mapping[str, Any]]) -> TextFile:
     """Write a file of rows, whose line ends were normalised when they were prepared."""
     lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
     file = write_temporary_file(lines, name=HELD_OUT_NAME)
-    return dataclasses.replace(file, data=DataConfig(keep_line_ends=True), reading=FilesConfig(format="jsonl"))
+    return dataclasses.replace(file, reading=FilesConfig(format="jsonl"))
 
 
 def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:

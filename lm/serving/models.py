@@ -23,7 +23,7 @@ from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
 from lm.serving.bodies import ApiError, invalid
 from lm.serving.scheduler import Scheduler
-from lm.text.decode import normalize_like_training
+from lm.text.decode import normalize_text
 from lm.text.records import Part
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
@@ -115,7 +115,7 @@ class ServedModel:
 
     def normalize(self, text: str) -> str:
         """Normalise a text as the training data were."""
-        return normalize_like_training(text, self.loaded.config.data)
+        return normalize_text(text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""

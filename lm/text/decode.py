@@ -7,13 +7,11 @@ import codecs
 import gzip
 import itertools
 import lzma
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from lm.config.data import DataConfig
 from lm.errors import InputError, missing_packages
 
 MAGIC_BYTES: Mapping[str, bytes] = {
@@ -26,7 +24,7 @@ MAGIC_BYTES: Mapping[str, bytes] = {
 
 BLOCK_BYTES = 1 << 18
 BYTE_ORDER_MARK = "\ufeff"
-_OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPENERS: Mapping[str | None, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _ZSTD_BYTES = 1 << 9
 """Little, as its decompressor returns all that it can: four bytes can stand for 128 KiB."""
 
@@ -42,14 +40,11 @@ class UnreadableError(InputError):
     """A file that is damaged, or not text in its encoding."""
 
 
-def detect_compression(path: Path, name: str) -> str | None:
-    """Return the compression of a file by its first bytes, else by its suffix; None if it is not compressed."""
+def detect_compression(path: Path) -> str | None:
+    """Return the compression of a file by its first bytes; None if it is not compressed."""
     with path.open("rb") as stream:
         beginning = stream.read(8)
-    if not beginning:
-        return None
-    kinds = (kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature))
-    return next(kinds, None) or next((kind for kind in MAGIC_BYTES if name.lower().endswith(kind)), None)
+    return next((kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature)), None)
 
 
 def strip_compression_suffix(name: str) -> str:
@@ -70,49 +65,39 @@ def read_blocks(path: Path, name: str) -> Iterator[bytes]:
         UnreadableError: the file is damaged, or not readable.
         InputError: the package that decompresses it is missing.
     """
-    new, zstd_error = None, cast("type[Exception]", OSError)
     try:
-        kind = detect_compression(path, name)
-        if kind == ".zst":
-            new, zstd_error = _import_zstd(name)
-        with _OPENERS.get(kind or "", Path.open)(path, "rb") as stream:
-            yield from read_stream(stream) if new is None else _decompress_zstd(stream, new)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd_error) as error:
+        kind = detect_compression(path)
+        with _OPENERS.get(kind, Path.open)(path, "rb") as stream:
+            yield from _decompress_zstd(stream, name) if kind == ".zst" else read_stream(stream)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UnreadableError(f"{name}: unreadable or damaged ({error})") from None
 
 
-def _decompress_zstd(stream: BinaryIO, new: Callable[[], Any]) -> Iterator[bytes]:
-    """Decompress frame by frame: the ready-made readers accept truncated files."""
-    decompressor = None
-    for block in read_stream(stream, _ZSTD_BYTES):
-        rest = block
-        while rest:
-            decompressor = decompressor or new()
-            unpacked = decompressor.decompress(rest)
-            yield from (unpacked[start : start + BLOCK_BYTES] for start in range(0, len(unpacked), BLOCK_BYTES))
-            rest = decompressor.unused_data if decompressor.eof else b""
-            decompressor = None if decompressor.eof else decompressor
-    if decompressor is not None:
-        raise EOFError("it ends in the middle")
-
-
-def _import_zstd(name: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """Return the decompressor and its error type: Python's from 3.14 on, else the zstandard package's."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415 (not there in older versions)
-
-        return zstd.ZstdDecompressor, zstd.ZstdError
+def _decompress_zstd(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Decompress frame by frame: the package's own reader accepts truncated files."""
     try:
         import zstandard  # noqa: PLC0415 (an extra)
     except ImportError:
         raise missing_packages(f"{name}: a .zst file", "zstandard") from None
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+    frame = None
+    for block in read_stream(stream, _ZSTD_BYTES):
+        rest = block
+        while rest:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                unpacked = frame.decompress(rest)
+            except zstandard.ZstdError as error:
+                raise EOFError(error) from None
+            if unpacked:
+                yield unpacked
+            rest = frame.unused_data
+            frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("it ends in the middle")
 
 
-def decode_blocks(
-    blocks: Iterable[bytes], name: str, *, encoding: str = "utf-8", keep_line_ends: bool = False
-) -> Iterator[str]:
-    """Yield decoded text: without byte order mark and with LF for CRLF, unless they are to be kept.
+def decode_blocks(blocks: Iterable[bytes], name: str, *, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield decoded text, as it is.
 
     Args:
         encoding: used unless a byte order mark says UTF-16 or UTF-32.
@@ -120,7 +105,7 @@ def decode_blocks(
     Raises:
         UnreadableError: the bytes are not text in the encoding; the message has the byte offset.
     """
-    decoder, offset, rest = None, 0, ""
+    decoder, offset = None, 0
     for block in itertools.chain(blocks, [b""]):
         if decoder is None:
             encoding = next((name for mark, name in _ENCODINGS.items() if block.startswith(mark)), encoding)
@@ -133,17 +118,23 @@ def decode_blocks(
             raise UnreadableError(f"{name}: not valid {encoding} at byte offset {place}") from None
         if offset == 0 and "\0" in text:
             raise UnreadableError(f"{name}: a binary file")
-        if not keep_line_ends:
-            text = rest + (text if offset else text.removeprefix(BYTE_ORDER_MARK))
-            rest = "\r" if block and text.endswith("\r") else ""
-            text = text.removesuffix(rest).replace("\r\n", "\n")
         offset += len(block)
         yield text
 
 
-def normalize_like_training(text: str, data: DataConfig) -> str:
-    """Normalise a text, such as a prompt, as the training data of a run were."""
-    return text if data.keep_line_ends else text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n")
+def normalize_text(text: str) -> str:
+    """Return a text without byte order mark and with LF for CRLF, as files are read."""
+    return text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n")
+
+
+def normalize_blocks(blocks: Iterable[str]) -> Iterator[str]:
+    """Normalise a text that comes in blocks; see `normalize_text`."""
+    rest, mark = "", BYTE_ORDER_MARK
+    for block in itertools.chain(blocks, [None]):
+        text = (rest + (block or "")).removeprefix(mark)
+        mark = "" if text else mark
+        rest = "\r" if block is not None and text.endswith("\r") else ""
+        yield text.removesuffix(rest).replace("\r\n", "\n")
 
 
 def split_lines(blocks: Iterable[str]) -> Iterator[str]:
@@ -158,7 +149,7 @@ def split_lines(blocks: Iterable[str]) -> Iterator[str]:
 
 def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
     """Yield the lines of bytes in UTF-8, each as soon as it is complete; errors as of `decode_blocks`."""
-    return split_lines(decode_blocks(blocks, name))
+    return split_lines(normalize_blocks(decode_blocks(blocks, name)))
 
 
 def read_file_lines(path: Path) -> Iterator[str]:

@@ -36,9 +36,7 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
     try:
         heads = tuple(map(int, line.split()))
     except ValueError:
-        raise InputError(
-            f"{where}: heads are word numbers from 1, or 0 for the root, not {line.strip()[:40]!r}"
-        ) from None
+        raise InputError(f"{where}: heads are word numbers from 1, or 0 for the root") from None
     check_heads(heads, sentence, where=where)
     return heads
 
@@ -57,23 +55,21 @@ def attach_heads(
     Raises:
         InputError: a line is not a tree of its sentence, or the numbers of lines differ.
     """
-    source, name = names
     for number, (item, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
-        if line is None:
-            raise InputError(f"{name}: ends before line {number:,} of {source}")
-        if item is None:
-            raise InputError(f"{name}: line {number:,} has no sentence, for {source} ends before it")
-        yield item, parse_heads(line, sentence(item), where=f"{name}: line {number}")
+        if line is None or item is None:
+            raise InputError(f"{' and '.join(names)}: one of them ends before line {number:,}")
+        yield item, parse_heads(line, sentence(item), where=f"{names[1]}: line {number}")
 
 
 def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
     """Raise InputError unless the heads form one tree over the words of a sentence; `where` is for the message."""
     words = len(sentence.split())
-    if len(heads) != words:
-        raise InputError(f"{where} has {len(heads):,} heads, and its sentence {words:,} words")
-    in_range = all(0 <= head <= words for head in heads)
-    if not in_range or len(_preorder(heads)) != words or (heads and heads.count(0) != 1):
-        raise InputError(f"{where}: the heads are no tree: one word has the head 0, the others that of a word above")
+    is_tree = len(heads) == words and all(0 <= head <= words for head in heads) and len(_preorder(heads)) == words
+    if not is_tree or (heads and heads.count(0) != 1):
+        raise InputError(
+            f"{where}: {len(heads):,} heads, which are no tree of {words:,} words: one has the head 0, each other that "
+            "of a word above"
+        )
 
 
 def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
@@ -100,12 +96,8 @@ def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
 
 def _preorder(heads: Sequence[int]) -> list[int]:
     """Return the words reachable from the root, each before its dependents."""
-    below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
-    for word, head in enumerate(heads, 1):
-        below[head].append(word)
-    order, waiting = [], below[0]
+    order, waiting = [], [0]
     while waiting:
-        word = waiting.pop()
-        order.append(word)
-        waiting += reversed(below[word])
-    return order
+        order.append(waiting.pop())
+        waiting += [word for word in range(len(heads), 0, -1) if heads[word - 1] == order[-1]]
+    return order[1:]

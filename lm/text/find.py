@@ -51,7 +51,7 @@ def refuse_missing(patterns: Iterable[str]) -> None:
     """Raise InputError for the first pattern that matches nothing, without reading any file."""
     for pattern in patterns:
         if pattern != STDIN and not Path(pattern).exists() and not _expand_glob(pattern):
-            raise InputError(f"{pattern}: no such file, and no file matches")
+            raise InputError(f"{pattern}: no such file")
 
 
 def refuse_stdin_twice(names: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ def total_text_bytes(files: Iterable[TextFile]) -> int | None:
     """Return the total size of the text; None if file sizes don't tell it (compressed files and rows)."""
     size = 0
     for file in files:
-        if file.has_rows or decode.detect_compression(file.path, file.name):
+        if file.has_rows or decode.detect_compression(file.path):
             return None
         size += file.path.stat().st_size
     return size
@@ -79,17 +79,16 @@ def _resolve_pattern(pattern: str, reading: FilesConfig) -> list[TextFile]:
     path = Path(pattern)
     if pattern == STDIN:
         return [_copy_stdin(sys.stdin.buffer)]
-    if pattern and path.is_file():
+    if path.is_file():
         return [TextFile(pattern, path)]
-    if pattern and path.exists() and not path.is_dir():  # the shell's <(command) is a pipe, to be read only once
+    if path.exists() and not path.is_dir():  # the shell's <(command) is a pipe, to be read only once
         return [_copy_pipe(path, path.stat().st_ino)]
     if pattern and path.is_dir():
         found = [below for below in sorted(path.rglob("*")) if _is_read(below, below.relative_to(path), reading)]
     else:
-        refuse_missing([pattern])
         found = [match for match in sorted(_expand_glob(pattern)) if _is_selected(match, reading)]
     if not found:
-        raise InputError(f"{pattern}: no {', '.join(reading.include or FORMATS)} file in this folder")
+        raise InputError(f"{pattern}: no such file, and no {', '.join(reading.include or FORMATS)} file matches")
     return [TextFile(str(each), each) for each in found]
 
 
@@ -100,9 +99,9 @@ def _expand_glob(pattern: str) -> list[Path]:
 
 def _is_read(path: Path, below: Path, reading: FilesConfig) -> bool:
     """Return whether a file of a folder is read: by its suffix if `include` doesn't say."""
-    if any(part.startswith(".") for part in below.parts) or not path.is_file() or not _is_selected(below, reading):
-        return False
-    return bool(reading.include) or Path(decode.strip_compression_suffix(path.name).lower()).suffix in FORMATS
+    is_known = reading.include or Path(decode.strip_compression_suffix(path.name).lower()).suffix in FORMATS
+    is_hidden = any(part.startswith(".") for part in below.parts)
+    return bool(is_known) and not is_hidden and path.is_file() and _is_selected(below, reading)
 
 
 def _is_selected(path: Path, reading: FilesConfig) -> bool:
@@ -110,16 +109,13 @@ def _is_selected(path: Path, reading: FilesConfig) -> bool:
 
     A glob with a slash matches the path, any other one a name: of the file or, to exclude it, of a folder above.
     """
+
+    def match(globs: Sequence[str], names: Sequence[str]) -> bool:
+        whole = path.as_posix()
+        return any(fnmatch.fnmatchcase(whole if "/" in glob else name, glob) for glob in globs for name in names)
+
     names = (path.name, decode.strip_compression_suffix(path.name))
-    if any(_matches(path, glob, (*path.parts, *names)) for glob in reading.exclude):
-        return False
-    return not reading.include or any(_matches(path, glob, names) for glob in reading.include)
-
-
-def _matches(path: Path, pattern: str, names: Sequence[str]) -> bool:
-    if "/" in pattern:
-        return fnmatch.fnmatchcase(path.as_posix(), pattern.removeprefix("./"))
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    return not match(reading.exclude, (*path.parts, *names)) and (not reading.include or match(reading.include, names))
 
 
 class _TemporaryFile:

@@ -11,7 +11,6 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,9 +18,9 @@ from lm.config.data import LANGUAGE_PATTERN, DataKind, FilesConfig, ParallelText
 from lm.errors import InputError, UsageError
 from lm.text.decode import split_lines, strip_compression_suffix
 from lm.text.dependency_trees import attach_heads
-from lm.text.find import find_text_files, refuse_stdin_twice
+from lm.text.find import find_text_files
 from lm.text.records import Record
-from lm.text.text_file import FORMATS, TextFile, Values, read_column
+from lm.text.text_file import FORMATS, TextFile, Values, find_column, read_column
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,8 @@ class ParallelText:
     @property
     def languages(self) -> tuple[str | None, str | None]:
         """Return the source and target language, as far as file or column names tell."""
-        if self.target is not None:
-            return guess_language(self.source.name), guess_language(self.target.name)
-        source, target = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in self.columns)
+        names = self.columns if self.target is None else (_suffix(self.source.name), _suffix(self.target.name))
+        source, target = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in names)
         return source, target
 
     @property
@@ -70,28 +68,25 @@ class ParallelText:
             InputError: a file is not text in its encoding, a line is not a pair or has invalid heads, or the files
                 differ in length.
         """
-        pairs = self.source.parsed_rows(partial(_read_pair, *self.columns), self.columns)
-        if self.target is not None:
-            pairs = self._two_files(self.target)
+        pairs = self._two_files(self.target) if self.target else self.source.parsed_rows(self._read_pair, self.columns)
         if self.heads is None:
             yield from pairs
             return
         names, lines = (self.source.name, self.heads.name), split_lines(self.heads.text())
-        parsed = attach_heads(pairs, lines, sentence=lambda pair: pair.source or "", names=names)
-        for pair, found in parsed:
-            yield pair._replace(dependency_heads=found)
+        for pair, heads in attach_heads(pairs, lines, sentence=lambda pair: pair.source or "", names=names):
+            yield pair._replace(dependency_heads=heads)
 
     def _two_files(self, target: TextFile) -> Iterator[Record]:
-        sources, targets = split_lines(self.source.text()), split_lines(target.text())
-        for line, (first, second) in enumerate(itertools.zip_longest(sources, targets), 1):
+        sides = (split_lines(file.text()) for file in (self.source, target))
+        for line, (first, second) in enumerate(itertools.zip_longest(*sides), 1):
             if first is None or second is None:
                 ended = self.source.name if first is None else target.name
                 raise InputError(f"{self.name}: not as many lines in both: {ended} has {line - 1:,}")
             yield Record.of_pair(first.strip(), second.strip(), line=line)
 
-
-def _read_pair(source: str, target: str, values: Values, line: int) -> Record:
-    return Record.of_pair(read_column(values, source).strip(), read_column(values, target).strip(), line=line)
+    def _read_pair(self, values: Values, line: int) -> Record:
+        source, target = (read_column(values, column).strip() for column in self.columns)
+        return Record.of_pair(source, target, line=line)
 
 
 def find_parallel_texts(
@@ -115,9 +110,8 @@ def find_parallel_texts(
 
     Raises:
         InputError: a file is missing, or a folder or glob has none.
-        UsageError: the numbers of files differ, stdin is given twice, or it isn't clear which columns hold the pair.
+        UsageError: the numbers of files differ, or it isn't clear which columns hold the pair.
     """
-    refuse_stdin_twice([*source, *target, *pairs, *heads])
     sources, targets, trees = (find_text_files(side, reading=reading) for side in (source, target, heads))
     if len(sources) != len(targets):
         raise UsageError(f"{len(sources)} files of sources and {len(targets)} of targets")
@@ -136,19 +130,16 @@ def _find_pairs(file: TextFile, columns: tuple[str, str]) -> ParallelText:
         header = {*columns} <= {*first} if file.reading.header is None else file.reading.header
         file = replace(file, reading=replace(file.reading, format="tsv", header=header))
     names = file.columns
-    numbers = dict(enumerate(names, 1))
-    found = [name if name in names else numbers.get(int(name)) if name.isdecimal() else None for name in columns]
-    if None in found and len(names) == 2:
-        found = [*names]
-    if None in found and names:
-        raise UsageError(f"{file.name}: no columns {' and '.join(columns)}; its columns are {', '.join(names[:20])}")
-    return ParallelText(file, None, (found[0] or "", found[1] or ""))
+    try:
+        source, target = (find_column(names, column, column) for column in columns)
+    except UsageError as error:
+        if len(names) != 2:
+            raise error.at(file.name) from None
+        source, target = names
+    return ParallelText(file, None, (source, target))
 
 
-def guess_language(name: str) -> str | None:
-    """Return the language in a file name's suffix: `en` in train.en, train.en.gz and train.en.txt."""
+def _suffix(name: str) -> str:
+    """Return the suffix of a file name that may be a language: `en` of train.en, train.en.gz and train.en.txt."""
     path = Path(strip_compression_suffix(name))
-    if path.suffix.lower() in FORMATS:
-        path = path.with_suffix("")
-    suffix = path.suffix.removeprefix(".")
-    return suffix if re.fullmatch(LANGUAGE_PATTERN, suffix) else None
+    return (path.with_suffix("") if path.suffix.lower() in FORMATS else path).suffix[1:]

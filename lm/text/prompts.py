@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lm.config.decoding import SamplingConfig
-from lm.config.settings import list_settings
-from lm.errors import InputError, UsageError
-from lm.text.decode import decode_lines, read_blocks
+from lm.errors import InputError
+from lm.text.decode import split_lines
 from lm.text.text_file import TextFile, Values, read_column
-
-_BYTES = 8
 
 
 class RepeatCounter:
     """Counts equal texts by 8-byte hashes, so that memory stays small."""
 
     def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
+        self._counts: Counter[int] = Counter()
 
     def count(self, text: str) -> int:
         """Return how often a text was counted before this call."""
-        key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=_BYTES).digest()
-        before = self._counts.get(key, 0)
-        self._counts[key] = before + 1
-        return before
+        self._counts[hash(text)] += 1
+        return self._counts[hash(text)] - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +55,16 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
         InputError: the file is damaged or not UTF-8, or a row has no prompt.
     """
     repeats = RepeatCounter()
-    lines = enumerate(decode_lines(read_blocks(file.path, file.name), file.name), 1)
-    prompts = (Prompt(0, text, f"{file.name}: line {line}") for line, text in lines)
-    for number, prompt in enumerate(file.parsed_rows(partial(_parse_row, file.name)) if file.has_rows else prompts):
+    lines = (Prompt(0, text, f"{file.name}: line {line}") for line, text in enumerate(split_lines(file.text()), 1))
+    for number, prompt in enumerate(file.parsed_rows(partial(_parse_row, file.name)) if file.has_rows else lines):
         repeat = repeats.count(prompt.text) if prompt.seed is None else 0
         yield replace(prompt, number=number, repeat=repeat)
 
 
 def _parse_row(name: str, values: Values, line: int) -> Prompt:
-    numbers = {}
-    for setting in list_settings("sampling", SamplingConfig):
-        if setting.name in ("seed", "max_tokens") and (value := values.get(setting.name)) not in (None, ""):
-            try:
-                numbers[setting.name] = int(setting.convert(value, setting.name))
-            except UsageError as error:
-                raise InputError(str(error)) from None
     text = read_column(values, "text" if values.get("prompt") is None else "prompt")
-    return Prompt(0, text, f"{name}: line {line}", **numbers)
+    given = {key: values[key] for key in ("seed", "max_tokens") if values.get(key) not in (None, "")}
+    try:
+        return Prompt(0, text, f"{name}: line {line}", **{key: int(value) for key, value in given.items()})
+    except (TypeError, ValueError):
+        raise InputError("seed and max_tokens are integers") from None

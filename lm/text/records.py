@@ -20,7 +20,7 @@ LABEL_DELIMITER = "\n"
 """Between a text and its label, as in GPT-1 (Radford et al. 2018, section 3.3)."""
 
 _KINDS: Mapping[Role, DataKind] = {"text": "text", "completion": "examples"}
-_CHAT_ROLES: Mapping[object, ChatRole] = {
+_CHAT_ROLES: Mapping[str, ChatRole] = {
     "system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant",
     "chatgpt": "assistant",
 }  # fmt: skip
@@ -76,8 +76,6 @@ class Record(NamedTuple):
     @property
     def text(self) -> str:
         """Return the text of a document, of a target, or of all parts: messages are a line each."""
-        if len(self.parts) == 1:
-            return self.parts[0].text
         return ("" if self.parts[0].role == "prompt" else "\n").join(part.text for part in self.parts)
 
     @property
@@ -114,14 +112,14 @@ def parse_label(completion: str) -> str:
 
 
 def check_text(value: object, where: str) -> str:
-    """Return a value if it is text that can be encoded as UTF-8, else raise InputError."""
+    """Return a value, with LF line ends, if it is text that can be encoded as UTF-8, else raise InputError."""
     if not isinstance(value, str):
         raise InputError(f"{where} is not text but {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InputError(f"{where} has half a character") from None
-    return value
+    return value.replace("\r\n", "\n")
 
 
 def parse_messages(values: object, *, allow_empty: bool = True) -> tuple[Part, ...]:
@@ -132,25 +130,21 @@ def parse_messages(values: object, *, allow_empty: bool = True) -> tuple[Part, .
     Raises:
         InputError: it is no such list, or a content is empty and must not be.
     """
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise InputError("the messages are not a list")
+    if not isinstance(values, Sequence) or not all(isinstance(value, Mapping) for value in values):
+        raise InputError("the messages are not a list of objects with role and content")
     parts: list[Part] = []
     for number, value in enumerate(values, 1):
-        where = f"message {number}"
-        if not isinstance(value, Mapping):
-            raise InputError(f"{where}: not an object with role and content")
         name, content = value.get("role", value.get("from")), value.get("content", value.get("value"))
-        role = _CHAT_ROLES.get(name) if isinstance(name, str) else None
         if isinstance(content, list | tuple):  # parts, as OpenAI's API takes them
             texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-            content = "".join(check_text(text, f"{where}: a part of the content") for text in texts)
-        after = parts[-1].role if parts else None
-        expected = ("assistant",) if after == "user" else ("user",) if parts else ("system", "user")
+            content = "".join(check_text(text, f"message {number}: a part of the content") for text in texts)
+        expected = ("assistant",) if parts and parts[-1].role == "user" else ("user",) if parts else ("system", "user")
+        role = _CHAT_ROLES.get(str(name))
         if role is None or role not in expected:
-            raise InputError(f"{where}: role is {name!r:.40}, but {' or '.join(expected)} is next")
-        parts.append(Part(role, check_text(content, f"{where}: content")))
+            raise InputError(f"message {number}: role is {name!r:.40}, but {' or '.join(expected)} is next")
+        parts.append(Part(role, check_text(content, f"message {number}: content")))
         if not (allow_empty or parts[-1].text.strip()):
-            raise InputError(f"{where}: content is empty")
+            raise InputError(f"message {number}: content is empty")
     if not parts or parts[-1].role == "system":
         raise InputError("there is no message of a user")
     return tuple(parts)

@@ -12,8 +12,9 @@ document and belongs to none.
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lm.config.data import DataConfig, DataKind, FilesConfig, Format
-from lm.errors import InputError, LMError
-from lm.text import decode, tables
-from lm.text.records import LABEL_DELIMITER, Part, Record, check_text, parse_messages
+from lm.errors import InputError, LMError, UsageError, list_some, missing_packages
+from lm.text import decode
+from lm.text.records import LABEL_DELIMITER, Record, check_text, parse_messages
 
 FORMATS: Mapping[str, Format] = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
@@ -31,15 +32,16 @@ FORMATS: Mapping[str, Format] = {
 }  # fmt: skip
 """Formats by the suffixes that are read from folders, compressed or not; `.json` is read if it is named."""
 
-_BOOK = re.compile(
-    r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK.{0,500}?\*\*\*[^\S\n]*\n"
-    r"(.*?)(?:^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK|\Z)",
-    re.M | re.S,
-)
+_DELIMITERS = ",;\t|"
+_LONGEST_FIELD = 1 << 28
+_PARQUET_ROWS, _PARQUET_BYTES = 256, 1 << 20  # at a time: a few megabytes of long documents
+_USUAL = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
 _UNREADABLE = -1
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
+Row = tuple[int, Values | InputError]
+"""Line or row number from 1, and the values by column, or the error of a malformed row."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,9 @@ class TextFile:
         if suffix != ".json" and self.temporary_copy is None:
             return "text"
         beginning = next(decode.read_blocks(self.path, self.name), b"").removeprefix(b"\xef\xbb\xbf").lstrip()
-        if suffix == ".json":
-            return "json" if beginning.startswith(b"[") else "jsonl"
-        if beginning.startswith(tables.PARQUET_MAGIC):
-            return "parquet"
-        return "jsonl" if beginning.startswith(b'{"') else "text"
+        if suffix == ".json" and beginning.startswith(b"["):
+            return "json"
+        return "jsonl" if suffix == ".json" or beginning.startswith(b'{"') else "text"
 
     @property
     def has_rows(self) -> bool:
@@ -86,10 +86,8 @@ class TextFile:
     @cached_property
     def columns(self) -> Sequence[str]:
         """Return the column names of a table, or the fields of the first row that are not null."""
-        for _, values in self._readable(self._rows()):
-            if not isinstance(values, InputError):
-                return [name for name, value in values.items() if value is not None or self.format == "parquet"]
-        return []
+        first: Values = next((values for _, values in self._rows() if not isinstance(values, InputError)), {})
+        return [name for name, value in first.items() if value is not None or self.format == "parquet"]
 
     @property
     def kind(self) -> DataKind:
@@ -103,24 +101,24 @@ class TextFile:
         return [f"{self.name}: {count}, the first: {next(iter(self.skipped.values()))}"] if self.skipped else []
 
     def text(self) -> Iterator[str]:
-        """Yield the decoded text in blocks: with LF line ends, unless they are to be kept.
+        """Yield the decoded text in blocks, with LF line ends; up to where it is unreadable, if such files are skipped.
 
         Raises:
             InputError: the file is not text in its encoding, or is damaged.
         """
-        blocks = decode.decode_blocks(
-            decode.read_blocks(self.path, self.name),
-            self.name,
-            encoding=self.reading.encoding,
-            keep_line_ends=self.data.keep_line_ends and not self.has_rows,
-        )
-        if self.data.strip_gutenberg and not self.has_rows:
-            whole = "".join(blocks)
-            blocks = iter(["".join(_BOOK.findall(whole)) or whole])
-        return blocks
+        blocks = decode.read_blocks(self.path, self.name)
+        try:
+            yield from decode.normalize_blocks(decode.decode_blocks(blocks, self.name, encoding=self.reading.encoding))
+        except decode.UnreadableError as error:
+            self._skip(_UNREADABLE, error)
+
+    def _skip(self, number: int, error: InputError) -> None:
+        if not self.reading.skip_malformed:
+            raise error
+        self.skipped[number] = str(error)
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of the file in order; documents in pieces of at most a few hundred kilobytes.
+        """Yield the records of the file in order; documents of text in pieces of at most a few hundred kilobytes.
 
         Raises:
             InputError: a row is malformed, or the file is not text in its encoding, or is damaged.
@@ -128,20 +126,15 @@ class TextFile:
         """
         if not self.has_rows:
             starts = True
-            for part in self._readable(_split_at_separators(self.text(), self.data.separator)):
+            for part in _split_at_separators(self.text(), self.data.separator):
                 if part:
                     yield Record.of_text(part, starts=starts)
                 starts = part is None or (starts and not part)
             return
         _, columns, read = self._reader
-        for record in self.parsed_rows(partial(self._make_record, read), columns):
-            if record.kind != "text":
+        for record in self.parsed_rows(lambda values, line: read(values)._replace(line=line), columns):
+            if record.kind != "text" or record.text:
                 yield record
-                continue
-            text = record.parts[0].text
-            for start in range(0, len(text), decode.BLOCK_BYTES):
-                piece = text[start : start + decode.BLOCK_BYTES]
-                yield Record.of_text(piece, starts=start == 0, line=record.line)
 
     def parsed_rows(self, parse: Callable[[Values, int], T], columns: Sequence[str] | None = None) -> Iterator[T]:
         """Yield what `parse` makes of each row and its number; errors as of `records`.
@@ -150,89 +143,155 @@ class TextFile:
             parse: raises InputError for a malformed row.
             columns: to be read of a Parquet file [default: all].
         """
-        for number, values in self._readable(self._rows(columns)):
+        for number, values in self._rows(columns):
             try:
                 if isinstance(values, InputError):
                     raise values
                 parsed = parse(values, number)
             except InputError as error:
-                problem = error.at(f"{self.name}: {'row' if self.format in ('json', 'parquet') else 'line'} {number}")
-                if not self.reading.skip_malformed:
-                    raise problem from None
-                self.skipped[number] = str(problem)
+                place = "row" if self.format in ("json", "parquet") else "line"
+                self._skip(number, error.at(f"{self.name}: {place} {number}"))
             else:
                 yield parsed
 
-    def _make_record(self, read: Callable[[Values], Record], values: Values, line: int) -> Record:
-        """Return the record of a row, with LF line ends unless they are to be kept."""
-        record = read(values)._replace(line=line)
-        if self.data.keep_line_ends or not any("\r\n" in part.text for part in record.parts):
-            return record
-        return record._replace(parts=tuple(Part(part.role, part.text.replace("\r\n", "\n")) for part in record.parts))
-
-    def _rows(self, columns: Sequence[str] | None = None) -> Iterator[tables.Row]:
+    def _rows(self, columns: Sequence[str] | None = None) -> Iterator[Row]:
         if self.format == "parquet":
-            return tables.read_parquet(self.path, columns, self.name)
+            return self._read_parquet(columns)
         if self.format == "json":
-            return tables.read_json_array(self.text())
+            return _read_json_array("".join(self.text()))
         lines = decode.split_lines(self.text())
         if self.format == "jsonl":
-            return tables.read_json_lines(lines)
-        return tables.read_table(lines, is_tsv=self.format == "tsv", header=self.reading.header is not False)
+            return ((number, _parse_object(line)) for number, line in enumerate(lines, 1) if line.strip())
+        return _read_table(lines, is_tsv=self.format == "tsv", header=self.reading.header is not False)
 
-    def _readable(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield items up to where the file is unreadable, which is an error unless such files are skipped."""
+    def _read_parquet(self, columns: Sequence[str] | None) -> Iterator[Row]:
+        """Yield the rows of a Parquet file, a few at a time: all columns, or those of some that there are."""
         try:
-            yield from items
-        except decode.UnreadableError as error:
-            if not self.reading.skip_malformed:
-                raise
-            self.skipped[_UNREADABLE] = str(error)
+            import pyarrow  # noqa: PLC0415 (an extra, and slow)
+            from pyarrow import parquet  # noqa: PLC0415
+        except ImportError:
+            raise missing_packages(f"{self.name}: a Parquet file", "pyarrow") from None
+        try:
+            with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=_PARQUET_BYTES) as table:
+                batches = table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False)
+                yield from enumerate(itertools.chain.from_iterable(batch.to_pylist() for batch in batches), 1)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = str(error).partition("\n")[0]
+            self._skip(_UNREADABLE, InputError(f"{self.name}: a damaged Parquet file ({problem})"))
 
     @cached_property
     def _reader(self) -> tuple[DataKind, Sequence[str] | None, Callable[[Values], Record]]:
         """Return the kind of the records, the columns that they are made from, and the function that makes them."""
         columns, data = self.columns, self.data
+        known = [(kind, None, read) for needed, kind, read in _READERS if {*columns} >= needed]
+        if known and data.text_column is None and data.label_column not in columns:
+            return known[0]
         try:
-            known = [(kind, None, read) for needed, kind, read in _READERS if {*columns} >= needed]
-            if known and data.text_column is None and data.label_column not in columns:
-                return known[0]
             if data.label_column is not None and columns:
-                label = tables.find_column(columns, data.label_column, "label")
-                text = tables.find_column([name for name in columns if name != label], data.text_column, "text")
-                return "examples", (text, label), partial(_read_labelled, text, label)
-            text = tables.find_column(columns, data.text_column, "text") if columns else ""
+                label = find_column(columns, data.label_column, "label")
+                text = find_column([name for name in columns if name != label], data.text_column, "text")
+                return "examples", (text, label), partial(_read_example, (text,), label, LABEL_DELIMITER)
+            text = find_column(columns, data.text_column, "text") if columns else ""
         except LMError as error:
             raise error.at(self.name) from None
-        return "text", (text,), partial(_read_text, text)
+        return "text", (text,), lambda values: Record.of_text(read_column(values, text))
+
+
+def _parse_object(text: str) -> Values | InputError:
+    """Return the fields of a JSON object, or what is wrong with it."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return InputError(f"not JSON ({error})")
+    return values if isinstance(values, dict) else InputError("not a JSON object")
+
+
+def _read_json_array(text: str) -> Iterator[Row]:
+    """Yield the objects of a JSON array, which is read as a whole."""
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield 1, InputError(f"not a JSON array ({error})")
+        return
+    for number, row in enumerate(rows, 1):
+        yield number, row if isinstance(row, dict) else InputError("not a JSON object")
+
+
+def _read_table(lines: Iterable[str], *, is_tsv: bool, header: bool) -> Iterator[Row]:
+    """Yield the rows of CSV or TSV without header and blank lines; without a header, columns have numbers from 1.
+
+    CSV follows RFC 4180: quoted fields may contain delimiters, line ends and doubled quotes. Its delimiter is the most
+    frequent one in the first line of comma, semicolon, tab and bar. In TSV a row is a line, and quotes are text.
+    """
+    names: Sequence[str] = ()
+    for number, fields in enumerate((line.split("\t") for line in lines), 1) if is_tsv else _read_csv(lines):
+        if isinstance(fields, InputError):
+            yield number, fields
+        elif any(map(str.strip, fields)) or len(fields) > 1:
+            if not names and header:
+                names = [*map(str.strip, fields)]
+                continue
+            names = names or [*map(str, range(1, len(fields) + 1))]
+            if len(fields) == len(names):
+                yield number, dict(zip(names, fields, strict=True))
+            else:
+                yield number, InputError(f"{len(fields)} fields, and the first row has {len(names)}")
+
+
+def _read_csv(lines: Iterable[str]) -> Iterator[tuple[int, list[str] | InputError]]:
+    """Yield the fields of each row, with the number of its first line."""
+    lines = iter(lines)
+    first = next(lines, "")
+    csv.field_size_limit(_LONGEST_FIELD)
+    ended = (f"{line}\n" for line in itertools.chain([first], lines))
+    reader = csv.reader(ended, delimiter=max(_DELIMITERS, key=first.count), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            yield number, next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, InputError(f"not a row of CSV ({error})")
+
+
+def find_column(columns: Sequence[str], requested: str | None, noun: str) -> str:
+    """Return the column of a text or label.
+
+    Args:
+        requested: its name or number from 1, or several of which the first that is there counts; None for `text`, the
+            only one with a usual name, or the only one.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    if requested is None:
+        usual = [name for name in columns if name.strip().lower() in _USUAL]
+        found = [name for name in columns if name == "text"] or usual or columns
+    else:
+        known = {str(number): name for number, name in enumerate(columns, 1)} | {name: name for name in columns}
+        found = [known[name] for name in (requested, *requested.split(",")) if name in known][:1]
+    if len(found) != 1:
+        wanted = f"no column {requested!r}" if requested else f"which column is the {noun}? Set {noun}_column"
+        raise UsageError(f"{wanted}; its columns are {list_some(columns, limit=20)}")
+    return found[0]
 
 
 def read_column(values: Values, name: str) -> str:
     """Return the text in a column of a row; InputError if there is none."""
     if values.get(name) is None:
-        raise InputError(f"no text in {name!r}; its columns are {', '.join(list(values)[:10]) or 'none'}")
+        raise InputError(f"no text in {name!r}; its columns are {list_some([*values], limit=10) or 'none'}")
     return check_text(values[name], repr(name))
 
 
-def _read_text(column: str, values: Values) -> Record:
-    return Record.of_text(read_column(values, column))
-
-
-def _read_labelled(text: str, label: str, values: Values) -> Record:
-    value = values.get(label)  # numbers and booleans are written as in JSON
-    name = json.dumps(value) if isinstance(value, bool | int | float) else read_column(values, label)
-    return Record.of_example(read_column(values, text), LABEL_DELIMITER + _not_empty(name))
-
-
-def _read_example(values: Values) -> Record:
-    return Record.of_example(read_column(values, "prompt"), _not_empty(read_column(values, "completion")))
-
-
-def _read_instruction(values: Values) -> Record:
-    prompt, output = read_column(values, "instruction"), _not_empty(read_column(values, "output"))
-    if values.get("input"):
-        prompt += f"\n{read_column(values, 'input')}"
-    return Record.of_example(prompt, LABEL_DELIMITER + output)
+def _read_example(prompts: Sequence[str], completion: str, delimiter: str, values: Values) -> Record:
+    """Make an example of columns; those of prompts after the first may be empty."""
+    prompt = "\n".join(read_column(values, name) for name in prompts if name == prompts[0] or values.get(name))
+    answer = values.get(completion)  # numbers and booleans are written as in JSON
+    answer = json.dumps(answer) if isinstance(answer, bool | int | float) else read_column(values, completion)
+    if not answer:
+        raise InputError("the completion is empty, so there is nothing to learn")
+    return Record.of_example(prompt, delimiter + answer)
 
 
 def _read_conversation(values: Values) -> Record:
@@ -242,36 +301,29 @@ def _read_conversation(values: Values) -> Record:
     return Record(messages)
 
 
-def _not_empty(text: str) -> str:
-    if not text:
-        raise InputError("the completion is empty, so there is nothing to learn")
-    return text
-
-
 _READERS: Sequence[tuple[set[str], DataKind, Callable[[Values], Record]]] = (
     ({"messages"}, "conversations", _read_conversation),
     ({"conversations"}, "conversations", _read_conversation),
-    ({"prompt", "completion"}, "examples", _read_example),
-    ({"instruction", "output"}, "examples", _read_instruction),
+    ({"prompt", "completion"}, "examples", partial(_read_example, ("prompt",), "completion", "")),
+    (
+        {"instruction", "output"},
+        "examples",
+        partial(_read_example, ("instruction", "input"), "output", LABEL_DELIMITER),
+    ),
 )
 """The columns that rows need to have, what they are, and how they are read; the first that applies."""
 
 
 def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
     """Yield the text of the blocks, with None for each separator line."""
-    line = re.compile(rf"{re.escape(separator)}\r?\n")  # what starts a line is checked below: a lookbehind is slow
-    unsure = len(separator) + 1  # a separator line that is not complete yet can be this long
-    before = "\n"  # the character before `rest`; a file starts with a line
-    rest = ""
+    line, text = f"\n{separator}\n", "\n"  # `text` is what comes next, after the character before it
     for block in blocks:
-        buffer, start = before + rest + block, 1
-        for match in line.finditer(buffer, 1):
-            if buffer[match.start() - 1] == "\n":
-                yield buffer[start : match.start()]
-                yield None
-                start = match.end()
-        end = max(start, len(buffer) - unsure)
-        yield buffer[start:end]
-        before, rest = buffer[end - 1], buffer[end:]
-    last = (before + rest).removesuffix("\r")
-    yield rest[: len(last) - 1 - len(separator)] if last.endswith("\n" + separator) else rest
+        text, start = text + block, 0
+        while (end := text.find(line, start)) >= 0:
+            yield text[start + 1 : end + 1]
+            yield None
+            start = end + len(line) - 1
+        stop = max(start, len(text) - len(line))  # a separator line that is not complete yet may begin here
+        yield text[start + 1 : stop + 1]
+        text = text[stop:]
+    yield text[1:].removesuffix(separator) if text.endswith(line[:-1]) else text[1:]

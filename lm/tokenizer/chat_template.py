@@ -11,8 +11,7 @@ the token after a reply, here `<|end|>`.
 
 To train on the assistant's tokens only, each reply has to be found in the rendered text. It begins where the text of
 the messages before it ends, with the generation prompt: so what is learned is what a chat asks for. Its end is marked
-with a character that no text has, and the mark is removed again. A template may mark the end itself, with
-`{% generation %}`.
+with a character that no text has, and the mark is removed again.
 
 Beside a `tokenizer.json`, the template is kept in `tokenizer_config.json` or, as newer folders of Hugging Face have it,
 in `chat_template.jinja`.
@@ -20,25 +19,31 @@ in `chat_template.jinja`.
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm import files
 from lm.errors import InputError
-from lm.text.records import ChatRole, Part
+from lm.text.records import Part
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from lm.tokenizer.tokenizer import Tokenizer
 
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 
-ROLE_TOKENS: dict[ChatRole, str] = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
 END_OF_TURN = "<|end|>"
-CHAT_TOKENS = (*ROLE_TOKENS.values(), END_OF_TURN)
+CHAT_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", END_OF_TURN)
 """The special tokens of the default template."""
 
 DEFAULT_TEMPLATE = (
@@ -58,50 +63,21 @@ PLAIN_STOP = "\nUser:"
 
 _SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
-SPECIAL, CUT = "\ufdd0", "\ufdd1"
-"""Marks in a text: the name after it is a special token; no token crosses this place. Unicode reserves these characters
-for internal use."""
-_HIDDEN, _END, _BLOCK_END = "\ufdd2", "\ufdd3", "\ufdd4"
-"""Marks inside the name of a special token that is text, after a reply, and after a `{% generation %}` block."""
-_MARKS = re.compile("[\ufdd0-\ufdd4]")
-
-_PROBE = [Part("user", "a"), Part("assistant", "b")]
-
-
-class TokenEncoder(Protocol):
-    """What a template needs of a tokenizer."""
-
-    @property
-    def added_tokens(self) -> Mapping[str, int]:
-        """Return the tokens that are never split, with their IDs."""
-        ...
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]: ...
-
-    @property
-    def special_pattern(self) -> re.Pattern[str]:
-        """Return the pattern of the names of special tokens, the longest first."""
-        ...
-
-    def encode_marked(
-        self, text: str, cuts: Sequence[int] = ()
-    ) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
-        """Encode a text with marks; also returns where each token begins in it, and where its characters end."""
-        ...
+CUT, _END = "\ufdd0", "\ufdd1"
+"""Marks in a text: no token crosses this place; a reply ends. Unicode reserves these characters for internal use."""
+_ZERO_WIDTH = "\u200b"
 
 
 class EncodedConversation(NamedTuple):
     """The tokens of a conversation.
 
     Attributes:
-        is_reply: of each token, whether the assistant writes it, end-of-turn tokens included.
-        texts: what each token of the assistant spells; nothing for special tokens.
+        texts: what each token that the assistant writes spells; nothing for special tokens such as the end of its turn,
+            None for tokens that it does not write.
     """
 
     ids: list[int]
-    is_reply: list[bool]
-    texts: list[str]
+    texts: list[str | None]
 
 
 @dataclass(frozen=True)
@@ -114,10 +90,7 @@ class ChatTemplate:
     """
 
     source: str
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash(self.source)
+    special_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def default(cls, start_of_text: str | None, source: str = DEFAULT_TEMPLATE) -> ChatTemplate:
@@ -128,10 +101,6 @@ class ChatTemplate:
         """Return it as `tokenizer_config.json` holds it."""
         return {**self.special_tokens, "chat_template": self.source}
 
-    @property
-    def is_default(self) -> bool:
-        return self.source == DEFAULT_TEMPLATE
-
     def render(self, messages: Sequence[Part], *, add_generation_prompt: bool = True) -> str:
         """Return the text of messages.
 
@@ -141,97 +110,102 @@ class ChatTemplate:
         Raises:
             InputError: the template is invalid, refuses the messages, or does what the sandbox forbids.
         """
-        return _MARKS.sub("", self._render(messages, add_generation_prompt=add_generation_prompt))
+        try:
+            return _compile(self.source).render(
+                messages=[message.to_message() for message in messages], tools=None, documents=None,
+                add_generation_prompt=add_generation_prompt, **self.special_tokens,
+            )  # fmt: skip
+        except Exception as error:  # a template can raise whatever Python can
+            raise InputError(f"chat template: {' '.join(str(error).split())}") from None
 
     def encode(
-        self, tokenizer: TokenEncoder, messages: Sequence[Part], *, add_generation_prompt: bool = True
+        self, tokenizer: Tokenizer, messages: Sequence[Part], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Return the tokens of messages; a special token spelled in a message is text.
+        """Return the tokens of messages.
+
+        The spelling of a special token in a message gets a zero-width space after its first character, so that it is
+        text.
 
         Raises:
             InputError: as of `render`.
         """
-        return tokenizer.encode_marked(self._write(tokenizer, messages, add_generation_prompt=add_generation_prompt))[0]
+        text = self._write(tokenizer, messages, add_generation_prompt=add_generation_prompt)
+        return tokenizer.encode_special(text)[0]
 
-    def encode_replies(self, tokenizer: TokenEncoder, messages: Sequence[Part]) -> EncodedConversation:
+    def encode_replies(self, tokenizer: Tokenizer, messages: Sequence[Part]) -> EncodedConversation:
         """Return the tokens of a whole conversation, and which of them the assistant writes.
 
         Raises:
             InputError: as of `render`; or the replies cannot be found in the text.
         """
-        plain = self._write(tokenizer, messages, add_generation_prompt=False, ends=_BLOCK_END)
-        has_blocks = _BLOCK_END in plain
-        marked = plain if has_blocks else self._write(tokenizer, messages, add_generation_prompt=False, ends=_END)
-        parts = marked.split(_BLOCK_END if has_blocks else _END)
-        text, ends = "".join(parts), [*itertools.accumulate(map(len, parts[:-1]))]
-        if not has_blocks and text != plain:  # the template does something else because of the mark
-            ends = []
-        numbers = [number for number, message in enumerate(messages) if message.role == "assistant"]
-        prompts = [self._write(tokenizer, messages[:number]) for number in numbers]
-        starts = [len(prompt) for prompt in prompts]
-        ids, firsts, lasts = tokenizer.encode_marked(text)
+        text = self._write(tokenizer, messages, add_generation_prompt=False)
+        parts = self._write(tokenizer, messages, add_generation_prompt=False, mark_ends=True).split(_END)
+        ends = [*itertools.accumulate(map(len, parts[:-1]))]
+        prompts = [self._write(tokenizer, messages[:n]) for n, each in enumerate(messages) if each.role == "assistant"]
+        if "".join(parts) != text or len(ends) != len(prompts) or not all(map(text.startswith, prompts)):
+            raise InputError("chat template: a reply does not follow the generation prompt as it is")
+        starts = [*map(len, prompts)]
+        ids, firsts, lasts = tokenizer.encode_special(text)
         if cuts := [start for start in starts if ((firsts < start) & (start < lasts)).any()]:
-            ids, firsts, lasts = tokenizer.encode_marked(text, cuts)
-        added, special = (set(tokens.values()) for tokens in (tokenizer.added_tokens, tokenizer.special_tokens))
-        is_reply, texts = [False] * len(ids), [""] * len(ids)
-        for number, prompt, following in zip(numbers, prompts, [*starts[1:], len(text) + 1], strict=True):
-            start = len(prompt)
-            end = max((end for end in ends if start <= end < following), default=None)
-            if end is None or not text.startswith(prompt):
-                raise InputError(f"chat template: message {number + 1} does not follow the generation prompt as it is")
+            ids, firsts, lasts = tokenizer.encode_special(text, cuts)
+        texts: list[str | None] = [None] * len(ids)
+        for start, end in zip(starts, ends, strict=True):
             begin, stop = map(int, np.searchsorted(firsts, (start, end)))
-            if not has_blocks:  # the token after a reply ends the turn
-                after = int(np.searchsorted(lasts, len(text) - len(text[end:].lstrip()), side="right"))
-                stop = after + 1 if after < len(ids) and ids[after] in added else stop
-            is_reply[begin:stop] = [True] * (stop - begin)
-            spelled = zip(ids[begin:stop], itertools.pairwise([start, *lasts[begin:stop].tolist()]), strict=True)
-            texts[begin:stop] = ["" if index in special else text[slice(*span)] for index, span in spelled]
-        return EncodedConversation(ids, is_reply, texts)
+            # the token after a reply ends the turn
+            after = int(np.searchsorted(lasts, len(text) - len(text[end:].lstrip()), side="right"))
+            if ids[after : after + 1] and ids[after] in tokenizer.added_tokens.values():
+                stop = after + 1
+            for index, span in zip(range(begin, stop), itertools.pairwise([start, *lasts[begin:stop]]), strict=True):
+                texts[index] = "" if ids[index] in tokenizer.special_tokens.values() else text[slice(*span)]
+        return EncodedConversation(ids, texts)
 
-    def end_of_turn(self, tokenizer: TokenEncoder) -> tuple[int, ...]:
-        """Return the IDs of tokens that end a reply: that after it, and the template's end of a text."""
+    def end_of_turn(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Return the ID of the token that ends a reply, if there is one."""
         try:
-            ids, is_reply, _ = self.encode_replies(tokenizer, _PROBE)
+            ids, texts = self.encode_replies(tokenizer, [Part("user", "a"), Part("assistant", "b")])
         except InputError:
-            ids, is_reply = [], []
-        added = tokenizer.added_tokens
-        after = [index for index, learned in zip(ids, is_reply, strict=True) if learned and index in added.values()]
-        eos = added.get(self.special_tokens.get("eos_token", ""))
-        return (*after[-1:], *(() if eos is None else (eos,)))
+            return ()
+        after = [index for index, text in zip(ids, texts, strict=True) if text is not None]
+        return tuple(index for index in after if index in tokenizer.added_tokens.values())[-1:]
 
     def _write(
         self,
-        tokenizer: TokenEncoder,
+        tokenizer: Tokenizer,
         messages: Sequence[Part],
         *,
         add_generation_prompt: bool = True,
-        ends: str = "",
+        mark_ends: bool = False,
     ) -> str:
-        """Return the text of messages in which special tokens are marked, and the ends of replies if requested."""
-        pattern, hidden = tokenizer.special_pattern, []
-        for message in messages:
-            content = _MARKS.sub("", message.text)
-            content = pattern.sub(lambda name: f"{name[0][0]}{_HIDDEN}{name[0][1:]}", content)
-            if ends == _END and message.role == "assistant":
-                size = len(content.rstrip())  # templates often remove white space
-                content = content[:size] + _END + content[size:]
-            hidden.append(Part(message.role, content))
-        text = self._render(hidden, add_generation_prompt=add_generation_prompt)
-        text = pattern.sub(lambda name: SPECIAL + name[0], text)
-        return text.translate(dict.fromkeys(map(ord, {_HIDDEN, _BLOCK_END} - {ends})))
+        """Return the text of messages without special tokens of their own, with the ends of replies marked if asked."""
+        names, harmless = "|".join(map(re.escape, tokenizer.special_tokens)) or "(?!)", []
+        for role, content in messages:
+            text = content.replace(CUT, "").replace(_END, "")
+            text = re.sub(names, lambda name: name[0][0] + _ZERO_WIDTH + name[0][1:], text)
+            if mark_ends and role == "assistant":
+                size = len(text.rstrip())  # templates often remove white space
+                text = text[:size] + _END + text[size:]
+            harmless.append(Part(role, text))
+        return self.render(harmless, add_generation_prompt=add_generation_prompt)
 
-    def _render(self, messages: Sequence[Part], *, add_generation_prompt: bool) -> str:
-        from lm.tokenizer import jinja_sandbox  # Jinja takes time to import, and few commands need it
 
-        return jinja_sandbox.render(
-            self.source,
-            block_end=_BLOCK_END,
-            messages=[message.to_message() for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            **self.special_tokens,
-        )
+@lru_cache(maxsize=32)
+def _compile(source: str) -> jinja2.Template:
+    """Compile a template with the options and functions that transformers gives it."""
+    import jinja2.ext  # takes time, and few commands need it
+    import jinja2.sandbox
+
+    def raise_exception(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)  # Jinja's own escapes HTML
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
+    # `{% generation %}` tells transformers what is learned; it writes nothing
+    plain = re.sub(r"(\{%[-+]?\s*)(end)?generation\b", lambda tag: tag[1] + ("endif" if tag[2] else "if true"), source)
+    return environment.from_string(plain)
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
@@ -241,11 +215,8 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         InputError: a file is invalid.
     """
     config = read_json_object(folder / CONFIG_FILE)
-    source = config.get("chat_template")
-    if isinstance(source, list):  # several with names
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
-    if (folder / TEMPLATE_FILE).is_file():
-        source = (folder / TEMPLATE_FILE).read_text(encoding="utf-8")
+    path = folder / TEMPLATE_FILE
+    source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
     if source is None:
         return None
     spelled = {key: spelling(config.get(key)) for key in _SPECIAL_KEYS}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -25,8 +24,8 @@ class RoundTripLoss(NamedTuple):
 
     Attributes:
         unknown: tokens for text that the vocabulary cannot represent.
-        bytes: bytes of the text that decoding does not restore: of unknown characters, and of letters whose case,
-            accents or form normalisation changes.
+        bytes: bytes of the text, without white space, that its tokens do not spell: of unknown characters, and of
+            letters whose case, accents or form normalisation changes.
     """
 
     unknown: int = 0
@@ -57,42 +56,17 @@ class TokenOffsets:
         parts = [*map(self._bytes, tokens.tolist())]
         if not parts or b"".join(parts) == data:
             return np.cumsum([len(part) for part in parts], dtype=np.int64)
-        characters = self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]
-        points = np.frombuffer(piece.text.encode("utf-32-le"), dtype=np.uint32)
-        widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
-        offsets = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
-        ends = offsets[np.maximum.accumulate(np.clip(np.array(characters) - len(piece.context), 0, len(piece.text)))]
-        ends[-1] = len(data)
-        return ends
+        ends = self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]
+        offsets = np.cumsum([0, *(len(character.encode()) for character in piece.text)])
+        ends = np.clip(np.array(ends) - len(piece.context), 0, len(piece.text))
+        return offsets[np.maximum.accumulate([*ends[:-1], len(piece.text)])]
 
     def round_trip_loss(self, piece: Record, tokens: Ids) -> RoundTripLoss:
-        """Count what encoding and decoding loses of a piece.
-
-        Args:
-            piece: a text that can be tokenized alone.
-        """
-        data = piece.text.encode()
-        parts = [*map(self._bytes, tokens.tolist())]
-        if b"".join(parts) == data:
-            return RoundTripLoss()
-        whole = piece.context + piece.text
-        decoded = self._tokenizer.decode(self._tokenizer.encode_batch([whole])[0])
-        if decoded.removeprefix(" ") == whole.removeprefix(" "):  # many tokenizers put a space before a text
-            return RoundTripLoss()
-        unknown, lost = 0, 0 if parts else len(data)
-        # Each run of characters is compared with the tokens that end where it does, from its end.
-        ends = np.concatenate(([0], self.ends(piece, tokens)))
-        stops = sorted({0, *np.flatnonzero(np.diff(ends, append=-1)).tolist()})
-        for first, stop in itertools.pairwise(stops):
-            text, spelled = data[ends[first] : ends[stop]], b"".join(parts[first:stop])
-            if tokens[stop - 1] == self._tokenizer.unknown and text.strip() != parts[stop - 1].strip():
-                unknown += 1
-                lost += len(text.strip() or text)
-            else:
-                spelled = spelled if len(text) == len(spelled) else spelled.removeprefix(b" ")
-                same = map(operator.eq, reversed(text), reversed(spelled))
-                lost += len(text) - sum(same if len(text) == len(spelled) else itertools.takewhile(bool, same))
-        return RoundTripLoss(unknown, lost)
+        """Count what encoding and decoding loses of a piece, a text that can be tokenized alone."""
+        unknown = tokens == self._tokenizer.unknown
+        spelled = Counter(b"".join(map(self._bytes, tokens[~unknown].tolist())))
+        lost = Counter("".join(piece.text.split()).encode()) - spelled
+        return RoundTripLoss(int(unknown.sum()), lost.total())
 
 
 def assign_word_indices(text: str, ends: Iterable[int]) -> list[int]:

@@ -67,10 +67,11 @@ def choose_language_tag(
     """
     tags = find_language_tags(tokenizer) if has_tags else {}
     language = language or (file_language if tags else None)
-    if language in tags or not (language or tags):
-        return tags.get(language or "")
-    known = f"translates into {', '.join(sorted(tags))}" if tags else "has one direction"
-    raise UsageError(f"this model {known}, not {language!r}" if language else f"this model {known}; say into which")
+    if not (tags or language):
+        return None
+    if language not in tags:
+        raise UsageError(f"this model translates into {', '.join(sorted(tags)) or 'one language'}, not {language!r}")
+    return tags[language]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,7 @@ class SpecialTokenFrame:
         return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (self.before, *texts, self.after)])
 
 
-@dataclass(frozen=True, slots=True)
-class PairSpecialTokens:
+class PairSpecialTokens(NamedTuple):
     """The special tokens around a source and its target.
 
     Attributes:
@@ -116,8 +116,8 @@ def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
         UsageError: the tokenizer has no end token.
     """
     frame = build_text_frame(tokenizer)
-    if not frame.after:  # nor is there a start then
-        raise UsageError("the tokenizer has no end-of-text token, so no completion or translation could end")
+    if not frame.after:
+        raise UsageError("the tokenizer has no end-of-text token, which completions and translations need")
     return frame
 
 
@@ -134,9 +134,7 @@ def build_pair_frames(
     Raises:
         UsageError: a tokenizer has no end token.
     """
-    target, source = build_text_frame(tokenizer), build_text_frame(source_tokenizer or tokenizer)
-    if not target.before or not target.after or not source.after:
-        raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
+    target, source = build_example_frame(tokenizer), build_example_frame(source_tokenizer or tokenizer)
     before = () if tag is None else (tag.id,)
     return PairSpecialTokens(
         SpecialTokenFrame(before, source.after), SpecialTokenFrame((), target.after), target.before[0]

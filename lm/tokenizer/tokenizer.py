@@ -5,8 +5,8 @@ the usual pre-tokenizers (GPT-2, cl100k, Llama) split in any case, and are verif
 same tokens whole and in two parts. For tokenizers that mark the beginning of a text (Llama 2) a piece has a few
 characters of context before it, whose tokens are dropped.
 
-Text without such a place, such as megabytes of spaces, is cut after `MAX_PIECE_CHARACTERS`, as tokenizers need over a
-hundred bytes per character of a word. Only there can tokens differ from those of the whole text.
+Text without such a place, such as megabytes of spaces, is cut anywhere, as tokenizers need over a hundred bytes per
+character of a word. Only there can tokens differ from those of the whole text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,19 +29,10 @@ from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.records import Part, Record
-from lm.tokenizer.byte_tokens import (
-    MISSING,
-    build_lookup_table,
-    decode_byte_fallback,
-    decode_byte_level,
-    is_byte_level,
-    splits_characters,
-)
 from lm.tokenizer.chat_template import (
     CHAT_TOKENS,
     CONFIG_FILE,
     CUT,
-    SPECIAL,
     ChatTemplate,
     read_chat_template,
     read_json_object,
@@ -52,6 +43,11 @@ Offsets = npt.NDArray[np.int64]
 
 FILE_NAME = "tokenizer.json"
 
+ANY_CHARACTER = r"[\s\S]"
+"""The pattern that a character tokenizer splits by: each character, line ends included, is a token."""
+_BYTE_FALLBACK = re.compile("<0x[0-9A-Fa-f]{2}>")
+_PRINTABLE = {*map(chr, (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)))}
+
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "bos_token_id": ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
     "eos_token_id": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]"),
@@ -59,6 +55,15 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "mask_token_id": (MASK, "<mask>"),
 }
 """What other toolkits call special tokens, the surest name first, by the key that states their IDs in `config.json`."""
+
+
+_SPLITTERS: Mapping[str, Mapping[str, Any]] = {
+    "char": {"type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated", "invert": False},
+    "byte": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+}
+"""The pre-tokenizers of tokenizers whose tokens are characters or bytes."""
+_MISSING = np.uint32(0xFFFFFFFF)
+"""In a lookup table: this character has no token."""
 
 
 class MergeRules(NamedTuple):
@@ -75,14 +80,36 @@ class MergeRules(NamedTuple):
     whole: Sequence[int]
 
 
+def decode_byte_level(token: str) -> bytes:
+    """Return the bytes of a byte-level token; a token with other characters stands for itself."""
+    try:
+        return bytes(map(byte_alphabet().__getitem__, token))
+    except KeyError:
+        return token.encode()
+
+
+def decode_byte_fallback(token: str) -> bytes | None:
+    """Return the byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
+    return bytes.fromhex(token[3:5]) if _BYTE_FALLBACK.fullmatch(token) else None
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """Return the byte of each character of a byte-level vocabulary, in their order.
+
+    Printable Latin-1 characters stand for themselves, other bytes for characters from U+0100 on.
+
+    Source: Radford et al. 2019, `bytes_to_unicode` of GPT-2's encoder.
+    """
+    others = itertools.count(256)
+    return {chr(byte) if chr(byte) in _PRINTABLE else chr(next(others)): byte for byte in range(256)}
+
+
 def read_special_ids(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the IDs of special tokens that a JSON object states, as `config.json` and `generation_config.json` do."""
-    ids = {}
-    for key in _NAMES:
-        stated = value if isinstance(value := values.get(key), list) else [value]
-        if found := tuple(index for index in stated if type(index) is int and 0 <= index < 1 << 32):
-            ids[key] = found
-    return ids
+    stated = {key: value if isinstance(value := values.get(key), list) else [value] for key in _NAMES}
+    ids = {key: tuple(index for index in value if type(index) is int) for key, value in stated.items()}
+    return {key: found for key, found in ids.items() if found}
 
 
 class Tokenizer:
@@ -95,6 +122,10 @@ class Tokenizer:
         description: the parsed `tokenizer.json`.
         chat_template: for conversations; None if the tokenizer has none.
         special_ids: IDs of special tokens that do not follow from their names, by the keys of `read_special_ids`.
+        added_tokens: the tokens that are never split, special or not, and their IDs.
+        special_tokens: the special tokens and their IDs.
+        vocab_size: the largest ID plus one: the rows of an embedding, even if the vocabulary has gaps.
+        is_byte_level: whether tokens spell bytes as characters, as GPT-2's do.
     """
 
     def __init__(
@@ -108,8 +139,7 @@ class Tokenizer:
 
         Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training.
         """
-        self.chat_template = chat_template
-        self.special_ids = special_ids or {}
+        self.chat_template, self.special_ids = chat_template, special_ids or {}
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -117,19 +147,22 @@ class Tokenizer:
             self._backend.model.dropout = None
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
-        self._table = build_lookup_table(self.description)
-
-    def __repr__(self) -> str:
-        return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"
+        self.added_tokens = {token["content"]: token["id"] for token in self.description["added_tokens"]}
+        self.special_tokens = {
+            token["content"]: token["id"] for token in self.description["added_tokens"] if token["special"]
+        }
+        self._names = {index: token for token, index in self._backend.get_vocab(with_added_tokens=True).items()}
+        self.vocab_size = max(self._names) + 1
+        decoder = self.description["decoder"] or {}
+        self.is_byte_level = [one.get("type") for one in decoder.get("decoders", [decoder])] == ["ByteLevel"]
 
     @classmethod
-    def load(cls, path: Path | str) -> Tokenizer:
+    def load(cls, path: Path) -> Tokenizer:
         """Read a `tokenizer.json`, and the chat template and special tokens beside it.
 
         Raises:
             InputError: the file is missing or not a tokenizer.
         """
-        path = Path(path)
         try:
             tokenizer = cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
         except Exception as error:  # the library raises nothing narrower
@@ -139,25 +172,28 @@ class Tokenizer:
             tokenizer.special_ids = read_special_ids(read_json_object(path.parent / CONFIG_FILE))
         return tokenizer
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path) -> None:
         """Write a `tokenizer.json` atomically, and the chat template and special tokens beside it."""
-        path = Path(path)
-        with files.atomic_write_bytes(path) as file:
-            file.write(self._canonical)
-        config = {**self.special_ids, **(self.chat_template.to_json() if self.chat_template else {})}
-        if path.name == FILE_NAME and config:
-            files.replace_text(path.parent / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        files.replace_text(path, self._backend.to_str(pretty=True))
+        if path.name == FILE_NAME and self._config:
+            files.replace_text(path.parent / CONFIG_FILE, self._config)
+
+    @property
+    def _config(self) -> str:
+        values = {**self.special_ids, **(self.chat_template.to_json() if self.chat_template else {})}
+        return json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) if values else ""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Return the checksum of what `save` writes: equal for equal tokenizers, whatever their formatting."""
+        return hashlib.sha256((self._backend.to_str(pretty=True) + self._config).encode()).hexdigest()
 
     def with_special_ids(self, ids: Mapping[str, tuple[int, ...]]) -> Tokenizer:
-        """Return a tokenizer with given special tokens, as far as it has them; itself if their names tell the same."""
-        known = {key: tuple(index for index in dict.fromkeys(found) if self.token(index)) for key, found in ids.items()}
-        backend = self._with_special(self._names[index] for found in known.values() for index in found)
-        special_ids = {key: found for key, found in known.items() if found}
-        stated = Tokenizer(backend, chat_template=self.chat_template, special_ids=special_ids)
-        before, after = (
-            (each.start_of_text, each.end_of_text, {*each.stop_ids}, each.padding, each.mask) for each in (self, stated)
-        )
-        return self if before == after else stated
+        """Return a tokenizer with given special tokens, as far as it has them and their names don't tell the same."""
+        known = {key: tuple(index for index in found if self.token(index)) for key, found in ids.items()}
+        named = Tokenizer(self._with_special(self._names[index] for found in known.values() for index in found))
+        stated = {key: found for key, found in known.items() if found != named._find_special(key)}
+        return Tokenizer(named._backend, chat_template=self.chat_template, special_ids=stated)
 
     def with_chat_template(self) -> Tokenizer:
         """Return a tokenizer with our own chat template, and the special tokens that it needs and this one lacks."""
@@ -175,77 +211,63 @@ class Tokenizer:
         return None if self.start_of_text is None else self.token(self.start_of_text)
 
     @cached_property
-    def _canonical(self) -> bytes:
-        return self._backend.to_str(pretty=True).encode()
-
-    @cached_property
-    def sha256(self) -> str:
-        """Return the checksum of what `save` writes: equal for equal tokenizers, whatever their formatting."""
-        template = b"" if self.chat_template is None else repr(self.chat_template).encode()
-        special = repr(sorted(self.special_ids.items())).encode() if self.special_ids else b""
-        return hashlib.sha256(self._canonical + template + special).hexdigest()
-
-    @cached_property
-    def _names(self) -> dict[int, str]:
-        return {index: token for token, index in self._backend.get_vocab(with_added_tokens=True).items()}
-
-    @cached_property
-    def vocab_size(self) -> int:
-        """Return the largest ID plus one: the rows of an embedding, even if the vocabulary has gaps."""
-        return max(self._names, default=-1) + 1
-
-    @cached_property
-    def special_tokens(self) -> dict[str, int]:
-        """Return the special tokens and their IDs."""
-        return {token["content"]: token["id"] for token in self.description["added_tokens"] if token["special"]}
-
-    @cached_property
-    def added_tokens(self) -> dict[str, int]:
-        """Return the tokens that are never split, special or not, and their IDs."""
-        return {token["content"]: token["id"] for token in self.description["added_tokens"]}
-
-    @property
     def kind(self) -> str:
         """Return "char", "byte", or the type of its model: "bpe", "unigram", "wordpiece", "wordlevel"."""
-        return self._table[0] if self._table else str(self.description["model"]["type"]).lower()
+        model, splitter = self.description["model"], self.description["pre_tokenizer"]
+        has_more = model.get("merges") or self.description["normalizer"] or self.added_tokens != self.special_tokens
+        alone = [kind for kind, expected in _SPLITTERS.items() if splitter == expected and not has_more]
+        return next(iter(alone), str(model["type"]).lower())
+
+    @cached_property
+    def _table(self) -> Ids | None:
+        """Return the ID of each character or byte, some hundred times as fast as the library; None for other kinds."""
+        model = self.description["model"]
+        if self.kind == "byte":
+            return np.array([model["vocab"].get(name, _MISSING) for name in byte_alphabet()], dtype=np.uint32)
+        if self.kind != "char":
+            return None
+        table = np.full(0x110000, model["vocab"].get(model["unk_token"], _MISSING), dtype=np.uint32)
+        for token, index in model["vocab"].items():
+            if len(token) == 1:
+                table[ord(token)] = index
+        return table
 
     @property
     def merges_within_characters(self) -> bool:
         """Return whether each token is a character or part of one."""
-        splitter = self.description["pre_tokenizer"] or {}
-        return self.kind == "bpe" and splits_characters(next(iter(splitter.get("pretokenizers", ())), None))
+        parts = (self.description["pre_tokenizer"] or {}).get("pretokenizers", [None])
+        return self.kind == "bpe" and parts[0] == _SPLITTERS["char"]
 
-    @cached_property
+    @property
     def end_of_text(self) -> int | None:
         """Return the token that ends a document, else the one that starts the next; None without either."""
-        return self._find_special("eos_token_id", "bos_token_id")
+        return next(iter(self.ends), None)
 
     @cached_property
     def start_of_text(self) -> int | None:
         """Return the token that starts a document, else the one that ends the previous (GPT-2); None without either."""
-        return self._find_special("bos_token_id", "eos_token_id")
+        return next(iter(self._find_special("bos_token_id", "eos_token_id")), None)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """Return all tokens that end a text: the one that ends a document first."""
-        named = () if self.end_of_text is None else (self.end_of_text,)
-        return self.special_ids.get("eos_token_id", named)
+        return self._find_special("eos_token_id", "bos_token_id")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Return the tokens that end generation: those that end a text and, of a chat template, a turn."""
-        turn = () if self.chat_template is None else self.chat_template.end_of_turn(self)
+        turn = self.chat_template.end_of_turn(self) if self.chat_template else ()
         return tuple(dict.fromkeys((*turn, *self.ends)))
 
-    @cached_property
+    @property
     def padding(self) -> int | None:
         """Return the padding token, else the one that ends a document; None without either."""
-        return self._find_special("pad_token_id", "eos_token_id", "bos_token_id")
+        return next(iter(self._find_special("pad_token_id", "eos_token_id", "bos_token_id")), None)
 
     @cached_property
     def mask(self) -> int | None:
         """Return the mask token; None without one."""
-        return self._find_special("mask_token_id")
+        return next(iter(self._find_special("mask_token_id")), None)
 
     @cached_property
     def unknown(self) -> int | None:
@@ -254,36 +276,28 @@ class Tokenizer:
         name = model.get("unk_token")
         return model.get("unk_id") if name is None else self.token_id(name)
 
-    def _find_special(self, *keys: str) -> int | None:
-        """Return the first special token of the first kind that there is, as stated or by its name."""
-        named = (
-            index
-            for key in keys
-            for index in (*self.special_ids.get(key, ()), *(self.special_tokens.get(name) for name in _NAMES[key]))
-        )
-        return next((index for index in named if index is not None), None)
+    def _find_special(self, *keys: str) -> tuple[int, ...]:
+        """Return the special tokens of the first of some keys that has any: as stated, else one by its name."""
+        for key in keys:
+            named = [self.special_tokens[name] for name in _NAMES[key] if name in self.special_tokens]
+            if found := self.special_ids.get(key) or tuple(named[:1]):
+                return found
+        return ()
 
     def has_same_ids(self, other: Tokenizer) -> bool:
         """Return whether each ID stands for the same text in another tokenizer, however they split and spell text."""
-        sides = [
-            [side.decode([index], skip_special=False) for index in range(side.vocab_size)] for side in (self, other)
-        ]
-        return self.sha256 != other.sha256 and sides[0] == sides[1]
+        ours, theirs = (
+            [one.decode([index], skip_special=False) for index in sorted(one._names)] for one in (self, other)
+        )
+        return self.sha256 != other.sha256 and ours == theirs
 
     def extends(self, other: Tokenizer) -> bool:
         """Return whether weights of a model with another tokenizer fit: it has its tokens, with the same IDs.
 
-        Pre-tokenisation may differ, and so may the names of special tokens (a reserved one can be given a use), and
-        further special tokens may follow.
+        Pre-tokenisation may differ, and further special tokens may follow.
         """
-        ours, theirs = self._names, other._names
-        differing = [index for index in ours if ours[index] != theirs.get(index)]
-        return (
-            ours.keys() >= theirs.keys()
-            and {ours[index] for index in differing}.isdisjoint(theirs.values())
-            and all(ours[index] in self.special_tokens for index in differing)
-            and all(theirs[index] in other.special_tokens for index in differing if index in theirs)
-        )
+        ours, theirs = self._names.items(), other._names.items()
+        return ours >= theirs and all(token in self.special_tokens for _, token in ours - theirs)
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Encode a text.
@@ -294,9 +308,7 @@ class Tokenizer:
         Raises:
             InputError: a character has no token, and there is no unknown token.
         """
-        if not parse_special:
-            return self.encode_batch([text])[0].tolist()
-        return self.encode_marked(self.special_pattern.sub(lambda name: SPECIAL + name[0], text))[0]
+        return self.encode_special(text)[0] if parse_special else self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Encode several texts on all cores, without the GIL.
@@ -307,26 +319,21 @@ class Tokenizer:
         Raises:
             InputError: as for `encode`.
         """
-        if self._table:
-            return [*map(self._look_up, texts)]
-        encodings = self._encodings(self._backend.encode_batch_fast, texts)  # without offsets
+        if self._table is not None:
+            return [self._look_up(text, self._table) for text in texts]
+        encodings = self._encodings(texts, self._backend.encode_batch_fast)  # without offsets
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
         """Encode several texts, with the word index of each token.
 
-        Words are the tokenizer's own: their tokens don't depend on other words. Without pre-tokenisation each token is
-        a word.
+        Words are the tokenizer's own: their tokens don't depend on other words.
 
         Raises:
             InputError: as for `encode`.
         """
-        if self._table:
-            return [(ids, np.arange(len(ids), dtype=np.uint32)) for ids in map(self._look_up, texts)]
-        return [
-            (np.array(encoding.ids, dtype=np.uint32), np.array(encoding.word_ids, dtype=np.uint32))
-            for encoding in self._encodings(self._backend.encode_batch, texts)
-        ]
+        encodings = self._encodings(texts, self._backend.encode_batch)
+        return [(np.array(one.ids, dtype=np.uint32), np.array(one.word_ids, dtype=np.uint32)) for one in encodings]
 
     def character_ends(self, text: str) -> list[int]:
         """Return the character offset where each token of `encode(text)` ends, as far as the tokenizer knows.
@@ -334,22 +341,18 @@ class Tokenizer:
         Raises:
             InputError: as for `encode`.
         """
-        return [end for _, end in self._encodings(self._backend.encode_batch, [text])[0].offsets]
+        return [end for _, end in self._encodings([text], self._backend.encode_batch)[0].offsets]
 
-    def _look_up(self, text: str) -> Ids:
-        """Return the ID of each character or byte."""
-        assert self._table is not None, "the caller has asked"
-        kind, table = self._table
-        if kind == "byte":
+    def _look_up(self, text: str, table: Ids) -> Ids:
+        if self.kind == "byte":
             return table[np.frombuffer(text.encode(), dtype=np.uint8)]
         ids = table[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
-        if (missing := ids == MISSING).any():
-            character = text[int(missing.argmax())]
-            raise InputError(f"character {character!r} (U+{ord(character):04X}) is not in the tokenizer's vocabulary")
+        if (missing := ids == _MISSING).any():
+            raise InputError(f"character {text[int(missing.argmax())]!r} is not in the tokenizer's vocabulary")
         return ids
 
     def _encodings(
-        self, encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]
+        self, texts: Sequence[str], encode: Callable[..., list[tokenizers.Encoding]]
     ) -> list[tokenizers.Encoding]:
         try:
             return encode(texts, add_special_tokens=False)
@@ -360,14 +363,18 @@ class Tokenizer:
     def merge_rules(self) -> MergeRules | None:
         """Return the merge rules of a BPE tokenizer; None for others."""
         model = self.description["model"]
-        marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
-        if self.kind != "bpe" or not model["merges"] or any(marks):
+        if (
+            self.kind != "bpe"
+            or not model["merges"]
+            or model["continuing_subword_prefix"]
+            or model["end_of_word_suffix"]
+        ):
             return None
         bytes_spelled = (index for token, index in model["vocab"].items() if decode_byte_fallback(token) is not None)
         return MergeRules(model["vocab"], model["merges"], [*self.added_tokens.values(), *bytes_spelled])
 
-    def encode_marked(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], Offsets, Offsets]:
-        """Encode a text in which SPECIAL stands before each name that is a special token; all others are text.
+    def encode_special(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], Offsets, Offsets]:
+        """Encode a text in which the spelling of a special token is that token.
 
         Text between two tokens is of the second, and a character of several tokens of the first.
 
@@ -380,38 +387,20 @@ class Tokenizer:
         Raises:
             InputError: as for `encode`.
         """
-        parser, known = self._marked_parser
         marked = CUT.join(text[start:stop] for start, stop in itertools.pairwise([0, *cuts, len(text)]))
-        encoding = self._encodings(parser.encode_batch, [marked])[0]
+        encoding = self._encodings([marked], self._special_parser.encode_batch)[0]
         ids = np.array(encoding.ids)
-        is_cut = ids == parser.token_to_id(CUT)
+        is_cut = ids == self._special_parser.token_to_id(CUT)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) - is_cut.cumsum()[:, None]
         firsts, lasts = offsets[~is_cut].T
-        return [known.get(index, index) for index in ids[~is_cut].tolist()], firsts, np.maximum.accumulate(lasts)
+        return ids[~is_cut].tolist(), firsts, np.maximum.accumulate(lasts)
 
     @cached_property
-    def special_pattern(self) -> re.Pattern[str]:
-        """Return the pattern of the names of special tokens, the longest first."""
-        names = sorted(self.special_tokens, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) or "(?!)")
-
-    @cached_property
-    def _marked_parser(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
-        """Return a parser of marked special tokens, and the IDs that its own stand for."""
+    def _special_parser(self) -> tokenizers.Tokenizer:
         parser = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        parser.encode_special_tokens = True
-        marked = [
-            tokenizers.AddedToken(
-                SPECIAL + token["content"],
-                normalized=False,
-                **{key: token[key] for key in ("single_word", "lstrip", "rstrip")},
-            )
-            for token in self.description["added_tokens"]
-            if token["special"]
-        ]
-        parser.add_tokens([*marked, tokenizers.AddedToken(CUT, normalized=False)])
-        vocabulary = parser.get_vocab(with_added_tokens=True)
-        return parser, {vocabulary[SPECIAL + name]: index for name, index in self.special_tokens.items()}
+        parser.encode_special_tokens = False
+        parser.add_tokens([tokenizers.AddedToken(CUT, normalized=False)])
+        return parser
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:
         """Decode IDs; invalid UTF-8 becomes replacement characters.
@@ -420,9 +409,8 @@ class Tokenizer:
             InputError: an ID is negative or beyond the vocabulary.
         """
         numbers = [int(index) for index in ids]
-        if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocab_size:
-            wrong = max(numbers, key=lambda index: (index < 0, index))
-            raise InputError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {self.vocab_size - 1})")
+        if wrong := [index for index in numbers if not 0 <= index < self.vocab_size]:
+            raise InputError(f"token {wrong[0]} is not in the vocabulary")
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 
@@ -455,19 +443,9 @@ class Tokenizer:
             return token.encode()
         if (byte := decode_byte_fallback(token)) is not None:
             return byte
-        before = [self._ordinary_token]  # some decoders treat the first token differently
-        return self.decode([*before, index], skip_special=False)[
-            len(self.decode(before, skip_special=False)) :
-        ].encode()
-
-    @cached_property
-    def is_byte_level(self) -> bool:
-        return is_byte_level(self.description)
-
-    @cached_property
-    def _ordinary_token(self) -> int:
-        vocabulary = sorted((index, token) for token, index in self._backend.get_vocab(with_added_tokens=False).items())
-        return next((index for index, token in vocabulary if token.isalpha()), vocabulary[0][0])
+        # Some decoders treat the first token of a text differently.
+        once, twice = (self._backend.decode([index] * times, skip_special_tokens=False) for times in (1, 2))
+        return str(twice[len(once) :]).encode()
 
 
 _TOKENS_BEFORE = 16
@@ -484,7 +462,6 @@ class DecodeStream:
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int]) -> None:
         self._tokenizer, self._special = tokenizer, {*tokenizer.special_tokens.values()}
-        self._decode: Callable[[list[int]], str] = partial(tokenizer._backend.decode, skip_special_tokens=False)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
         before = itertools.takewhile(lambda index: index not in self._special, reversed(after[-_TOKENS_BEFORE:]))
         self._ids = [*before][::-1]
@@ -502,34 +479,27 @@ class DecodeStream:
         return "" if decode_byte_fallback(token) is not None else self._new_text()
 
     def finish(self) -> str:
-        """Return the rest of the text, and reset the stream."""
-        if self._utf8:
-            rest = self._utf8.decode(b"", final=True)
-            self._utf8.reset()
-            return rest
-        rest = self._new_text()
-        self._ids, self._end = [], 0
-        return rest
+        """Return the rest of the text."""
+        return self._utf8.decode(b"", final=True) if self._utf8 else self._new_text()
 
     def _new_text(self) -> str:
-        known, text = self._decode(self._ids[: self._end]), self._decode(self._ids)
+        backend = self._tokenizer._backend
+        known, text = (backend.decode(ids, skip_special_tokens=False) for ids in (self._ids[: self._end], self._ids))
         if len(text) <= len(known):
             return ""
         self._ids, self._end = self._ids[self._end :], len(self._ids) - self._end
-        return text[len(known) :]
+        return str(text[len(known) :])
 
 
 PIECE_CHARACTERS = 1 << 16
-MAX_PIECE_CHARACTERS = 1 << 17
 
 _WORD_END = re.compile(r"[^\W_](?=[ \n])")
 _UP_TO_TEXT = re.compile(r"\s*\S")
-_WINDOW = 64  # characters on each side of a cut between words that are tokenized to check it
-_FAR_REACH = 1024  # and after a cut elsewhere
+_WINDOW, _FAR_WINDOW = 64, 1024  # characters that are tokenized to check a cut, on each side: between words, elsewhere
 _MAX_SPACES = 4096  # characters of white space after a cut, which are searched through
 _CONTEXT = 8
 _MAX_TRIES = 16
-_NEAR = 1024  # characters before the limit, which usually have as many words
+_NEAR = 8192  # characters before the limit that are searched for words
 
 
 def split_into_pieces(
@@ -540,68 +510,44 @@ def split_into_pieces(
     Args:
         records: texts, cut anywhere.
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
-        limit: target size. All pieces but the last of a document have at least half of it. Text without a valid cut is
-            cut as soon as possible, or after `MAX_PIECE_CHARACTERS`.
+        limit: target size. All pieces but the last of a document have at least half of it.
     """
-    rest, reach = Record.of_text(""), limit
-    for record in records:
+    text, starts, context = "", True, ""
+    for record in itertools.chain(records, [Record.of_text("")]):
         if record.starts:
-            if rest.text:
-                yield rest
-            rest, reach = Record.of_text(""), limit
-        text = rest.text + record.text
-        while len(text) >= reach + _FAR_REACH:
-            try:
-                cut = _find_cut(text, rest.context, reach, tokenizer)
-            except InputError:  # the caller cannot tokenize it either, and knows which file it is
-                cut = reach, ""
-            if cut is None and 2 * reach <= MAX_PIECE_CHARACTERS:
-                reach *= 2
-                continue
-            position, context = cut or (reach, "")
-            yield rest._replace(parts=(Part("text", text[:position]),), ends=False)
-            text, reach = text[position:], limit
-            rest = rest._replace(starts=False, context=context)
-        rest = rest._replace(parts=(Part("text", text),))
-    if rest.text:
-        yield rest
+            if text:
+                yield Record((Part("text", text),), starts=starts, context=context)
+            text, starts, context = "", True, ""
+        text += record.text
+        while len(text) >= limit + _FAR_WINDOW:
+            position = _find_cut(text, limit, tokenizer)
+            yield Record((Part("text", text[:position]),), starts=starts, ends=False, context=context)
+            text, starts, context = text[position:], False, text[position - _CONTEXT : position]
 
 
 def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
     """Encode pieces of documents, each with the context before it, whose tokens are dropped."""
     encoded = tokenizer.encode_batch([piece.context + piece.text for piece in pieces])
-    context = {piece.context: len(tokenizer.encode(piece.context)) for piece in pieces if piece.context}
-    return [ids[context.get(piece.context, 0) :] for piece, ids in zip(pieces, encoded, strict=True)]
+    return [
+        ids[len(tokenizer.encode(piece.context)) :] if piece.context else ids
+        for piece, ids in zip(pieces, encoded, strict=True)
+    ]
 
 
-def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> tuple[int, str] | None:
-    """Return the last valid cut in the second half of `text[:limit]`, and the context of what follows."""
-    for start in (max(limit // 2, limit - _NEAR), limit // 2):
-        ends = [match.end() for match in _WORD_END.finditer(text, start, limit)]
-        if len(ends) > _MAX_TRIES:
-            break
-    if tokenizer is None:
-        return (ends[-1] if ends else limit), ""
-    words = ends[: -_MAX_TRIES - 1 : -1]
+def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> int:
+    """Return the last valid cut in the second half of `text[:limit]`, else the limit.
+
+    A cut is valid if both parts of the text around it together give the same tokens as the whole.
+    """
+    ends = [match.end() for match in _WORD_END.finditer(text, max(limit // 2, limit - _NEAR), limit)]
+    if tokenizer is None or tokenizer.kind in ("char", "byte"):
+        return (ends or [limit])[-1]
     # Without words (Chinese, code, noise) any place may do, but what starts a token there may lie far back.
-    for number, position in enumerate([*words, *range(limit, limit - _MAX_TRIES, -1)]):
-        after = _check_cut(text[max(0, position - _WINDOW) : position], text, position, _WINDOW, tokenizer)
-        if after is not None and number >= len(words):
-            after = _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
-        if after is not None:
-            return position, after
-    return None
-
-
-def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> str | None:
-    """Return the context of the text after a cut, if both parts together give the same tokens as apart."""
-    up_to_text = _UP_TO_TEXT.match(text, position, position + _MAX_SPACES)
-    if not up_to_text or position <= 0:
-        return None
-    right = text[position : up_to_text.end() + reach]
-    whole, left_tokens = tokenizer.encode(left + right), tokenizer.encode(left)
-    for before in ("", left[-_CONTEXT:]):
-        count = len(tokenizer.encode(before)) if before else 0
-        if whole == left_tokens + tokenizer.encode(before + right)[count:]:
-            return before
-    return None
+    places = [(position, _WINDOW) for position in ends[: -_MAX_TRIES - 1 : -1]]
+    for position, window in [*places, *((limit - back, _FAR_WINDOW) for back in range(_MAX_TRIES))]:
+        if up_to_text := _UP_TO_TEXT.match(text, position, position + _MAX_SPACES):
+            left, right = text[max(0, position - window) : position], text[position : up_to_text.end() + window]
+            whole, left_tokens, before = map(tokenizer.encode, (left + right, left, left[-_CONTEXT:]))
+            if whole == left_tokens + tokenizer.encode(left[-_CONTEXT:] + right)[len(before) :]:
+                return position
+    return limit

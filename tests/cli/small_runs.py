@@ -50,4 +50,4 @@ def make_run(
 
 def make_tokenizer(kind: str, *, has_mask: bool = False) -> Tokenizer:
     config, special = TokenizerConfig(kind=kind, vocab_size=300), (END_OF_TEXT, MASK) if has_mask else ()
-    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special)

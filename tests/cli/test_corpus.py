@@ -4,7 +4,7 @@ import json
 
 from cli.main import run
 from lm.text import public
-from lm.text.public import CORPORA, PublicCorpus, PublicFile
+from lm.text.public import CORPORA, PublicCorpus
 
 
 def test_corpora_are_listed(succeed):
@@ -15,8 +15,8 @@ def test_corpora_are_listed(succeed):
 
 def test_get_prints_the_files_and_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    file = PublicFile("https://example.invalid/a.txt")
-    corpus = PublicCorpus("small", "a corpus", "CC0", "{folder}/a.txt --validation 0.2", 3, (file,))
+    files = {"https://example.invalid/a.txt": None}
+    corpus = PublicCorpus("small", "a corpus", "CC0", "{folder}/a.txt --validation 0.2", 3, files)
     monkeypatch.setattr(public, "CORPORA", (corpus,))
     (tmp_path / "my folder").mkdir()
     (tmp_path / "my folder" / "a.txt").write_text("abc")

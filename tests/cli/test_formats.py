@@ -64,15 +64,13 @@ def test_labels_of_tables_are_learned_and_classified(place, capsys):
 def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
     assert run(["train", "windows.txt", "-o", "run", "--tokenizer", "byte", *SMALL]) == 0
     config = load_config(find_checkpoint(Path("run")))
-    assert config.data.keep_line_ends is False
     assert config.plan is not None
     capsys.readouterr()
     scores = {}
-    for name, *flags in (("windows.txt",), ("unix.txt",), ("windows.txt", "--set", "data.keep_line_ends=true")):
-        assert run(["perplexity", "run", name, "--json", *flags]) == 0
-        scores[name, *flags] = json.loads(capsys.readouterr().out)["total"]
-    assert scores["windows.txt",] == scores["unix.txt",]
-    assert scores["windows.txt", "--set", "data.keep_line_ends=true"]["bytes"] == Path("windows.txt").stat().st_size
+    for name in ("windows.txt", "unix.txt"):
+        assert run(["perplexity", "run", name, "--json"]) == 0
+        scores[name] = json.loads(capsys.readouterr().out)["total"]
+    assert scores["windows.txt"] == scores["unix.txt"]
     model = lm.load("run")
     with pytest.warns(UserWarning, match="was training text"):
         assert model.perplexity("windows.txt").bytes == Path("unix.txt").stat().st_size
@@ -81,11 +79,6 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
         assert run(["generate", "run", prompt, "--temperature", "0", "--max-tokens", "5", "--json"]) == 0
     first, second = (json.loads(line)["tokens"] for line in capsys.readouterr().out.splitlines())
     assert first == second
-    assert (
-        run(["train", "windows.txt", "--set", "data.keep_line_ends=true", "-o", "kept", "--tokenizer", "byte", *SMALL])
-        == 0
-    )
-    assert "line feeds" not in capsys.readouterr().err
 
 
 def test_stdin_has_the_format_that_is_named(place, monkeypatch):

@@ -28,7 +28,7 @@ def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys):
     tokens = [open_split("out", "train"), open_split("out", "validation")]
     assert report["reused"] is False
     assert [report["splits"][name]["tokens"] for name in ("train", "validation")] == [len(split) for split in tokens]
-    tokenizer = Tokenizer.load("out/tokenizer.json")
+    tokenizer = Tokenizer.load(Path("out/tokenizer.json"))
     assert "".join(tokenizer.decode(split.read(0, len(split))) for split in tokens) == TEXT
     assert "\x1b" not in captured.err
 

@@ -40,7 +40,7 @@ def test_training_writes_a_file_and_says_what_it_made(corpus, tmp_path, capsys):
     loaded = tokenizers.Tokenizer.from_file(str(out))
     assert report["vocab_size"] == loaded.get_vocab_size() == 280
     assert report["special_tokens"] == {"<|endoftext|>": 0, "<|user|>": 1}
-    assert captured.err == f"{out}: bpe, vocabulary 280, trained on 2.65 kB of 2.65 kB\n"
+    assert captured.err == f"{out}: bpe, vocabulary 280, of 2.65 kB of text\n"
 
 
 def test_characters_are_exactly_the_corpus_s(corpus, tmp_path, capsys):
@@ -49,7 +49,7 @@ def test_characters_are_exactly_the_corpus_s(corpus, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["vocab_size"] == len(set(TEXT))
     assert run(["tokenizer", "encode", str(out), "Ω"]) == 1
     error = capsys.readouterr().err
-    assert "U+03A9" in error
+    assert "'Ω'" in error
     assert error.count("\n") == 1
 
 
@@ -89,8 +89,8 @@ MIXED = "Die Katze saß auf der Matte. 고양이가 매트 위에 앉았다. �
 
 @pytest.fixture
 def tokenizer(tmp_path) -> Path:
-    config = TokenizerConfig(vocab_size=312, min_frequency=1)
-    made = training.train([MIXED] * 3, config, corpus_bytes=1000).tokenizer
+    config = TokenizerConfig(vocab_size=312)
+    made = training.train([MIXED] * 3, config, corpus_bytes=1000)
     made.save(tmp_path / "t.json")
     (tmp_path / "text.txt").write_text(MIXED)
     return tmp_path / "t.json"
@@ -100,19 +100,8 @@ def test_a_text_is_split_into_tokens(tokenizer, succeed):
     facts, _, split = succeed("tokenizer", "inspect", tokenizer, MIXED).partition("\n\n")
     rows = [line.split() for line in split.splitlines()]
     assert [int(index) for index, _ in rows] == Tokenizer.load(tokenizer).encode(MIXED)
-    assert rows[-1][1].endswith("⏎")
+    assert rows[-1][1].endswith("␊")
     assert re.search(r"vocabulary +312\nspecial tokens +<\|endoftext\|> \(0\)", facts)
     report = json.loads(succeed("tokenizer", "inspect", tokenizer, MIXED, "--json"))
     assert bytes(byte for token in report["tokens"] for byte in token["bytes"]).decode() == MIXED
     assert (report["kind"], report["vocab_size"]) == ("bpe", 312)
-
-
-def test_each_file_is_measured(tokenizer, succeed):
-    files = [tokenizer.with_name(name) for name in ("text.txt", "other.txt")]
-    files[1].write_text(2 * MIXED)
-    found = json.loads(succeed("tokenizer", "inspect", tokenizer, *files, "--json"))["files"]
-    tokens = len(Tokenizer.load(tokenizer).encode(MIXED))
-    assert [found[str(file)]["tokens"] for file in files] == [tokens, 2 * tokens]
-    assert found[str(files[0])]["tokens_per_word"] == tokens / len(MIXED.split())
-    assert f"{len(MIXED.encode()) / tokens:.3f}" in succeed("tokenizer", "inspect", tokenizer, files[0])
-    assert json.loads(succeed("tokenizer", "inspect", tokenizer, "a/" * 3000, "--json"))["tokens"]

@@ -32,7 +32,7 @@ def make_translation_run(folder: Path, *, steps: int = 400) -> Path:
     """A run whose model was trained on such pairs by a plain loop."""
     text = "\n".join(f"{source}\n{target}" for source, target in pairs(200, seed=0))
     config = TokenizerConfig(kind="bpe", vocab_size=400)
-    tokenizer = training.train([text], config, corpus_bytes=len(text.encode())).tokenizer
+    tokenizer = training.train([text], config, corpus_bytes=len(text.encode()))
     shape = ModelConfig(
         vocab_size=tokenizer.vocab_size, context_length=64, d_model=64, n_layers=1, n_encoder_layers=1, n_heads=1,
         positions="sinusoidal", scale_embeddings=True, norm="layernorm", norm_position="post",

@@ -121,7 +121,7 @@ _DECODING = (
 )  # fmt: skip
 _SCORES = (
     "--per-token", "--stride 3", "--context 16", "--context 48 --stride 24", "--stride 32 --batch-size 3",
-    "--versus draft", "--keep-line-ends", "text/folder text/stories.jsonl",
+    "--versus draft", "text/folder text/stories.jsonl",
 )  # fmt: skip
 _TRANSLATING = (
     "--beam 4 --n-best 3", "--beam 3 --coverage-penalty 0.4 --length-penalty 0.6", "--beam 3 --prefix Der",
@@ -132,8 +132,8 @@ _TRANSLATING = (
 )  # fmt: skip
 _CORPORA: Mapping[str, str] = {
     "split": "text/stories.txt", "folder": "text/folder", "jsonl": "text/stories.jsonl", "csv": "text/stories.csv",
-    "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char --unknown '?'",
-    "special": "text/stories.txt --special '<a>' --min-frequency 3 --merges characters",
+    "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char",
+    "special": "text/stories.txt --special '<a>' --merges characters",
     "separator": "text/train.en --separator ''", "questions": "text/questions.jsonl --supervised",
     "labels": "text/labels.jsonl --supervised", "conversations": "text/conversations.jsonl",
     "instructions": "text/instructions.jsonl --supervised",

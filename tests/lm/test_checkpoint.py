@@ -22,7 +22,7 @@ CPU = Hardware("cpu", "float32", 2)
 @pytest.fixture
 def save(tmp_path):
     config = RunConfig(model=ModelConfig(vocab_size=257, d_model=16, n_layers=1, n_heads=2, context_length=8))
-    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0)
 
     def save(step: int, *, is_best: bool = False, moments: int = 3, best_step: int | None = None, **fields):
         model = build_model(config.model, seed=step).state_dict()

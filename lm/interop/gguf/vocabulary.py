@@ -13,8 +13,7 @@ from typing import Any
 
 from lm.errors import UsageError
 from lm.interop.hugging_face.families import QWEN2
-from lm.tokenizer.byte_tokens import decode_byte_fallback, is_byte_level
-from lm.tokenizer.tokenizer import MergeRules, Tokenizer
+from lm.tokenizer.tokenizer import MergeRules, Tokenizer, decode_byte_fallback
 
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
@@ -103,7 +102,7 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
     name = _name_pre_tokenizer(parts, has_merges=bool(model.get("merges")))
     refused = {
         f"kind {tokenizer.kind}": model["type"] != "BPE",
-        "tokens that do not spell bytes": not is_byte_level(description),
+        "tokens that do not spell bytes": not tokenizer.is_byte_level,
         f"normalizer {normalizer.get('type')}": normalizer.get("type", "NFC") != "NFC",
         "continuing_subword_prefix": model.get("merges") and tokenizer.merge_rules is None,
         "pre_tokenizer": name is None or model.get("ignore_merges", False) is not (name == _IGNORES_MERGES),

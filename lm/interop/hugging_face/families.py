@@ -372,12 +372,12 @@ def nearest_family(config: ModelConfig, families: Iterable[Family]) -> Family:
 def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:
     """Return the fields of a model whose values are not allowed; those of training alone may be anything."""
     values = {setting.key: getattr(config, setting.name) for setting in _SETTINGS}
-    requires = {setting.name: setting.requires for setting in _SETTINGS}
+    off = {setting.name for setting in _SETTINGS if not setting.is_on(values)}
     differing = {}
     for field_ in dataclasses.fields(config):
         name, value = field_.name, getattr(config, field_.name)
-        feature, accepted = requires.get(name), allowed.get(name, (field_.default,))
-        if accepted is None or value in accepted or name in _OF_TRAINING or (feature and not feature.is_on(values)):
+        accepted = allowed.get(name, (field_.default,))
+        if accepted is None or value in accepted or name in off or name in _OF_TRAINING:
             continue
         if isinstance(accepted, tuple) and None in accepted:
             with contextlib.suppress(UsageError):  # None contradicts other fields

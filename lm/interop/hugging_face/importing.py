@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lm import run_folder
 from lm.checkpoint import save_checkpoint
-from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.errors import InputError
@@ -53,7 +52,6 @@ def import_model(folder: Path, out: Path) -> Path:
         out,
         config=RunConfig(
             model=model,
-            data=DataConfig(keep_line_ends=True),  # as the model was trained
             origin=f"import {family.model_type}",
         ),
         tokenizer=tokenizer,

@@ -88,7 +88,7 @@ def measure_merge_baselines(texts: Iterable[str], config: TokenizerConfig) -> Me
 def _bits_per_byte(beginnings: Sequence[str], ends: Sequence[str], config: TokenizerConfig) -> tuple[float, int]:
     """Return bits/byte of the best n-gram baseline with a tokenizer trained on the text, and its vocabulary size."""
     chunks = [text[start : start + _CHUNK] for text in beginnings for start in range(0, len(text), _CHUNK)]
-    tokenizer = train(chunks, config, corpus_bytes=sum(map(_byte_length, chunks))).tokenizer
+    tokenizer = train(chunks, config, corpus_bytes=sum(map(_byte_length, chunks)))
     seen, held_out = (np.concatenate(tokenizer.encode_batch(texts)).astype(np.int64) for texts in (chunks, ends))
     surprisals = compute_ngram_surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_NGRAM_ORDER)
     bits = min(float(nats.sum()) for nats in surprisals) / math.log(2)

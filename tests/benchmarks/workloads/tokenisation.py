@@ -26,7 +26,7 @@ def prepare(folder: Path, *, copies: int, vocab_size: int = 4096) -> None:
     if not text.exists():
         corpus = scan_corpus(find_text_files([str(STORIES)]), DataConfig())
         config = TokenizerConfig(vocab_size=vocab_size)
-        train(read_training_texts(corpus), config, corpus_bytes=corpus.files_bytes).tokenizer.save(tokenizer)
+        train(read_training_texts(corpus), config, corpus_bytes=corpus.files_bytes).save(tokenizer)
         text.write_bytes(copies * STORIES.read_bytes())
 
 

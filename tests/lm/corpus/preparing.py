@@ -36,9 +36,9 @@ def written(folder: Path, *texts: str) -> list[TextFile]:
     for number, text in enumerate(texts):
         path = folder / f"corpus-{number}.txt"
         path.write_bytes(text.encode())
-        found.append(TextFile(path.name, path, DataConfig(keep_line_ends=True)))
+        found.append(TextFile(path.name, path, DataConfig()))
     return found
 
 
 def byte_tokenizer() -> Tokenizer:
-    return training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    return training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0)

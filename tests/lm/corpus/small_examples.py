@@ -32,7 +32,7 @@ def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
 
 
 def tokenizer(kind: str = "byte") -> Tokenizer:
-    return training.train(["abc"], TokenizerConfig(kind=kind), corpus_bytes=3).tokenizer
+    return training.train(["abc"], TokenizerConfig(kind=kind), corpus_bytes=3)
 
 
 def drawn(count: int, *, labels: int = 5, seed: int = 1) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ TEXT = "the owl saw the fox, and the fox ran home by the mill. " * 20
 
 def tokenizer(kind: str = "byte", special: tuple[str, ...] = (END_OF_TEXT, MASK)) -> Tokenizer:
     config = TokenizerConfig(kind=kind, vocab_size=280)
-    return training.train([TEXT], config, corpus_bytes=len(TEXT), special_tokens=special).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT), special_tokens=special)
 
 
 BYTES = tokenizer()
@@ -111,7 +111,7 @@ WINDOWED = "".join(chr(97 + place * place % 26) for place in range(2000))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("masked")
-    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,)).tokenizer
+    tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,))
     return prepare(written(place, WINDOWED), tokenizer, DataConfig(), place / "tokens").folder
 
 

@@ -12,7 +12,7 @@ TEXT = "A cup of tea, and a cup of milk. Über 狐 the owl saw a fox by the mill
 def make_tokenizer(kind: str = "bpe") -> Tokenizer:
     config = TokenizerConfig(kind=kind, vocab_size=300)
     special = (END_OF_TEXT, MASK)
-    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special)
 
 
 def make_model(tokenizer: Tokenizer, **fields) -> EncoderOnly:

@@ -11,7 +11,7 @@ from lm.tokenizer.special_tokens import build_example_frame
 from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
 from tests.tolerances import assert_close
 
-CHAR = training.train([TEXT], TokenizerConfig(kind="char"), corpus_bytes=1, special_tokens=(END_OF_TEXT,)).tokenizer
+CHAR = training.train([TEXT], TokenizerConfig(kind="char"), corpus_bytes=1, special_tokens=(END_OF_TEXT,))
 JOY, JOYFUL, FOX, OWL = "\njoy", "\njoyful", "\nthe fox", "\nowl"
 TEXTS = ["The owl saw", "", "the mill ran past the fox and the owl and 狐 ran past it", "said"]
 

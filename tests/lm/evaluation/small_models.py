@@ -40,7 +40,7 @@ def make_model(vocab_size: int = 320, *, seed: int = 4, **fields) -> DecoderOnly
 
 def train_tokenizer(kind: str) -> Tokenizer:
     config = TokenizerConfig(kind=kind, vocab_size=320)
-    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()))
 
 
 BPE, CHAR = train_tokenizer("bpe"), train_tokenizer("char")

@@ -44,7 +44,7 @@ from tests.lm.evaluation.small_models import (
 from tests.tolerances import approx, assert_close
 
 START, END = 1000, 1001
-BYTES = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(END_OF_TEXT, MASK)).tokenizer
+BYTES = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(END_OF_TEXT, MASK))
 
 
 @pytest.mark.parametrize(("context", "stride"), [(16, 16), (16, 8), (16, 1), (7, 3), (2, 1), (1, 1), (300, 300)])

@@ -26,7 +26,7 @@ def runs(tmp_path_factory):
     tokenizer = training.train(
         [TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()),
         special_tokens=(END_OF_TEXT,),
-    ).tokenizer.with_chat_template()  # fmt: skip
+    ).with_chat_template()  # fmt: skip
     make_run(folder / "chat", tokenizer=tokenizer, context_length=64)
     own = tokenizer.with_chat_template()
     own.chat_template = ChatTemplate(OWN_TEMPLATE)

@@ -69,7 +69,7 @@ def make_counting_run(folder):
     """A run of a small decoder that has learned to count from one to six, again and again."""
     texts = [" ".join((NUMBERS * 12)[start : start + 60]) for start in range(6)]
     config = TokenizerConfig(kind="bpe", vocab_size=300)
-    tokenizer = training.train(texts, config, corpus_bytes=sum(map(len, texts))).tokenizer
+    tokenizer = training.train(texts, config, corpus_bytes=sum(map(len, texts)))
     shape = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=48, d_model=32, n_layers=2, n_heads=2)
     model = build_model(shape, seed=1)
     tokens = torch.tensor([tokenizer.encode(text)[:48] for text in texts])

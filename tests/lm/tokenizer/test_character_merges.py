@@ -16,7 +16,7 @@ TEXT = of_characters(20_000) + " The cat's mat. \r\n\t Größe, größer! " * 3 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     config = TokenizerConfig(vocab_size=16_384, merges="characters")
-    return train([TEXT], config, corpus_bytes=len(TEXT.encode())).tokenizer
+    return train([TEXT], config, corpus_bytes=len(TEXT.encode()))
 
 
 def any_texts() -> list[str]:
@@ -54,4 +54,4 @@ def test_what_a_tokenizer_merges_is_known_when_it_is_loaded(tokenizer, gpt2, tmp
     assert loaded.sha256 == tokenizer.sha256
     assert not gpt2.merges_within_characters
     for kind in ("char", "byte"):
-        assert not train([TEXT], TokenizerConfig(kind=kind), corpus_bytes=1).tokenizer.merges_within_characters
+        assert not train([TEXT], TokenizerConfig(kind=kind), corpus_bytes=1).merges_within_characters

@@ -19,7 +19,7 @@ from tests.lm.tokenizers_elsewhere import backend
 
 @pytest.fixture
 def endless() -> Tokenizer:
-    return training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer
+    return training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3)
 
 
 def test_a_text_starts_and_ends_as_the_tokenizer_says(elsewhere, endless):
@@ -30,7 +30,7 @@ def test_a_text_starts_and_ends_as_the_tokenizer_says(elsewhere, endless):
 
 
 def test_each_side_of_a_pair_ends_as_its_own_tokenizer_says(gpt2):
-    byte = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    byte = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0)
     frames = build_pair_frames(gpt2, byte)
     assert (frames.source, frames.target) == (
         SpecialTokenFrame((), (byte.end_of_text,)),

@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 
 from lm.config.tokenizer import TokenizerConfig
@@ -15,7 +14,7 @@ TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the m
 def train(text: str = TEXT, kind: str = "bpe", **settings: object) -> Tokenizer:
     config_fields = {key: settings.pop(key) for key in ("vocab_size", "min_frequency") if key in settings}
     config = TokenizerConfig(kind=kind, **config_fields)  # type: ignore[arg-type]
-    return training.train([text], config, corpus_bytes=len(text.encode()), **settings).tokenizer  # type: ignore[arg-type]
+    return training.train([text], config, corpus_bytes=len(text.encode()), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
@@ -31,10 +30,9 @@ def test_bpe_has_the_asked_size_and_specials_first():
     assert tokenizer.start_of_text == tokenizer.end_of_text == 0
 
 
-class TestSampling:
-    def test_a_sample_stays_under_its_limit_and_covers_the_corpus(self):
-        texts = [f"{number:03d}" + "x" * 97 for number in range(1000)]
-        sample = training.TextSample(texts, corpus_bytes=100_000, limit=10_000)
-        taken = [int(text[:3]) for text in sample]
-        assert sample.used == 10_000
-        assert max(np.diff([-1, *taken, 1000])) <= 20
+def test_bpe_is_trained_on_a_sample_that_covers_the_corpus(monkeypatch):
+    texts = [chr(ord("一") + number // 10) * 30 for number in range(1000)]
+    settings = {"config": TokenizerConfig(vocab_size=600), "corpus_bytes": sum(len(text.encode()) for text in texts)}
+    monkeypatch.setattr(training, "SAMPLE_BYTES", 9000)
+    sampled = training.train(texts, **settings)
+    assert sampled.sha256 == training.train(texts[9::10], **settings | {"corpus_bytes": 9000}).sha256

@@ -76,7 +76,7 @@ def metrics_lines(run: Run) -> list[str]:
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> Tokenizer:
-    return tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
+    return tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0)
 
 
 @pytest.fixture(scope="session")

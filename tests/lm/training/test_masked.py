@@ -27,7 +27,7 @@ from tests.lm.training.runs import resume_run, start_run
 from tests.tolerances import approx
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, "objective": "masked"}
-TOKENIZER = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,)).tokenizer
+TOKENIZER = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0, special_tokens=(MASK,))
 
 
 @pytest.fixture(scope="module")
