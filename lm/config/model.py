@@ -167,7 +167,6 @@ class ModelConfig(Config):
     zero_init: Annotated[bool, "Zero-initialise output projections."] = False
     softcap: Annotated[float, Meta(ge=0, le=1000), "Soft-capping of the logits; 0: off."] = 0.0
     value_residual: Annotated[bool, "Value residual: mix in values of layer 1."] = False
-    embedding_shortcut: Annotated[bool, "Mix embeddings into each block."] = False
     experts: Annotated[Natural, "MoE: experts per feed-forward layer; 0: none."] = 0
     experts_per_token: Annotated[Count, "MoE: top-k of the router.", _EXPERTS] = 1
     expert_every: Annotated[Count, "MoE: experts in every Nth block.", _EXPERTS] = 1
