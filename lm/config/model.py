@@ -124,7 +124,6 @@ class ModelConfig(Config):
         zero_init: Zero-initialise output projections.
         softcap: Soft-capping of the logits; 0: off.
         value_residual: Value residual: mix in values of layer 1.
-        embedding_shortcut: Mix embeddings into each block.
         experts: MoE: experts per feed-forward layer; 0: none.
         experts_per_token: MoE: top-k of the router.
         expert_every: MoE: experts in every Nth block.
@@ -186,7 +185,6 @@ class ModelConfig(Config):
     zero_init: bool = False
     softcap: Annotated[float, Meta(ge=0, le=1000)] = 0.0
     value_residual: bool = False
-    embedding_shortcut: bool = False
     experts: Natural = 0
     experts_per_token: Annotated[Count, "model.experts"] = 1
     expert_every: Annotated[Count, "model.experts"] = 1

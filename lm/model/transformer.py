@@ -90,13 +90,7 @@ class Block(Module):
 
 
 class Stack(Module):
-    """A stack of blocks, with a final norm after pre-norm blocks.
-
-    With an embedding shortcut, each block reads a·x + b·embedding instead of x, with its own learned weights a and b.
-    Source: Jordan et al. 2024 (modded-nanogpt).
-    """
-
-    parts: ClassVar = {"residual_scalars": "residual scalars", "embedding_scalars": "residual scalars"}
+    """A stack of blocks, with a final norm after pre-norm blocks."""
 
     def __init__(
         self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
@@ -109,25 +103,14 @@ class Stack(Module):
             for layer in range(n_layers)
         )
         self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
-        self.residual_scalars = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
-        self.embedding_scalars = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.activation_checkpointing, self.is_causal = False, is_causal
-
-    def initialise(self) -> None:
-        """Start without the shortcut. Source: Jordan et al. 2024 (modded-nanogpt)."""
-        if self.residual_scalars is not None and self.embedding_scalars is not None:
-            nn.init.ones_(self.residual_scalars)
-            nn.init.zeros_(self.embedding_scalars)
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
         if self.positions is not None:
             inputs = self.positions(inputs, x.shape[1], x.device)
         inputs = replace(inputs, first_layer_values=ValueResidual())
-        embedding = x
-        for index, block in enumerate(self.blocks):
-            if self.residual_scalars is not None and self.embedding_scalars is not None:
-                x = self.residual_scalars[index] * x + self.embedding_scalars[index] * embedding
+        for block in self.blocks:
             if self.activation_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, inputs, cross_inputs, use_reentrant=False)
             else:

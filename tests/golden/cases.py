@@ -56,7 +56,7 @@ TEXTS: Mapping[str, str] = {
     "rope-llama3": "--preset tiny --rope-scaling llama3 --rope-factor 4 --rope-context 16",
     "rope-yarn": "--preset tiny --rope-scaling yarn --rope-factor 4 --rope-context 16",
     "untied": "--preset tiny --activation silu --attention-bias inputs --no-tie-embeddings --output-bias",
-    "shortcut": "--preset tiny --activation gelu-tanh --scale-embeddings --softcap 15 --embedding-shortcut",
+    "shortcut": "--preset tiny --activation gelu-tanh --scale-embeddings --softcap 15",
     "regularised": "--preset tiny --dropout 0.2 --attention-dropout 0.1 --label-smoothing 0.1 --ema 0.9",
     "r-drop": "--preset tiny --dropout 0.2 --r-drop 0.5 --schedule wsd --decay-fraction 0.5",
     "accumulated": "--preset tiny --micro-batch-size 2 --batch-warmup 3 --clip 0.5 --schedule cosine",

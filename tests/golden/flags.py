@@ -45,7 +45,6 @@ FLAGS: Mapping[str, str | None] = {
     "--zero-init": "model.zero_init",
     "--softcap": "model.softcap",
     "--value-residual": "model.value_residual",
-    "--embedding-shortcut": "model.embedding_shortcut",
     "--experts": "model.experts",
     "--experts-per-token": "model.experts_per_token",
     "--expert-every": "model.expert_every",

@@ -29,8 +29,7 @@ LAYER = (
 """The tensors of a layer."""
 MODEL = (
     "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
-    "decoder.residual_scalars", "decoder.embedding_scalars", "decoder.final_norm.weight", "decoder.final_norm.bias",
-    "head.weight", "head.scale", "output_bias",
+    "decoder.final_norm.weight", "decoder.final_norm.bias", "head.weight", "head.scale", "output_bias",
 )  # fmt: skip
 """The tensors of a model besides those of its layers."""
 
@@ -159,14 +158,6 @@ def _copy(x, out):
     for row in range(len(out)):
         for i in range(out.shape[1]):
             out[row, i] = x[row, i]
-
-
-@njit
-def _mix(x, weight, other, other_weight):
-    """Replace a matrix by the weighted sum of it and another one."""
-    for row in range(len(x)):
-        for i in range(x.shape[1]):
-            x[row, i] = weight * x[row, i] + other_weight * other[row, i]
 
 
 @njit
@@ -383,16 +374,9 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     x = np.empty((len(batch.ids), shape.d_model), np.float32)
     first_layer_values = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
     _embed(batch, model, shape, scales, dtype_like, x)
-    embedding, normed, feed_forward_input = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    _copy(x, embedding)
-    stream_weights, embedding_weights = (
-        _vector_at(model.decoder_residual_scalars, len(layers)),
-        _vector_at(model.decoder_embedding_scalars, len(layers)),
-    )
+    normed, feed_forward_input = np.empty_like(x), np.empty_like(x)
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0
-        if len(stream_weights):
-            _mix(x, stream_weights[index], embedding, embedding_weights[index])
         if shape.norm_first:
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:

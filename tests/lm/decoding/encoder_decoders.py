@@ -18,7 +18,7 @@ SHAPES = {
     "no positions": {"positions": "none", "n_kv_heads": 2},
     "window": {"attention": "window", "attention_window": 3, "positions": "relative", "value_residual": True},
     "bigbird": {"attention": "bigbird", "attention_block": 2, "global_blocks": 1, "random_blocks": 1},
-    "values and embedding shared": {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0},
+    "values shared": {"value_residual": True, "softcap": 3.0},
 }
 
 

@@ -19,7 +19,7 @@ def random_block(
         "init_std": 0.3,
     }  # fmt: skip
     if fields["norm_position"] == "pre":
-        fields |= {"parallel_residual": of.random() < 0.3, "embedding_shortcut": of.random() < 0.3}
+        fields |= {"parallel_residual": of.random() < 0.3}
     if fields["positions"] != "relative" and of.random() < 0.4:
         fields |= {"attention": "window", "attention_window": 3}
     return fields

@@ -1,11 +1,11 @@
-"""What blocks may share besides the residual stream: values of the first layer, the embedding; and how they start."""
+"""What blocks may share besides the residual stream: values of the first layer."""
 
 import pytest
 import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.transformer import Stack, build_model
+from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close
 
@@ -51,17 +51,3 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
         value = value.unflatten(-1, (kv_heads, 8)).repeat_interleave(4 // kv_heads, dim=2).transpose(1, 2)
         expected = (seen.double() @ value).transpose(1, 2).flatten(2) @ attention.output.weight.T
         assert_close(output, expected, model=model, dtype=torch.float32)
-
-
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_blocks_mix_in_the_embedding(stack):
-    model = build_model(small(embedding_shortcut=True, n_encoder_layers=3)).eval()
-    randomise(model)
-    found = getattr(model, stack)
-    assert isinstance(found, Stack)
-    calls = calls_of(found.blocks, lambda: model(ids(2, 7), ids(2, 9)))
-    embedding = model.embedding(ids(2, 7) if stack == "encoder" else ids(2, 9))
-    before = embedding
-    for (x, output), kept, added in zip(calls, found.residual_scalars, found.embedding_scalars, strict=True):
-        torch.testing.assert_close(x, kept * before + added * embedding)
-        before = output

@@ -39,7 +39,7 @@ VARIANTS = {
     "learned positions": {"positions": "learned", "bias": True, "activation": "gelu-tanh"},
     "t5": {"positions": "t5", "n_encoder_layers": 2},
     "relative": {"positions": "relative", "n_encoder_layers": 2, "n_kv_heads": 2},
-    "shares": {"positions": "alibi", "qk_norm": True, "value_residual": True, "embedding_shortcut": True},
+    "shares": {"positions": "alibi", "qk_norm": True, "value_residual": True},
     "window": {"attention": "window", "attention_window": 5},
     "linformer": {"attention": "linformer", "n_encoder_layers": 2, "value_residual": True},
     "compressed": {"attention": "compressed", "bias": True, "positions": "relative"},

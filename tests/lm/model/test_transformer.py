@@ -13,7 +13,7 @@ from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
-SHARED = {"value_residual": True, "embedding_shortcut": True, "softcap": 5.0}
+SHARED = {"value_residual": True, "softcap": 5.0}
 
 
 def small(**fields: object) -> ModelConfig:

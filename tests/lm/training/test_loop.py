@@ -27,7 +27,7 @@ from tests.lm.training.runs import resume_run
 from tests.tolerances import approx
 
 
-@pytest.mark.parametrize("fields", [{}, {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0}])
+@pytest.mark.parametrize("fields", [{}, {"value_residual": True, "softcap": 3.0}])
 def test_equals_a_plain_loop(make_run, fields):
     """AdamW, warm-up, clipping and the mean loss, written out with torch alone."""
     run = make_run(model={"dropout": 0.0, "n_layers": 2, **fields}, steps=8, micro_batch_size=2, clip=0.5)

@@ -52,7 +52,6 @@ class LMConfig(PretrainedConfig):
     activation: str = "swiglu"
     bias: bool = False
     parallel_residual: bool = False
-    embedding_shortcut: bool = False
     embedding_norm: bool = False
     scale_embeddings: bool = False
     tie_embeddings: bool = True

@@ -124,23 +124,18 @@ class LMBlock(nn.Module):
 
 
 class LMStack(nn.Module):
-    """A stack of blocks; with an embedding shortcut, each also reads a fraction of the embedding."""
+    """A stack of blocks."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
         self.positions = LMRelativePositions(config)
         self.blocks = nn.ModuleList(LMBlock(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
-        if config.embedding_shortcut:
-            self.residual_scalars = nn.Parameter(torch.ones(config.n_layers))
-            self.embedding_scalars = nn.Parameter(torch.zeros(config.n_layers))
 
     def forward(self, x: Tensor, inputs: LMAttentionInputs) -> list[Tensor]:
         """Return the input of each block and the final states: n_layers + 1 of (batch, length, d_model)."""
-        embedding, states = x, []
-        for number, block in enumerate(self.blocks):
-            if hasattr(self, "residual_scalars"):
-                x = self.residual_scalars[number] * x + self.embedding_scalars[number] * embedding
+        states = []
+        for block in self.blocks:
             states.append(x)
             x = block(x, inputs)
         return [*states, self.final_norm(x)]

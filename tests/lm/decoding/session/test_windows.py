@@ -17,7 +17,7 @@ SHAPES = {
     "biases by bucket": {"positions": "t5"},
     "alibi": {"positions": "alibi", "n_kv_heads": 2},
     "none": {"positions": "none", "n_kv_heads": 2},
-    "values and embedding shared": {"value_residual": True, "embedding_shortcut": True, "softcap": 3.0},
+    "values shared": {"value_residual": True, "softcap": 3.0},
 }
 
 

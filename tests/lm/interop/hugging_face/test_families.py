@@ -11,7 +11,7 @@ from lm.interop.hugging_face.families import FAMILIES, differing_fields, find_fa
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
 CHANGES = {
-    "softcap": 30.0, "value_residual": True, "embedding_shortcut": True, "experts": 4, "attention": "bigbird",
+    "softcap": 30.0, "value_residual": True, "experts": 4, "attention": "bigbird",
     "positions": "alibi",
 }  # fmt: skip
 
