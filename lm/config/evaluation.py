@@ -20,7 +20,6 @@ class PerplexityConfig(Config):
     context: Annotated[Count | None, "Context window, in tokens; default the model's context."] = None
     stride: Annotated[Count | None, "Tokens scored per window; fewer see more context; default context / 2."] = None
     batch_size: Annotated[Count, "Windows per batch."] = 16
-    score_every: Annotated[Count, "Masked models: score every Nth token, an estimate."] = 1
 
 
 @dataclass(frozen=True)
