@@ -66,7 +66,7 @@ def classify(
         run, options.build(HardwareConfig), labels=labels, batch_size=config.batch_size
     )
     from cli.evaluation_report import warn_of_unknown_labels
-    from lm.evaluation.contamination import ContaminationCheck
+    from lm.evaluation.held_out import ContaminationCheck
 
     data = loaded.config.data.for_other_files(**options.values["data"])
     corpus = find_text_files(names, data, options.build(FilesConfig))
@@ -79,7 +79,7 @@ def classify(
     for number, file in enumerate(corpus):
         if file.kind == "examples":
             for example in file.records():
-                check.add_example(number, example)
+                check.add(number, example)
                 texts.append((example.parts[0].text, example.label))
         else:
             whole = (record.text for record in file.records()) if file.has_rows else split_lines(file.text())

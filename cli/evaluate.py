@@ -14,9 +14,8 @@ from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig, ScoringConfig
-from lm.config.hardware import HardwareConfig, WorkersConfig
+from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.find import STDIN, has_piped_text, refuse_stdin_twice
 
@@ -51,7 +50,6 @@ _Versus = Annotated[
         autocompletion=completion.complete_runs,
     ),
 ]
-_Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, signatures, …")]
 _Language = Annotated[
     str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
@@ -68,11 +66,10 @@ _Language = Annotated[
         "parallel": ParallelTextConfig,
         "perplexity": PerplexityConfig,
         "hardware": HardwareConfig,
-        "workers": WorkersConfig,
     },
     "tokenize lowercase resamples beam length_penalty coverage_penalty batch_size text_column label_column header "
     "source_column target_column format include exclude encoding device dtype threads",
-    common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --out --json",
+    common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --json",
 )
 def evaluate(
     run: _Run = None,
@@ -86,7 +83,6 @@ def evaluate(
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
     language: _Language = None,
-    out: _Out = None,
     as_json: _AsJson = False,
     options: Options,
 ) -> None:
@@ -119,7 +115,6 @@ def evaluate(
       lm evaluate runs/en-de
       lm evaluate runs/en-de --source test.en --target test.de
       lm evaluate runs/en-de --pairs test.tsv
-      lm evaluate runs/en-de --source test.en --target test.de -o test.out --json
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
@@ -134,18 +129,19 @@ def evaluate(
 
             return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)
         from cli.perplexity import report
+        from lm.evaluation.held_out import open_texts
 
-        return report.measure(report.Measurement(run, options, files or ()), as_json=as_json)
+        reading, data = options.build(FilesConfig), options.values["data"]
+        measured = report.Measurement(run, options, lambda loaded: open_texts(loaded, files or (), reading, data))
+        return report.measure(measured, as_json=as_json)
     if (run is None) == (hypotheses is None):
         raise UsageError("give a run, or translations (--hypotheses)")
     if files:
         raise UsageError(f"{files[0]}: translations are scored on --source and --target, or --pairs")
-    if out is not None:
-        check_writable(out)
     refuse_stdin_twice([source or "", hypotheses or "", *(target or ()), *(pairs or ()), heads or ""])
     from cli.evaluation_report import evaluate_translations, find_texts
 
     texts = find_texts(run, source=source, targets=target or (), pairs=pairs or (), heads=heads, options=options)
     first = run or Path(str(hypotheses))
     systems = [first] if versus is None else [first, versus]
-    return evaluate_translations(systems, texts, language, out=out, as_json=as_json, options=options)
+    return evaluate_translations(systems, texts, language, as_json=as_json, options=options)

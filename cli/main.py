@@ -51,7 +51,7 @@ COMMAND_GROUPS = {
         "info": "cli.info:info",
         "runs": "cli.runs:runs",
         "plot": "cli.runs:plot",
-        "attention": "cli.attention.attention:attention",
+        "attention": "cli.attention:attention",
     },
 }
 """Where each command is, or the app of its own commands, by group of `lm --help`."""

@@ -37,9 +37,8 @@ from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
 from lm.evaluation.attention import AttentionMap, compute_attention
-from lm.evaluation.classification import ClassificationScores, evaluate_classifier
-from lm.evaluation.contamination import ContaminationCheck
-from lm.evaluation.held_out import open_texts
+from lm.evaluation.held_out import ContaminationCheck, open_texts
+from lm.evaluation.metrics import ClassificationScores, evaluate_classifier
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Scorer
 from lm.interop import exporting
@@ -249,7 +248,7 @@ class Model:
         classifier, check = self._classifier(labels, batch_size), ContaminationCheck(self.loaded)
         names = [os.fspath(file) for file in files]
         texts = open_texts(self.loaded, names, FilesConfig(), {}, kind="examples")
-        scores = evaluate_classifier(classifier, check.watch_examples(texts.files))
+        scores = evaluate_classifier(classifier, check.watch_records(texts.files))
         for warning in check.warnings(texts.names):
             warnings.warn(warning, stacklevel=2)
         return scores
@@ -268,7 +267,7 @@ class Model:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
                 run: text, examples or sentence pairs].
             options: the flags and settings of `lm perplexity`, with underscores: context, stride, batch_size,
-                score_every, and which files to read and how.
+                and which files to read and how.
 
         Raises:
             InputError: a file is missing or not text.

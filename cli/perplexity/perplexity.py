@@ -14,7 +14,7 @@ from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig, WorkersConfig
+from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.text.find import STDIN, has_piped_text
@@ -70,10 +70,9 @@ _Versus = Annotated[
         "data": DataConfig,
         "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
-        "workers": WorkersConfig,
     },
-    "context stride batch_size score_every text_column include exclude encoding format source_column target_column "
-    "processes device dtype threads",
+    "context stride batch_size text_column include exclude encoding format source_column target_column device dtype "
+    "threads",
     common="--context --stride --versus --show --html --csv --per-word --json",
 )
 def perplexity(
@@ -119,8 +118,8 @@ def perplexity(
     skipped.
 
     For a masked model (lm train --objective masked) the result is the pseudo-perplexity: each token is masked in turn
-    and predicted from both sides. This takes one pass of a window per token; --score-every N scores only every Nth
-    token. In the overlap of two windows, each token is scored in the window that has more context for it.
+    and predicted from both sides. This takes one pass of a window per token. In the overlap of two windows, each token
+    is scored in the window that has more context for it.
 
     Examples:
       lm perplexity runs/novel
@@ -128,7 +127,7 @@ def perplexity(
       lm perplexity runs/novel tests/*.txt --stride 128 --json
       lm perplexity runs/novel sentences.txt --per-word --csv > surprisal.csv
       lm perplexity runs/novel chapter.txt --show
-      FORCE_COLOR=1 lm perplexity runs/novel chapter.txt --show | less -R
+      lm perplexity runs/novel chapter.txt --show | less -R
       lm perplexity runs/novel chapter.txt --html chapter.html
       lm perplexity runs/novel held-out.txt --versus runs/other
       lm perplexity runs/answers questions.jsonl
@@ -144,20 +143,22 @@ def perplexity(
         files = [STDIN]
     import_torch()
     from cli.perplexity import report
+    from lm.evaluation.held_out import open_texts
     from lm.evaluation.scoring import ScoredTexts
     from lm.text.parallel_text import find_parallel_texts
 
-    def find_pairs(loaded: LoadedModel) -> ScoredTexts:
-        columns, reading = options.values["parallel"], options.build(FilesConfig)
-        found = find_parallel_texts(
-            loaded.config.parallel.for_other_files(**columns), reading, source=source or (), target=target or (),
-            pairs=pairs or (), heads=heads or (),
-        )  # fmt: skip
-        return ScoredTexts(found, "pairs", language=language)
+    def find_texts(loaded: LoadedModel) -> ScoredTexts:
+        reading = options.build(FilesConfig)
+        if not has_pairs:
+            return open_texts(loaded, files or (), reading, options.values["data"])
+        columns = loaded.config.parallel.for_other_files(**options.values["parallel"])
+        named = {"source": source, "target": target, "pairs": pairs, "heads": heads}
+        given = {name: some for name, some in named.items() if some}
+        return ScoredTexts(find_parallel_texts(columns, reading, **given), "pairs", language=language)
 
-    first = report.Measurement(resolve_hub_name(run), options, files or (), find_pairs if has_pairs else None)
+    first = report.Measurement(resolve_hub_name(run), options, find_texts)
     if versus is not None:
-        second = report.Measurement(resolve_hub_name(versus), options, (), lambda _: first.texts)
+        second = report.Measurement(resolve_hub_name(versus), options, lambda _: first.texts)
         report.measure_versus(first, second, as_json=as_json)
     else:
         report.measure(

@@ -27,6 +27,7 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.text.decode import read_file_lines
 
 if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
     from lm.decoding.translation import Translator
     from lm.evaluation.attention import AttentionMap
     from lm.text.dependency_trees import DependencyHeads
@@ -106,7 +107,7 @@ def translate(
     if not sample:
         refuse_settings("sampling", options.typed("sampling").keys() - set(PENALTIES), beside="beam search")
     import_torch()
-    from cli.attention.output import check_output_path, write_maps
+    from cli.attention import check_output_path, write_maps
     from cli.console.progress import show_counter
     from cli.console.text import escape_for_stream, format_json_line, print_note
     from lm.hardware import select_device
@@ -151,8 +152,10 @@ def translate(
         except KeyboardInterrupt:
             raise typer.Abort from None
     if attention is not None:
-        config = options.build(AttentionConfig)
-        write_maps(attention, _compute_maps(translator, translated, config, to), config)
+        from lm.engine.fastest_dtype import load_for_decoding
+
+        config, loaded = options.build(AttentionConfig), load_for_decoding(run, options.build(HardwareConfig))
+        write_maps(attention, _compute_maps(loaded, translated, config, to), config)
 
 
 def _read_lines_with_heads(
@@ -215,15 +218,14 @@ def _load_worker(load: Callable[[Options], Translator], options: Options) -> Cal
 
 
 def _compute_maps(
-    translator: Translator, translated: Iterable[tuple[str, Any]], config: AttentionConfig, to: str | None
+    loaded: LoadedModel, translated: Iterable[tuple[str, Any]], config: AttentionConfig, to: str | None
 ) -> Iterator[AttentionMap]:
-    """Yield the map of each line, of blank ones too, and its best translation; of an ensemble by the first model."""
-    from lm.evaluation.attention import compute_translation_attention
+    """Yield the map of each line, of blank ones too, and its best translation."""
+    from lm.evaluation.attention import compute_attention
 
-    model = translator.models[0]
     for prefix, line in translated:
         best = line.translations[0].tokens
-        yield compute_translation_attention(
-            model, line.source, [*model.tokenizer.encode(prefix), *best] if best else [], unit=config.unit, to=to,
-            dependency_heads=None if model.model.config.syntax == "none" else line.heads,
+        yield compute_attention(
+            loaded, line.source, [*loaded.tokenizer.encode(prefix), *best] if best else [], unit=config.unit, to=to,
+            dependency_heads=None if loaded.config.model.syntax == "none" else line.heads,
         )  # fmt: skip

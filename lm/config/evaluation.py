@@ -21,13 +21,11 @@ class PerplexityConfig(Config):
         context: Context window, in tokens; default the model's context.
         stride: Tokens scored per window; fewer see more context; default context / 2.
         batch_size: Windows per batch.
-        score_every: Masked models: score every Nth token, an estimate.
     """
 
     context: Count | None = None
     stride: Count | None = None
     batch_size: Count = 16
-    score_every: Count = 1
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,34 @@
-"""The held-out split of a run, decoded from its prepared tokens, as a file of the kind it was trained on."""
+"""What is scored: files, or the held-out split of a run; and a warning if it was training text of the run."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
+import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import FilesConfig
+from lm.config.data import DataKind, FilesConfig
 from lm.config.run_config import RunConfig
+from lm.corpus.overlap import MOST_PAIRS, Overlap, TrainingOverlap, measure_pair_overlap
 from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
 from lm.data.labels import find_examples
-from lm.errors import InputError
-from lm.evaluation.scoring import ScoredTexts, find_scored_kind
-from lm.text.find import find_text_files, write_temporary_file
-from lm.text.parallel_text import ParallelText
+from lm.errors import InputError, UsageError, list_some
+from lm.evaluation.scoring import Scored, ScoredTexts
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.find import find_text_files
+from lm.text.records import Record, parse_messages
 from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
 
-HELD_OUT_NAME = "held-out"
-"""The name of the split in reports."""
-
-_MAX_ROW_TOKENS = 1 << 24
-"""Tokens; a longer document is cut, so that each row fits into memory."""
-
+_BLOCK = 1 << 24  # tokens searched at once for the ends of documents
 _ADVICE = "name text to measure it on, or prepare its corpus again"
+_MAX_NAMED = 3
 
 
 def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
@@ -38,11 +37,43 @@ def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
     if plan is None:
         raise InputError(f"{checkpoint}: not trained here, so nothing is held out; name text to measure it on")
     folder = Path(plan.data)
-    if not folder.is_dir():
+    if not folder.is_dir() or Manifest.read(folder).key != plan.data_key:
         raise InputError(f"{folder}: the prepared tokens of this run are gone; {_ADVICE}")
-    if Manifest.read(folder).key != plan.data_key:
-        raise InputError(f"{folder}: not the tokens that this run was trained on; {_ADVICE}")
     return folder
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out split of prepared data, as a file of the kind that it was made from."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    languages: tuple[str | None, str | None]
+    heads: Literal[True] | None
+
+    name: ClassVar[str] = "held-out"
+    notes: ClassVar[Sequence[str]] = ()
+
+    def records(self) -> Iterator[Record]:
+        """Yield its documents, decoded, or its rows."""
+        for line, row in enumerate(read_held_out(self.folder), 1):
+            if "source" in row:
+                heads = tuple(row["heads"]) if self.heads else None
+                yield Record.of_pair(row["source"], row["target"], line=line)._replace(dependency_heads=heads)
+            elif "messages" in row:
+                yield Record(parse_messages(row["messages"]), line=line)
+            else:
+                yield Record.of_example(row["prompt"], row["completion"], line=line)
+        split = open_split(self.folder, "validation")
+        if split.manifest.kind != "text":
+            return
+        frame, edges = [self.tokenizer.start_of_text, self.tokenizer.end_of_text], [-1]
+        for start in range(0, len(split), _BLOCK):
+            tokens = split.read(start, min(start + _BLOCK, len(split)))
+            edges += (start + np.flatnonzero(np.isin(tokens, [token for token in frame if token is not None]))).tolist()
+        for before, end in itertools.pairwise([*edges, len(split)]):
+            if end > before + 1:
+                yield Record.of_text(self.tokenizer.decode(split.read(before + 1, end)))
 
 
 def open_held_out(loaded: LoadedModel) -> ScoredTexts:
@@ -56,39 +87,8 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     verify_checksums(folder, manifest.sha256, advice=_ADVICE)
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
-    if manifest.kind != "pairs":
-        rows = _documents(folder, loaded.tokenizer) if manifest.kind == "text" else read_held_out(folder)
-        return ScoredTexts([_write_rows(rows)], manifest.kind)
-    pairs, heads = list(read_held_out(folder)), None
-    if manifest.has_dependency_heads:
-        lines = (" ".join(map(str, pair["heads"])) + "\n" for pair in pairs)
-        heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
-    texts = ParallelText(_write_rows(pairs), heads=heads)
-    return ScoredTexts([texts], "pairs", file_language=manifest.languages[1])
-
-
-def _write_rows(rows: Iterable[Mapping[str, Any]]) -> TextFile:
-    """Write a file of rows, whose line ends were normalised when they were prepared."""
-    lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    file = write_temporary_file(lines, name=HELD_OUT_NAME)
-    return dataclasses.replace(file, reading=FilesConfig(format="jsonl"))
-
-
-def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
-    """Yield the documents between start and end tokens."""
-    tokens = open_split(folder, "validation")
-    frame = [token for token in (tokenizer.start_of_text, tokenizer.end_of_text) if token is not None]
-    pending = np.empty(0, dtype=np.int64)
-    for start in range(0, len(tokens), _MAX_ROW_TOKENS):
-        pending = np.concatenate([pending, tokens.read(start, min(start + _MAX_ROW_TOKENS, len(tokens)))])
-        is_last = start + _MAX_ROW_TOKENS >= len(tokens)
-        edges = [-1, *np.flatnonzero(np.isin(pending, frame)).tolist()]
-        if is_last or len(pending) - edges[-1] > _MAX_ROW_TOKENS:
-            edges.append(len(pending))
-        for before, end in pairwise(edges):
-            if end > before + 1:
-                yield {"text": tokenizer.decode(pending[before + 1 : end])}
-        pending = pending[edges[-1] + 1 :]
+    heads: Literal[True] | None = True if manifest.has_dependency_heads else None
+    return ScoredTexts([HeldOut(folder, loaded.tokenizer, manifest.languages, heads)], manifest.kind)
 
 
 def open_texts(
@@ -104,11 +104,11 @@ def open_texts(
     Args:
         names: files, folders and globs.
         data: settings of `DataConfig` that differ from those of the run.
-        kind: what files hold [default: see `find_scored_kind`].
+        kind: what files hold [default: the text of files, the completions of examples, or replies of conversations].
 
     Raises:
         InputError: a file is missing, or not of the kind; or as of `open_held_out`.
-        UsageError: as of `find_scored_kind`.
+        UsageError: the model scores no such texts, or the files are of different kinds.
     """
     if not names:
         return open_held_out(loaded)
@@ -117,3 +117,91 @@ def open_texts(
         return ScoredTexts(find_examples(names, config, reading), kind)
     files = find_text_files(names, config, reading)
     return ScoredTexts(files, find_scored_kind(loaded, files))
+
+
+def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile]) -> DataKind:
+    """Return what of files is scored by a run; UsageError as of `open_texts`."""
+    config, kinds = loaded.config, sorted({file.kind for file in files}) or ["text"]
+    if len(kinds) > 1:
+        raise UsageError(f"the files hold {' and '.join(kinds)}; measure them separately")
+    if config.model.translates or config.model.labels or (config.model.is_masked and kinds != ["text"]):
+        raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score {kinds[0]}")
+    if kinds == ["conversations"] and loaded.tokenizer.chat_template is None:
+        raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")
+    return kinds[0]
+
+
+class ContaminationCheck:
+    """Records scored text, and tells which files were training text of a run, for which scores mean little.
+
+    Nothing is told of a run whose prepared data are gone.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self._trained_on: Path | None = None
+        with contextlib.suppress(InputError):
+            self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
+        self._overlap = TrainingOverlap(loaded.tokenizer)
+        self._pairs: dict[int, list[Record]] = defaultdict(list)
+
+    def watch(self, scored: Iterable[Scored]) -> Iterator[Scored]:
+        """Pass scored texts through and record them."""
+        for some in scored:
+            if not self._trained_on:
+                pass
+            elif isinstance(some.row, Record):
+                self.add(some.file, some.row)
+            elif some.row is None:
+                self._overlap.add(some.file, some.tokens, starts_document=some.starts)
+            elif some.starts:
+                self._overlap.add(some.file, some.row, starts_document=True, is_framed=False)
+            yield some
+
+    def watch_records(self, files: Iterable[Any]) -> Iterator[Record]:
+        """Yield the records of files, and record them."""
+        for number, file in enumerate(files):
+            for record in file.records():
+                self.add(number, record)
+                yield record
+
+    def add(self, file: int, record: Record) -> None:
+        """Record an example or a sentence pair of a file, up to a limit."""
+        if record.source is not None:
+            if len(self._pairs[file]) < MOST_PAIRS:
+                self._pairs[file].append(record)
+        elif self._trained_on and not self._overlap.is_full:
+            tokens = np.concatenate(self._loaded.tokenizer.encode_batch(record.texts))
+            self._overlap.add(file, tokens, starts_document=True)
+
+    def warnings(self, names: Sequence[str]) -> list[str]:
+        """Return a warning if files are contaminated."""
+        seen: dict[int, float] = {}
+        with contextlib.suppress(InputError):
+            if self._trained_on and self._pairs:
+                seen = _notable(measure_pair_overlap(self._trained_on, self._pairs))
+            elif self._trained_on:
+                seen = _notable(self._overlap.measure(open_split(self._trained_on, "train")))
+        some = list_some([f"{names[file]} ({fraction:.0%})" for file, fraction in seen.items()], limit=_MAX_NAMED)
+        return [f"{some}: training text of {self._loaded.folder}; measure other text"] if seen else []
+
+
+def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> str | None:
+    """Return a warning if held-out text of a new run was training text of its base run.
+
+    Args:
+        base: run or checkpoint whose weights the new run starts from.
+        folder: prepared text or examples of the new run.
+    """
+    overlap, checkpoint = TrainingOverlap(tokenizer), find_checkpoint(base)
+    with contextlib.suppress(InputError):
+        overlap.add_split(0, open_split(folder, "validation"))
+        trained_on = find_prepared_folder(checkpoint, load_config(checkpoint))
+        for fraction in _notable(overlap.measure(open_split(trained_on, "train"))).values():
+            return f"{fraction:.0%} of the held-out text was training text of {base}: the validation loss is too low"
+    return None
+
+
+def _notable(overlaps: Mapping[int, Overlap]) -> dict[int, float]:
+    """Return the fraction of each file that is notably in the training split."""
+    return {file: overlap.fraction for file, overlap in overlaps.items() if overlap.is_notable}

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,27 +27,23 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from lm.checkpoint import LoadedModel, load_model
+from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX, DataKind
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig, check_heads_given
 from lm.corpus.encode import encode
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tree_positions import TreeReader, wrap_sources
+from lm.corpus.tree_positions import attach_positions, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.pairs import select_layout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
-from lm.hardware import select_inference_hardware
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
-from lm.processes import ParallelMap
-from lm.text.parallel_text import ParallelText
 from lm.text.records import Record
-from lm.text.text_file import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import (
+    PairSpecialTokens,
     SpecialTokenFrame,
     build_pair_frames,
     build_text_frame,
@@ -68,6 +62,7 @@ _MIN_FILL = 0.9  # of positions without padding, in batches in reading order
 _PREFETCHED_BATCHES = 16  # batches of windows sorted by length together otherwise
 _ROWS_AT_ONCE = 4096  # rows sorted by length together: enough that batches have hardly any padding
 _PAIR_TOKENS = 4096  # padded tokens of a batch of pairs, of the longer of source and target
+_UNSCORED: Nats = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -75,89 +70,51 @@ class ScoredTexts:
     """What is scored.
 
     Attributes:
-        files: `TextFile`s; of pairs `ParallelText`s.
+        files: of one kind, with a name and records.
         kind: documents ("text"), completions ("examples"), replies ("conversations") or targets ("pairs").
-        language: target language of pairs.
-        file_language: target language of pairs, if none is requested and file names don't tell.
+        language: requested target language of pairs.
     """
 
     files: Sequence[Any]
     kind: DataKind
     language: str | None = None
-    file_language: str | None = None
 
     @property
     def names(self) -> list[str]:
         return [file.name for file in self.files]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Part of a document, or the scored text of a row.
+@dataclass
+class Scored:
+    """Scored text: part of a document, a completion, a reply or a target; of a row that is left out nothing.
 
     Attributes:
         file: file index.
         document: index of the document or row in the file.
         text: the text that is scored.
-        tokens: its tokens, special tokens after it included.
-        starts_document: whether it is the first piece of its document.
+        tokens: (tokens,) its IDs, special tokens after it included.
+        ends: (tokens,) byte offsets in the text where each token ends.
+        starts: whether it is the first text of its document or row.
         words: whitespace-separated words that begin in it.
         loss: what encoding loses of it.
-        find_ends: returns (tokens,) byte offsets in the text where each token ends.
-        first: tokens of the document before it.
-        offset: bytes of the document before it.
-        record: all tokens of its row, or its sentence pair.
+        unscored: first tokens that nothing predicts: 1 or 0.
+        row: all tokens of its row, or its sentence pair.
         is_shortened: whether its row was truncated to fit the context.
+        nats: (tokens,) surprisals; NaN for an unscored token.
     """
 
     file: int
     document: int
     text: str
     tokens: Ids
-    starts_document: bool
+    ends: ByteOffsets
+    starts: bool
     words: int
     loss: RoundTripLoss
-    find_ends: Callable[[], ByteOffsets] = field(repr=False, compare=False)
-    first: int = 0
-    offset: int = 0
-    record: Ids | Record | None = None
+    unscored: int = 0
+    row: Ids | Record | None = None
     is_shortened: bool = False
-
-    @cached_property
-    def data(self) -> bytes:
-        return self.text.encode()
-
-    @cached_property
-    def ends(self) -> ByteOffsets:
-        return self.find_ends()
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Consecutive scored tokens of a piece; a piece without tokens has one that is empty.
-
-    Attributes:
-        first: tokens of the piece before them.
-        nats: (tokens,) surprisals; NaN for a token that is not scored.
-    """
-
-    piece: Piece
-    first: int
-    nats: Nats
-
-    @property
-    def tokens(self) -> Ids:
-        return self.piece.tokens[self.first : self.first + len(self.nats)]
-
-    @property
-    def start(self) -> int:
-        """Return the byte offset in the piece where the first token begins."""
-        return int(self.piece.ends[self.first - 1]) if self.first else 0
-
-    @property
-    def ends(self) -> ByteOffsets:
-        """Return (tokens,) byte offsets in the piece where each token ends."""
-        return self.piece.ends[self.first : self.first + len(self.nats)]
+    nats: Nats = field(default_factory=lambda: _UNSCORED)
 
 
 @dataclass(frozen=True)
@@ -167,66 +124,44 @@ class Window:
     Attributes:
         tokens: (length,) IDs; a causal model reads all but the last.
         is_scored: (length,) which of them are scored.
-        accounted: which of the tokens it accounts for are scored; each token is accounted for once.
         source: IDs of the source, with tree positions if the model reads them.
     """
 
     tokens: Ids
     is_scored: Mask
-    accounted: Mask
     source: Ids | None = None
 
-    @classmethod
-    def of_row(cls, tokens: Ids, is_scored: Mask, source: Ids | None = None) -> Window:
-        return cls(tokens, is_scored, np.ones(int(is_scored.sum()), dtype=bool), source)
+
+def split_windows(
+    parts: Iterable[tuple[Ids, bool]], frame: SpecialTokenFrame, *, context: int, stride: int, masked: bool = False
+) -> Iterator[Window]:
+    """Split documents into windows.
+
+    Args:
+        parts: tokens, and whether a document starts with them.
+        frame: start and end token of a document; a causal model doesn't read the end.
+        context: input tokens of a window.
+        stride: tokens from one window to the next, at most `context`.
+    """
+    after = np.array(frame.after if masked else (), dtype=np.int64)
+    length = context if masked else context + 1
+    reach = (context - stride) // 2 + stride if masked else length  # up to where a full window scores
+    held, first = after[:0], 0  # tokens of the document that are still read, and the first of them that is unscored
+    for tokens, starts in itertools.chain(parts, [(held, True)]):
+        if starts:
+            if first < len(held):
+                yield _scoring_window(np.append(held, after), first, len(held))
+            held, first = np.array(frame.before, dtype=np.int64), len(frame.before) if masked else 1
+        held = np.append(held, tokens)
+        while len(held) + len(after) > length:
+            if first < reach:
+                yield _scoring_window(held[:length], first, reach)
+            held, first = held[stride:], max(first, reach) - stride
 
 
-class WindowSplitter:
-    """Splits one document, given in parts, into windows."""
-
-    def __init__(
-        self, frame: SpecialTokenFrame, *, context: int, stride: int, masked: bool = False, score_every: int = 1
-    ) -> None:
-        """Start a document.
-
-        Args:
-            frame: its start and end token; a causal model doesn't read the end.
-            context: input tokens of a window.
-            stride: tokens from one window to the next, at most `context`.
-            score_every: score every Nth token of the document.
-        """
-        self._after = frame.after if masked else ()
-        self._length = context if masked else context + 1
-        self._reach = (context - stride) // 2 + stride if masked else context + 1  # where a full window's account ends
-        self._stride, self._every = stride, score_every
-        self._has_first = masked or bool(frame.before)
-        self._held: Ids = np.array(frame.before, dtype=np.int64)
-        self._first, self._number = len(frame.before), 0
-
-    def push(self, tokens: Ids) -> Iterator[Window]:
-        """Yield the windows that are complete with these tokens."""
-        self._held = np.concatenate((self._held, tokens))
-        while len(self._held) + len(self._after) > self._length:
-            yield from self._window(self._held[: self._length], self._reach)
-            self._held, self._first = self._held[self._stride :], max(self._first, self._reach) - self._stride
-
-    def finish(self) -> Iterator[Window]:
-        """Yield the last window, if tokens are left."""
-        yield from self._window(np.append(self._held, np.array(self._after, dtype=np.int64)), len(self._held))
-
-    def _window(self, tokens: Ids, last: int) -> Iterator[Window]:
-        """Yield the window that accounts for the tokens from the first unaccounted one to position `last`."""
-        count = last - self._first
-        if count <= 0:
-            return
-        accounted = np.ones(count, dtype=bool)
-        if self._every > 1:
-            accounted[(self._number + np.arange(count)) % self._every != 0] = False
-        accounted[0] &= self._has_first or self._number > 0
-        is_scored = np.zeros(len(tokens), dtype=bool)
-        is_scored[self._first : last] = accounted
-        self._number += count
-        yield Window(tokens, is_scored, accounted)
+def _scoring_window(tokens: Ids, first: int, stop: int) -> Window:
+    places = np.arange(len(tokens))
+    return Window(tokens, (places >= first) & (places < stop))
 
 
 def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:
@@ -245,275 +180,172 @@ def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[
     return context, stride
 
 
-def load_window_scorer(
-    run: Path, hardware: HardwareConfig, config: PerplexityConfig
-) -> Callable[[Sequence[Window]], list[Nats]]:
-    """Load a run in a worker process; returns the function that scores batches, for `Scorer.score`."""
-    return Scorer(load_model(run, select_inference_hardware(hardware)), config).score_windows
-
-
-def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile]) -> DataKind:
-    """Return whether to score the text of files, the completions of examples, or the replies of conversations.
-
-    Raises:
-        UsageError: the model scores no such texts, or the files are of different kinds.
-    """
-    config = loaded.config
-    if config.model.translates or config.model.labels:
-        raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score texts")
-    kinds: dict[DataKind, str] = {file.kind: file.name for file in files}
-    if len(kinds) > 1:
-        named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
-        raise UsageError(f"{named}; measure them separately")
-    if "conversations" in kinds and loaded.tokenizer.chat_template is None:
-        raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")
-    kind: DataKind = next(iter(kinds), "text")
-    if config.model.is_masked and kind != "text":
-        raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score {kind}: name a text column")
-    return kind
-
-
 class Scorer:
     """Scores texts by a run: each token once, in bounded memory."""
 
     def __init__(self, loaded: LoadedModel, config: PerplexityConfig) -> None:
-        """Use a model in eval mode.
-
-        Raises:
-            UsageError: windows would skip tokens or exceed the model's positions.
-        """
-        self.loaded, self.config, self.model = loaded, config, loaded.model
+        """Use a model in eval mode; UsageError if windows would skip tokens or exceed the model's positions."""
+        self.loaded, self.model, self.batch_size = loaded, loaded.model, config.batch_size
         self.context, self.stride = resolve_window_sizes(loaded.config.model, config)
         self.is_masked = isinstance(self.model, EncoderOnly)
-        self.score_every = config.score_every if self.is_masked else 1
         self._tokenizer, self._offsets = loaded.tokenizer, TokenOffsets(loaded.tokenizer)
+        self._layout = select_layout(loaded.config.model)
 
-    def score(
-        self, texts: ScoredTexts, parallel_map: ParallelMap[list[Window], list[Nats]] | None = None
-    ) -> Iterator[Scored]:
-        """Score texts, in reading order: every token once, and every piece at least once.
-
-        Args:
-            parallel_map: scores batches in other processes, by `load_window_scorer`.
+    def score(self, texts: ScoredTexts) -> Iterator[Scored]:
+        """Score texts, in reading order.
 
         Raises:
             InputError: a file is not text that the tokenizer can encode, or a row exceeds the context or the learned
                 positions; or the model outputs NaN.
             UsageError: the tokenizer has no start or end token; or dependency heads or the language are missing.
         """
-        waiting: deque[Piece] = deque()  # read, and not scored to the end
-        taken = 0  # tokens of the first of them that are
-        windows = self._windows(texts, waiting)
-        for nats in itertools.chain(self._score_in_order(windows, texts.kind, parallel_map), [np.zeros(0)]):
-            rest = nats
-            while waiting:
-                piece = waiting[0]
-                count = min(len(piece.tokens) - taken, len(rest))
-                if count == 0 and len(piece.tokens):
-                    break
-                yield Scored(piece, taken, rest[:count])
-                rest, taken = rest[count:], taken + count
-                if taken == len(piece.tokens):
-                    waiting.popleft()
-                    taken = 0
+        waiting: deque[Scored] = deque()  # read, and not scored to the end
+        nats = _UNSCORED  # of the first of them
+        for more in itertools.chain(self._score_in_order(self._windows(texts, waiting), texts.kind), [nats]):
+            nats = np.append(nats, more)
+            while waiting and len(nats) >= (count := len(waiting[0].tokens) - waiting[0].unscored):
+                scored = waiting.popleft()
+                scored.nats, nats = np.append([np.nan] * scored.unscored, nats[:count]), nats[count:]
+                yield scored
 
-    def _score_in_order(
-        self, windows: Iterator[Window], kind: DataKind, parallel_map: ParallelMap[list[Window], list[Nats]] | None
-    ) -> Iterator[Nats]:
-        """Score windows in batches, in reading order or, if that needs much padding, sorted by length some at a time.
+    def _score_in_order(self, windows: Iterator[Window], kind: DataKind) -> Iterator[Nats]:
+        """Yield the nats of some windows at a time, in reading order.
 
-        Yields:
-            The nats of some windows, in reading order; NaN where a token is not scored.
+        Batches are in reading order or, if that needs much padding, of windows sorted by length.
         """
-        packs: deque[tuple[list[Window], list[int]]] = deque()  # windows, and the order of their batches
-        rows, tokens = self.config.batch_size, _PAIR_TOKENS if kind == "pairs" else None
+        rows, tokens = self.batch_size, _PAIR_TOKENS if kind == "pairs" else None
         ahead = _PREFETCHED_BATCHES * rows if kind == "text" else _ROWS_AT_ONCE
-
-        def make_batches() -> Iterator[list[Window]]:
-            while pack := list(itertools.islice(windows, rows)):
-                lengths = [len(window.tokens) for window in pack]
-                parts = [np.arange(len(pack))]
-                if tokens or sum(lengths) < _MIN_FILL * len(pack) * max(lengths):
-                    pack += itertools.islice(windows, ahead - len(pack))
-                    own, sources = (
-                        np.array([len(ids) for ids in each])
-                        for each in zip(
-                            *((window.tokens, () if window.source is None else window.source) for window in pack),
-                            strict=True,
-                        )
-                    )
-                    combined = own + sources if self.model.config.decoder_only else np.maximum(own, sources)
-                    order = np.lexsort((sources, own))
-                    parts = length_batches(combined, rows=None if tokens else rows, tokens=tokens, order=order)
-                packs.append((pack, np.concatenate(parts).tolist()))
-                yield from ([pack[index] for index in part] for part in parts)
-
-        done: list[Nats] = []
-        batches = make_batches()
-        for scored in map(self.score_windows, batches) if parallel_map is None else parallel_map(batches):
-            done += scored
-            pack, order = packs[0]
-            if len(done) < len(pack):
-                continue
-            nats = [np.full(len(window.accounted), np.nan) for window in pack]
-            for index, values in zip(order, done, strict=True):
-                nats[index][pack[index].accounted] = values
+        while pack := list(itertools.islice(windows, rows)):
+            lengths = [len(window.tokens) for window in pack]
+            batches = [np.arange(len(pack))]
+            if tokens or sum(lengths) < _MIN_FILL * len(pack) * max(lengths):
+                pack += itertools.islice(windows, ahead - len(pack))
+                own = np.array([len(window.tokens) for window in pack])
+                sources = np.array([0 if window.source is None else len(window.source) for window in pack])
+                combined, order = self._layout.lengths(sources, own), np.lexsort((sources, own))
+                batches = length_batches(combined, rows=None if tokens else rows, tokens=tokens, order=order)
+            nats = [_UNSCORED] * len(pack)
+            for batch in batches:
+                for index, values in zip(batch, self.score_windows([pack[each] for each in batch]), strict=True):
+                    nats[index] = values
             yield np.concatenate(nats)
-            packs.popleft()
-            done = []
 
-    def _windows(self, texts: ScoredTexts, waiting: deque[Piece]) -> Iterator[Window]:
-        """Yield the windows of texts; their pieces are appended to `waiting`."""
-        readers: dict[str, Callable[[int, Any], Iterator[Piece | Window]]] = {
-            "text": self._read_documents,
-            "examples": self._read_rows,
-            "conversations": self._read_rows,
-            "pairs": partial(self._read_pairs, texts=texts),
-        }
+    def _windows(self, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
+        """Yield the windows of texts, which are appended to `waiting`."""
+        frame = build_text_frame(self._tokenizer)
         for number, file in enumerate(texts.files):
-            for part in readers[texts.kind](number, file):
-                if isinstance(part, Window):
-                    yield part
-                else:
-                    waiting.append(part)
+            if texts.kind == "text":
+                parts = self._read_documents(number, file, waiting)
+                sizes = {"context": self.context, "stride": self.stride}
+                yield from split_windows(parts, frame, **sizes, masked=self.is_masked)
+            else:
+                yield from self._read_rows(number, file, texts, waiting)
 
-    def _read_documents(self, number: int, file: TextFile) -> Iterator[Piece | Window]:
-        start = partial(
-            WindowSplitter, build_text_frame(self._tokenizer), context=self.context, stride=self.stride,
-            masked=self.is_masked, score_every=self.score_every,
-        )  # fmt: skip
-        splitter, document, first, offset, last = start(), -1, 0, 0, " "
-        for text in split_into_pieces(file.records(), self._tokenizer):
-            if text.starts:
-                yield from splitter.finish()
-                splitter, document, first, offset, last = start(), document + 1, 0, 0, " "
+    def _read_documents(self, number: int, file: Any, waiting: deque[Scored]) -> Iterator[tuple[Ids, bool]]:
+        predicts_first, document = self.is_masked or self._tokenizer.start_of_text is not None, -1
+        for piece in split_into_pieces(file.records(), self._tokenizer):
             try:
-                (tokens,) = encode_pieces([text], self._tokenizer)
+                (tokens,) = encode_pieces([piece], self._tokenizer)
             except InputError as error:
                 raise error.at(file.name) from None
-            words = len(text.text.split()) - (not (last.isspace() or text.text[0].isspace()))
-            loss, ends = self._offsets.round_trip_loss(text, tokens), partial(self._offsets.ends, text, tokens)
-            piece = Piece(number, document, text.text, tokens, text.starts, words, loss, ends, first, offset)
-            yield piece
-            first, offset, last = first + len(tokens), offset + len(piece.data), text.text[-1]
-            yield from splitter.push(tokens)
-        yield from splitter.finish()
+            document += piece.starts
+            words = len(piece.text.split()) - (not piece.starts and not piece.text[0].isspace())
+            loss, ends = self._offsets.round_trip_loss(piece, tokens), self._offsets.ends(piece, tokens)
+            unscored = int(piece.starts and not predicts_first and len(tokens) > 0)
+            waiting.append(Scored(number, document, piece.text, tokens, ends, piece.starts, words, loss, unscored))
+            yield tokens, piece.starts
 
-    def _read_rows(self, number: int, file: TextFile) -> Iterator[Piece | Window]:
-        """Yield examples or conversations as training reads them; see `lm.data.rows`."""
-        for index, row in enumerate(file.records()):
-            where = f"{file.name}: line {row.line}"
+    def _read_rows(self, number: int, file: Any, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
+        """Yield examples, conversations or pairs as training reads them; see `lm.data.rows` and `lm.data.pairs`."""
+        frames = self._pair_frames(file, texts) if texts.kind == "pairs" else None
+        for index, record in enumerate(file.records()):
             try:
-                whole, ids, is_scored, texts = self._encode_row(row)
+                row, window, parts = self._encode_row(record, frames)
             except InputError as error:
-                raise error.at(where) from None
-            make = partial(self._make_row, number, index, record=whole, is_shortened=len(ids) < len(whole))
-            scored = ids[is_scored]
-            if not len(scored):
-                yield make("", scored, ends=[])
-                continue
-            begin = 0
-            for text, ends in texts:
-                yield make(text, scored[begin : begin + len(ends)], ends=ends, starts=begin == 0)
-                begin += len(ends)
-            yield Window.of_row(ids, is_scored)
+                raise error.at(f"{file.name}: line {record.line}") from None
+            scored, starts = window.tokens[window.is_scored], bool(parts)
+            for text, ends in parts or [("", [])]:
+                tokens, scored = scored[: len(ends)], scored[len(ends) :]
+                loss = self._offsets.round_trip_loss(Record.of_text(text), self._tokenizer.encode_batch([text])[0])
+                waiting.append(
+                    Scored(
+                        number, index, text, tokens, np.array(ends, dtype=np.int64), starts, len(text.split()), loss,
+                        row=record if frames else row, is_shortened=len(window.tokens) < len(row),
+                    )
+                )  # fmt: skip
+                starts = False
+            if parts:
+                yield window
 
-    def _encode_row(self, row: Record) -> tuple[Ids, Ids, Mask, list[tuple[str, Sequence[int]]]]:
-        """Return all tokens, those within the context, which are scored, and the texts with their tokens' ends."""
-        (encoded,) = encode([row], (self._tokenizer, None))
-        if encoded.replies is None:
-            if problem := completion_length_error(encoded.learned, context=self.context):
-                raise InputError(f"{problem}; leave it out")
-            ids = truncate_prompt(encoded.tokens, context=self.context)
-            completion = encoded.tokens[len(encoded.tokens) - encoded.learned : -1]  # without its end
-            is_scored = np.arange(len(ids)) >= len(ids) - encoded.learned
-            return encoded.tokens, ids, is_scored, [self._with_ends(row.parts[-1].text, completion)]
-        size = self.context + 1
-        is_reply, texts = encoded.replies[:size] >= 0, list[tuple[str, Sequence[int]]]()
-        for is_learned, run in itertools.groupby(zip(is_reply, encoded.spelled, strict=False), key=itemgetter(0)):
-            parts = [text for _, text in run]
-            if is_learned:
-                texts.append(("".join(parts), np.cumsum([len(part.encode()) for part in parts]).tolist()))
-        return encoded.tokens, encoded.tokens[:size], is_reply, texts
-
-    def _read_pairs(self, number: int, file: ParallelText, *, texts: ScoredTexts) -> Iterator[Piece | Window]:
-        config, source_tokenizer = self.loaded.config, self.loaded.source_tokenizer or self._tokenizer
+    def _pair_frames(self, file: Any, texts: ScoredTexts) -> PairSpecialTokens:
+        config, sources = self.loaded.config, self.loaded.source_tokenizer or self._tokenizer
         if not config.model.translates:
             raise UsageError(f"{self.loaded.folder}: this run {config.purpose}; it does not score sentence pairs")
         check_heads_given(config.model, are_given=file.heads is not None)
-        tag = choose_language_tag(
-            source_tokenizer, texts.language, file_language=texts.file_language or file.languages[1],
-            has_tags=config.has_language_tags,
-        )  # fmt: skip
-        frames, trees = build_pair_frames(self._tokenizer, source_tokenizer, tag=tag), TreeReader(source_tokenizer)
-        layout, limit = select_layout(config.model), config.model.position_limit
-        for index, pair in enumerate(file.records()):
-            where = f"{file.name}: line {pair.line}"
-            if pair.source is None or pair.is_blank:
-                yield self._make_row(number, index, "", np.zeros(0, np.int64), ends=[])
-                continue
-            source: Ids = source_tokenizer.encode_batch([pair.source])[0]
-            target = self._encode(pair.text, where)
-            if pair.dependency_heads is not None:
-                source = trees.read(pair.source, source, pair.dependency_heads)
-            sources = wrap_sources(RaggedArray.from_rows([source]), frames.source)
-            tokens = frames.target.wrap(target)
-            length = int(layout.lengths(sources.lengths(), np.array([len(tokens)]))[0])
+        guess, has_tags = file.languages[1], config.has_language_tags
+        tag = choose_language_tag(sources, texts.language, file_language=guess, has_tags=has_tags)
+        return build_pair_frames(self._tokenizer, sources, tag=tag)
+
+    def _encode_row(
+        self, record: Record, frames: PairSpecialTokens | None
+    ) -> tuple[Ids, Window, list[tuple[str, Sequence[int]]]]:
+        """Return the tokens of a row, its window, and the texts that are scored with the ends of their tokens."""
+        if record.is_blank:
+            nothing = np.zeros(0, dtype=np.int64)
+            return nothing, Window(nothing, nothing > 0), []
+        (encoded,) = encode([record], (self._tokenizer, self.loaded.source_tokenizer))
+        tokens, limit = encoded.tokens, self.model.config.position_limit
+        if encoded.replies is not None:
+            is_reply, parts = encoded.replies[: self.context + 1] >= 0, list[tuple[str, Sequence[int]]]()
+            for is_scored, run in itertools.groupby(zip(is_reply, encoded.spelled, strict=False), key=itemgetter(0)):
+                spelled = [text for _, text in run]
+                if is_scored:
+                    parts.append(("".join(spelled), np.cumsum([len(text.encode()) for text in spelled]).tolist()))
+            return tokens, Window(tokens[: self.context + 1], is_reply), parts
+        if frames:
+            assert encoded.source is not None
+            own = encoded.source if encoded.places is None else attach_positions(encoded.source, encoded.places)
+            source = wrap_sources(RaggedArray.from_rows([own]), frames.source)
+            tokens = frames.target.wrap(tokens)
+            window = Window(tokens, np.ones(len(tokens), dtype=bool), source.values)
+            length = int(self._layout.lengths(source.lengths(), np.array([len(tokens)]))[0])
             if limit is not None and length > limit:
-                raise InputError(
-                    f"{where} has {length:,} tokens, but the model's positions end at {limit:,}; leave it out"
-                )
-            text, ends = self._with_ends(pair.text, target)
-            yield self._make_row(number, index, text, tokens, ends=ends, starts=True, record=pair)
-            yield Window.of_row(tokens, np.ones(len(tokens), dtype=bool), sources.values)
-
-    def _encode(self, text: str, where: str) -> Ids:
-        try:
-            return self._tokenizer.encode_batch([text])[0]
-        except InputError as error:
-            raise error.at(where) from None
-
-    def _with_ends(self, text: str, tokens: Ids) -> tuple[str, Sequence[int]]:
-        """Return a text with the ends of its tokens and of the end token after it."""
-        return text, [*self._offsets.ends(Record.of_text(text), tokens).tolist(), len(text.encode())]
-
-    def _make_row(
-        self, file: int, row: int, text: str, tokens: Ids, *, ends: Sequence[int], starts: bool = False, **fields: Any
-    ) -> Piece:
-        """Return the piece of a row; one that is left out has neither text nor tokens."""
-        loss = self._offsets.round_trip_loss(Record.of_text(text), self._encode(text, "")) if text else RoundTripLoss()
-        return Piece(file, row, text, tokens, starts, len(text.split()), loss, lambda: np.array(ends), **fields)
+                raise InputError(f"has {length:,} tokens, but the model's positions end at {limit:,}; leave it out")
+        else:
+            if problem := completion_length_error(encoded.learned, context=self.context):
+                raise InputError(f"{problem}; leave it out")
+            within = truncate_prompt(tokens, context=self.context)
+            window = Window(within, np.arange(len(within)) >= len(within) - encoded.learned)
+        text, body = record.parts[-1].text, window.tokens[window.is_scored][:-1]
+        return tokens, window, [(text, [*self._offsets.ends(Record.of_text(text), body).tolist(), len(text.encode())])]
 
     @torch.inference_mode()
     def score_windows(self, windows: Sequence[Window]) -> list[Nats]:
         """Return (scored tokens,) nats of each window."""
+        tokens = [window.tokens for window in windows]
+        sources = [window.source for window in windows if window.source is not None]
         if isinstance(self.model, EncoderOnly):
             scored = [self._score_masked(self.model, window) for window in windows]
+        elif sources:
+            (start,) = build_text_frame(self._tokenizer).before
+            sides = RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens)
+            scored = score_batch(self.model, self._layout.batch(*sides, start=start))
         else:
-            scored = score_batch(self.model, self._make_batch(windows))
+            scored = score_batch(self.model, Batch.from_rows(tokens, [window.is_scored for window in windows]))
         if not all(np.isfinite(nats).all() for nats in scored):
             raise nan_logits_error()
         return scored
-
-    def _make_batch(self, windows: Sequence[Window]) -> Batch:
-        tokens = [window.tokens for window in windows]
-        sources = [window.source for window in windows if window.source is not None]
-        if not sources:
-            return Batch.from_rows(tokens, [window.is_scored for window in windows])
-        start = build_pair_frames(self._tokenizer, self.loaded.source_tokenizer).start
-        layout = select_layout(self.model.config)
-        return layout.batch(RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens), start=start)
 
     def _score_masked(self, model: EncoderOnly, window: Window) -> Nats:
         """Mask each token in a row of its own."""
         mask, scored = require_mask_token(self._tokenizer), []
         tokens = torch.from_numpy(window.tokens.astype(np.int64)).to(next(model.parameters()).device)
-        for places in torch.from_numpy(np.flatnonzero(window.is_scored)).split(self.config.batch_size):
+        for places in torch.from_numpy(np.flatnonzero(window.is_scored)).split(self.batch_size):
             masked, row = places.to(tokens.device), torch.arange(len(places), device=tokens.device)
             rows = tokens.repeat(len(places), 1)
             rows[row, masked] = mask
             scored.append(compute_surprisals(model, model.hidden(rows)[row, masked], tokens[masked]))
-        return np.concatenate([np.zeros(0), *scored])
+        return np.concatenate(scored)
 
 
 @torch.inference_mode()
@@ -529,8 +361,6 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         (targets,) nats of each row.
     """
     is_target, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
-    if not is_target.any():
-        return [np.zeros(0)] * batch.rows
     inputs, targets, positions = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, is_target))
     if isinstance(model, EncoderDecoder):
         assert batch.source is not None

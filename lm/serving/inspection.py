@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm.checkpoint import LoadedModel
 from lm.config.evaluation import PerplexityConfig
 from lm.decoding.mask_filling import MaskFiller
 from lm.decoding.sampling import History, apply_filters
@@ -21,8 +22,8 @@ from lm.decoding.session import window_start
 from lm.decoding.translation import Translation, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import nan_logits_error
-from lm.evaluation.attention import compute_attention, compute_translation_attention
-from lm.evaluation.scoring import WindowSplitter, resolve_window_sizes
+from lm.evaluation.attention import Unit, compute_attention
+from lm.evaluation.scoring import resolve_window_sizes, split_windows
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.serving.bodies import (
     AttentionBody,
@@ -113,16 +114,12 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
     """
     context, stride = resolve_window_sizes(model.config, PerplexityConfig())
     frame = SpecialTokenFrame(() if start_token is None else (start_token,))
-    splitter = WindowSplitter(frame, context=context, stride=stride)
     scored, device = ScoredIds(ids, [], [], []), next(model.parameters()).device
-    for window in (*splitter.push(np.asarray(ids, dtype=np.int64)), *splitter.finish()):
+    if start_token is None:  # nothing predicts the first token
+        scored = ScoredIds(ids, [None], [None], [[]])
+    parts = [(np.asarray(ids, dtype=np.int64), True)]
+    for window in split_windows(parts, frame, context=context, stride=stride):
         n_scored = int(window.is_scored.sum())
-        if n_scored < len(window.accounted):  # a first token that nothing predicts
-            scored.nats.append(None)
-            scored.ranks.append(None)
-            scored.alternatives.append([])
-        if not n_scored:
-            continue
         tokens = torch.from_numpy(np.asarray(window.tokens, dtype=np.int64)).to(device)
         hidden = model.hidden(tokens[None, :-1])[0, -n_scored:]
         targets = tokens[-n_scored:]
@@ -238,7 +235,6 @@ def attention(model: ServedModel, body: AttentionBody) -> dict[str, Any]:
         "kind": attention_map.kind,
         "queries": _axis(attention_map.queries),
         "keys": _axis(attention_map.keys),
-        "is_causal": attention_map.is_causal,
         "weights": _round(attention_map.weights[layers, heads]),
     }
 
@@ -247,8 +243,8 @@ def _round(weights: np.ndarray[Any, Any]) -> Any:
     return np.round(weights.astype(np.float64), 4).tolist()
 
 
-def _axis(axis: Any) -> list[dict[str, Any]]:
-    return [{"id": token, "text": label} for token, label in zip(axis.tokens, axis.labels, strict=True)]
+def _axis(units: Sequence[Unit]) -> list[dict[str, Any]]:
+    return [{"id": unit.tokens[0], "text": unit.label} for unit in units]
 
 
 def translate(model: ServedModel, body: TranslateBody) -> dict[str, Any]:
@@ -272,28 +268,26 @@ def translate(model: ServedModel, body: TranslateBody) -> dict[str, Any]:
                 "score": each.score,
                 "finish_reason": each.finish_reason,
             }
-            | ({"alignment": _alignment(translating, line.source, each, to=body.to)} if body.alignments else {})
+            | ({"alignment": _alignment(model.loaded, line.source, each, to=body.to)} if body.alignments else {})
             for each in line.translations
         ]
         results.append({"source": line.source, "translations": translations, "left_out": line.left_out})
     return {"results": results}
 
 
-def _alignment(
-    model: TranslationModel, source: str, translation: Translation, *, to: str | None
-) -> dict[str, Any] | None:
+def _alignment(loaded: LoadedModel, source: str, translation: Translation, *, to: str | None) -> dict[str, Any] | None:
     """Return words, pairs of words and weights; None without attention or for a blank line."""
-    is_blank = translation.finish_reason == "blank"
-    if is_blank or not (model.model.decoder.attention_layers(cross=model.model.config.is_encoder_decoder)):
+    config = loaded.config.model
+    if translation.finish_reason == "blank" or (config.is_recurrent and config.recurrent_attention == "none"):
         return None
-    attention_map = compute_translation_attention(model, source, translation.tokens, unit="words", to=to)
+    found = compute_attention(loaded, source, translation.tokens, to=to)
     return {
-        "source": list(attention_map.keys.labels),
-        "target": list(attention_map.queries.labels),
-        "source_words": list(attention_map.keys.words),
-        "target_words": list(attention_map.queries.words),
-        "pairs": [list(pair) for pair in attention_map.alignments()],
-        "weights": _round(attention_map.mean()),
+        "source": [unit.label for unit in found.keys],
+        "target": [unit.label for unit in found.queries],
+        "source_words": [unit.number for unit in found.keys],
+        "target_words": [unit.number for unit in found.queries],
+        "pairs": found.alignments(),
+        "weights": _round(found.mean()),
     }
 
 

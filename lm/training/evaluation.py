@@ -17,7 +17,7 @@ from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import MaskFiller
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.evaluation.translation_scores import compute_bleu
+from lm.evaluation.metrics import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import count_expert_tokens, expert_fractions

@@ -26,8 +26,8 @@ from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
 from lm.distributed.world import SINGLE_PROCESS, World, init_distributed
 from lm.errors import UsageError
-from lm.evaluation.contamination import describe_seen_held_out
-from lm.evaluation.ngram_baseline import compute_ngram_losses
+from lm.evaluation.held_out import describe_seen_held_out
+from lm.evaluation.ngram import compute_ngram_losses
 from lm.hardware import select_device
 from lm.run_folder import (
     RUNS,

@@ -6,10 +6,9 @@ import random
 import pytest
 import sacrebleu
 
-from cli.evaluation_report import classification_to_dict, print_classification, verdict
+from cli.evaluation_report import classification_to_dict, print_classification
 from cli.main import run
-from lm.evaluation.classification import ClassificationScores
-from lm.evaluation.translation_scores import TranslationScore
+from lm.evaluation.metrics import ClassificationScores
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import LONGEST, pairs
 
@@ -49,100 +48,60 @@ def lines(path):
     return path.read_text().splitlines()
 
 
-def test_a_run_is_scored_by_what_it_writes(succeed, translation_run, files):
-    flags = ["--source", "test.en", "--target", "test.de"]
-    report = json.loads(succeed(translation_run, *flags, "-o", "out.de", "--json"))
+def scores(succeed, *arguments, field="value"):
+    """A field of the scores by system and metric."""
+    rows = json.loads(succeed(*arguments, "--json"))["scores"]
+    return {(row["system"], row["metric"]): row[field] for row in rows}
+
+
+def test_a_run_is_scored_by_what_it_translates(succeed, translation_run, files):
+    found = scores(succeed, translation_run, "--source", "test.en", "--target", "test.de")
+    assert run(["translate", str(translation_run), "test.en", "-o", "out.de"]) == 0
     written, references = lines(files / "out.de"), lines(files / "test.de")
-    assert len(written) == len(references) == report["lines"]
-    assert 0.8 * len(references) <= sum(map(str.__eq__, written, references)) == report["exact"]
-    assert report["scores"]["BLEU"]["value"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
-    assert report["scores"]["TER"]["value"] == pytest.approx(sacrebleu.corpus_ter(written, [references]).score)
-    again = json.loads(succeed("--hypotheses", "out.de", "--target", "test.de", "--json"))
-    assert again["scores"] == report["scores"]
+    assert found[str(translation_run), "BLEU"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
+    assert found[str(translation_run), "BLEU"] > 80
+    again = scores(succeed, "--hypotheses", "out.de", "--target", "test.de")
+    assert [*again.values()] == [*found.values()]
 
 
 def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, translation_run, files):
     sides = [lines(files / name) for name in ("test.en", "test.de")]
     (files / "test.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True)))
     (files / "test.csv").write_text("n,german,english\n" + "".join(f"1,{b},{a}\n" for a, b in zip(*sides, strict=True)))
-    expected = json.loads(succeed(translation_run, "--source", "test.en", "--target", "test.de", "--json"))
+    expected = scores(succeed, translation_run, "--source", "test.en", "--target", "test.de")
     columns = ["--source-column", "3", "--target-column", "german"]
     for file, flags in (("test.tsv", []), ("test.csv", columns)):
-        assert json.loads(succeed(translation_run, "--pairs", file, *flags, "--json")) == expected
+        assert scores(succeed, translation_run, "--pairs", file, *flags) == expected
 
 
 def test_the_table_says_what_the_figures_depend_on(succeed, files):
-    exact = sum(map(str.__eq__, lines(files / "worse.de"), lines(files / "test.de")))
     table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()
-    assert table[0].split() == ["metric", "system", "score,", "%", "95%", "interval"]
     assert [line.split()[0] for line in table[1:4]] == ["BLEU", "chrF2", "TER"]
-    assert table[4] == f"12 lines; identical to a reference: {exact} of worse.de"
+    assert table[4].startswith("12 lines;")
     assert table[5] == (
         f"BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     )
 
 
 def test_two_systems_are_compared(succeed, translation_run):
-    flags = ["--source", "test.en", "--target", "test.de", "--versus", "worse.de"]
-    report = json.loads(succeed(translation_run, *flags, "--json"))
-    assert report["second"]["system"] == "worse.de"
-    for metric in ("BLEU", "chrF2"):
-        assert report["difference"][metric] > 0
-        assert report["p_value"][metric] < 0.05
-    assert report["difference"]["TER"] < 0
-    text = succeed(translation_run, *flags)
-    assert text.splitlines()[-1].startswith(f"{translation_run} is better than worse.de by ")
+    pair = ["--source", "test.en", "--target", "test.de"]
+    flags = [translation_run, *pair, "--versus", "worse.de"]
+    found, p_values = (scores(succeed, *flags, field=field) for field in ("value", "p_value"))
+    assert found[str(translation_run), "BLEU"] > found["worse.de", "BLEU"]
+    assert p_values["worse.de", "BLEU"] < 0.05
+    assert p_values[str(translation_run), "BLEU"] is None
+    assert found.items() >= scores(succeed, "--hypotheses", "worse.de", *pair).items()
+    untested = scores(succeed, *flags, "--resamples", 0, field="p_value")
+    assert {*untested.values()} == {None}
 
 
-def test_without_resamples_a_comparison_tests_nothing(succeed):
-    flags = ["--hypotheses", "test.de", "--target", "test.de", "--versus", "worse.de", "--resamples", "0"]
-    report = json.loads(succeed(*flags, "--json"))
-    assert report["first"]["scores"]["BLEU"]["value"] == pytest.approx(100)
-    assert set(report["p_value"].values()) == {None}
-    assert {report[one]["scores"]["BLEU"]["mean"] for one in ("first", "second")} == {None}
-    assert "±" not in succeed(*flags)
-
-
-def test_a_run_can_be_compared_with_a_run_or_a_file(succeed, translation_run):
-    flags = ["--source", "test.en", "--target", "test.de"]
-    report = json.loads(succeed("--hypotheses", "worse.de", *flags, "--versus", translation_run, "--json"))
-    alone = json.loads(succeed(translation_run, *flags, "--json"))
-    for metric, figures in alone["scores"].items():
-        assert report["second"]["scores"][metric]["value"] == figures["value"]
-
-
-def test_case_counts_unless_told_otherwise(succeed):
-    cased = json.loads(succeed("--hypotheses", "upper.de", "--target", "test.de", "--json"))
-    uncased = json.loads(
-        succeed("--hypotheses", "upper.de", "--target", "test.de", "--json", "--lowercase", "--tokenize", "none")
-    )
-    assert cased["scores"]["BLEU"]["value"] < 5
-    assert uncased["scores"]["BLEU"]["value"] == pytest.approx(100)
-    assert "case:lc|eff:no|tok:none" in uncased["scores"]["BLEU"]["signature"]
-
-
-def test_the_best_of_several_references_counts(succeed):
-    report = json.loads(
-        succeed("--hypotheses", "worse.de", "--target", "upper.de", "--target", "worse.de", "--json", "--resamples", 0)
-    )
-    assert report["scores"]["BLEU"]["value"] == pytest.approx(100)
-    assert report["scores"]["BLEU"]["signature"].startswith("nrefs:2|")
-    assert report["scores"]["BLEU"]["mean"] is None
-
-
-@pytest.mark.parametrize(
-    ("difference", "p_value", "expected"),
-    [
-        (2.0, 0.01, "ours is better than theirs by 2.00 BLEU (p = 0.010)"),
-        (2.0, 0.05, "no clear difference: ours is ahead of theirs by 2.00 BLEU (p = 0.050)"),
-        (2.0, None, "ours is ahead of theirs by 2.00 BLEU; whether by chance is not tested"),
-        (0.0, 1.0, "the two do not differ in BLEU"),
-    ],
-)
-def test_a_verdict(difference, p_value, expected):
-    first = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
-    second = TranslationScore("BLEU", 30.0 - difference, None, None, "nrefs:1", p_value)
-    assert verdict(first, second, ("ours", "theirs")) == expected
+def test_case_counts_unless_told_otherwise_and_the_best_of_several_references(succeed):
+    upper = ["--hypotheses", "upper.de", "--target", "test.de", "--resamples", 0]
+    assert scores(succeed, *upper)["upper.de", "BLEU"] < 5
+    uncased = [*upper, "--lowercase", "--tokenize", "none"]
+    assert scores(succeed, *uncased)["upper.de", "BLEU"] == pytest.approx(100)
+    assert "case:lc|eff:no|tok:none" in scores(succeed, *uncased, field="signature")["upper.de", "BLEU"]
+    assert scores(succeed, *upper, "--target", "upper.de")["upper.de", "BLEU"] == pytest.approx(100)
 
 
 def test_what_fits_the_run_is_measured(succeed, capsys, tmp_path):
@@ -154,7 +113,7 @@ def test_what_fits_the_run_is_measured(succeed, capsys, tmp_path):
 
 
 REPORT = """\
-accuracy 62.5% (95% interval 30.6% to 86.3%): 5 of 8 held-out examples by runs/a
+accuracy 62.5% (95% interval 30.6% to 86.3%): 5 of 8 examples by runs/a
 majority baseline 50.0%: always 'joy'
 macro F1 0.444
 
@@ -174,20 +133,11 @@ EXPECTED = ["joy", "joy", "joy", "joy", "fear", "fear", "fear", "anger"]
 PREDICTED = ["joy", "joy", "joy", "fear", "fear", "fear", "joy", "joy"]
 
 
-def test_the_page_of_scores(capsys):
-    scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED)
-    print_classification(scores, run="runs/a", examples="held-out examples")
-    assert capsys.readouterr().out == REPORT
-
-
-def test_json_has_the_same_unrounded():
+def test_the_page_of_scores_and_json(capsys):
     scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED, known=["joy", "fear"])
     report = classification_to_dict(scores, run="runs/a")
-    low, high = scores.interval
-    assert report["interval"] == {"low": low, "high": high, "confidence": 0.95, "method": "wilson"}
+    print_classification(report)
+    assert capsys.readouterr().out == REPORT
     assert (report["accuracy"], report["macro_f1"]) == (5 / 8, pytest.approx(4 / 9))
-    assert report["majority"] == {"label": "joy", "accuracy": 0.5}
-    assert report["confusion"] == {"labels": ("anger", "fear", "joy"), "matrix": [[0, 0, 1], [0, 2, 1], [0, 1, 3]]}
+    assert report["confusion"] == [[0, 0, 1], [0, 2, 1], [0, 1, 3]]
     assert report["unknown"] == {"anger": 1}
-    assert report["labels"][1] == {"label": "fear", "precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3,
-                                   "predicted": 3}  # fmt: skip

@@ -11,8 +11,6 @@ import sys
 import pytest
 
 from cli.main import run
-from cli.perplexity.report import verdict
-from lm.evaluation.comparison import PairedDifference
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import pairs
@@ -65,17 +63,10 @@ def test_the_table_states_unit_context_and_stride_in_headings_and_below(capsys, 
     assert run(["perplexity", str(runs["bpe"]), str(texts), "--context", "24", "--stride", "6"]) == 0
     output = capsys.readouterr()
     assert output.err == ""
-    header, a, b, total, described = output.out.splitlines()
+    header, *rows, described = output.out.splitlines()
     assert re.split("  +", header)[4:] == ["perplexity/token", "perplexity/word", "bits/byte", "std error, bits/byte"]
-    assert [line.split()[0] for line in (a, b, total)] == [str(texts / "a.txt"), str(texts / "b.txt"), "total"]
+    assert [line.split()[0] for line in rows] == [str(texts / "a.txt"), str(texts / "b.txt"), "total"]
     assert "context 24, stride 6" in described
-
-
-def test_an_empty_file_among_others_has_no_figures(report, runs, texts):
-    (texts / "empty.txt").touch()
-    figures = report(runs["bpe"], texts / "empty.txt", texts / "b.txt")["files"][0]
-    assert (figures["tokens"], figures["words"], figures["bytes"], figures["nats"]) == (0, 0, 0, 0)
-    assert figures["perplexity"] is figures["word_perplexity"] is figures["bits_per_byte"] is None
 
 
 def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
@@ -96,12 +87,6 @@ def test_standard_input_is_a_file_too(report, runs, texts, monkeypatch):
     assert reported["total"] == expected["total"]
 
 
-def test_documents_are_split_as_asked(report, runs, texts):
-    (texts / "c.txt").write_text("The fox.\n---\nThe owl.\n")
-    assert report(runs["bpe"], texts / "c.txt")["total"]["documents"] == 1
-    assert report(runs["bpe"], texts / "c.txt", "--set", "data.separator=---")["total"]["documents"] == 2
-
-
 @pytest.fixture
 def pair_files(tmp_path):
     """A source file and its targets, right and wrong."""
@@ -118,31 +103,8 @@ def test_right_translations_are_expected_and_wrong_ones_are_not(report, translat
     wrong = report(translation_run, "--source", pair_files / "test.en", "--target", pair_files / "wrong.de")["total"]
     assert right["nats_per_token"] < 0.2
     assert wrong["nats_per_token"] > 2
-    assert right["pairs"] == 20
+    assert right["documents"] == 20
     assert right["bytes"] == len((pair_files / "test.de").read_bytes()) - 20
-
-
-def test_pairs_of_one_file_are_those_of_two(report, translation_run, pair_files):
-    sides = [(pair_files / name).read_text().splitlines() for name in ("test.en", "test.de")]
-    (pair_files / "test.csv").write_text("de,en\n" + "".join(f"{b},{a}\n" for a, b in zip(*sides, strict=True)))
-    in_two = report(translation_run, "--source", pair_files / "test.en", "--target", pair_files / "test.de")
-    columns = ["--source-column", "en", "--target-column", "de"]
-    assert report(translation_run, "--pairs", pair_files / "test.csv", *columns)["total"] == in_two["total"]
-
-
-def test_without_colours_digits_stand_beneath_the_text(succeed, runs, texts, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    legend, *lines = succeed("perplexity", runs["bpe"], texts / "a.txt", "--show").splitlines()
-    assert "bits per token" in legend
-    rows, marks = lines[:-3:2], lines[1:-3:2]
-    assert "".join(rows).replace("↵", "\n") == TEXT
-    assert all(len(row) <= 40 for row in rows if "狐" not in row)
-    tokens = [
-        json.loads(line) for line in succeed("perplexity", runs["bpe"], texts / "a.txt", "--per-token").splitlines()
-    ]
-    first = tokens[0]["nats"] / math.log(2)
-    assert marks[0][0] == (str(round(first)) if first < 9.5 else "+")
-    assert all(set(row) <= set("0123456789+· ") for row in marks)
 
 
 @pytest.mark.parametrize(("flag", "unit"), [("--per-token", "nats"), ("--per-word", "bits")])
@@ -160,28 +122,13 @@ def test_each_token_or_word_has_its_place_and_surprisal(succeed, report, runs, t
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
 
 
-def test_completions_and_targets_have_surprisals_of_words_too(succeed, report, translation_run, pair_files, tmp_path):
-    supervised = make_run(tmp_path / "supervised", data_kind="examples")
-    file = tmp_path / "examples.jsonl"
-    file.write_text('{"prompt": "The owl saw", "completion": " the fox"}\n{"prompt": "", "completion": "ran"}\n')
-    words = [json.loads(line) for line in succeed("perplexity", supervised, file, "--per-word").splitlines()]
-    assert [word["text"] for word in words] == ["the", "fox", "ran"]
-    nats = report(supervised, file)["total"]["nats"]
-    assert sum(word["bits"] for word in words) * math.log(2) == pytest.approx(nats)
-    pair_flags = ["--source", pair_files / "test.en", "--target", pair_files / "test.de"]
-    lines = succeed("perplexity", translation_run, *pair_flags, "--per-word").splitlines()
-    assert [json.loads(line)["text"] for line in lines] == (pair_files / "test.de").read_text().split()
-
-
-def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide, monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
+def test_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide):
     out = succeed("perplexity", runs["bpe"], wide, "--show")
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", out)
     assert "\x1b" not in plain
     assert "한국어 👩‍👩‍👧 e\u0301 <b>&amp;    ␛[31m␇end↵\n🇰🇷🇩🇪.↵\n" in plain
     painted = re.findall(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", out)
-    assert {"한", "👩‍👩‍👧", "e\u0301", "🇰🇷"} <= set(painted)
+    assert {"한", "👩‍👩‍👧", "e\u0301", "🇰🇷🇩🇪"} <= set(painted)
     assert all(name in painted[:8] for name in [" <1 ", " 4–6 ", " ≥14 "])
 
 
@@ -205,13 +152,11 @@ def test_the_page_has_the_text_escaped_and_needs_nothing_else(capsys, report, ru
     assert "prefers-color-scheme: dark" in source
     bits = sum(float(re.search(r"· ([0-9.]+) bits", title)[1]) for title, *_ in tokens)
     assert bits == pytest.approx(total["nats"] / math.log(2), abs=0.01 * len(tokens))
-    assert [path.name for path in out.parent.iterdir()] == ["page.html"]
 
 
-def test_versus_itself_is_no_difference(succeed, report, runs, texts):
+def test_versus_itself_is_no_difference(report, runs, texts):
     total = report(runs["bpe"], texts, "--versus", runs["bpe"])["total"]
     assert (total["difference"], total["standard_error"], total["z"]) == (0, 0, None)
-    assert succeed("perplexity", runs["bpe"], texts, "--versus", runs["bpe"]).endswith("there is no difference\n")
 
 
 def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, report, runs, texts):
@@ -221,39 +166,16 @@ def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, re
     assert total["difference"] == pytest.approx(total["first_bits_per_byte"] - total["second_bits_per_byte"])
     assert total["z"] == pytest.approx(total["difference"] / total["standard_error"])
     assert total["bytes"] == sum(file["bytes"] for file in reported["files"])
-    *_, sentence = succeed("perplexity", runs["bpe"], texts, "--versus", runs["char"]).splitlines()
-    assert f"{abs(total['difference']):.4f} ± {total['standard_error']:.4f} bits/byte" in sentence
+    *_, row, _ = succeed("perplexity", runs["bpe"], texts, "--versus", runs["char"]).splitlines()
+    assert row.split()[-3:] == [f"{total[name]:.4f}" for name in ("difference", "standard_error", "z")]
 
 
-@pytest.mark.parametrize(
-    ("blocks", "sentence"),
-    [
-        (((150, 150), (160, 160)), "there is no difference"),
-        (((160, 150),), "b is ahead of a by 0.1000 bits/byte; the text is too short to say how surely"),
-        # the mean of 50 and 150 is 100, and its standard error 50, for 100 bytes each
-        (((150, 200), (150, 300)), "a is better than b by 1.0000 ± 0.5000 bits/byte (z = 2.0)"),
-        (((150, 200), (150, 301)), "no clear difference: a is ahead of b by 1.0050 ± 0.5050 bits/byte (z = 2.0)"),
-    ],
-)
-def test_a_verdict_is_clear_from_two_standard_errors(blocks, sentence):
-    total = PairedDifference.total(PairedDifference.of_block(2, 100, *block) for block in blocks)
-    assert verdict(total, ("a", "b")) == sentence
-
-
-@pytest.fixture
-def lossy(tmp_path):
-    """A run with an uncased tokenizer that does not know all characters."""
-    return make_run(tmp_path / "lossy", tokenizer=Tokenizer(bert_like()))
-
-
-def test_no_verdict_on_models_of_which_one_has_a_tokenizer_that_loses_text(succeed, report, runs, lossy, tmp_path):
+def test_models_of_which_one_has_a_tokenizer_that_loses_text_are_not_comparable(report, runs, tmp_path):
+    lossy = make_run(tmp_path / "lossy", tokenizer=Tokenizer(bert_like()))
     text = tmp_path / "text.txt"
     text.write_text("The cat sat.\n🦉 The OWL.\n" * 30)
     reported = report(runs["bpe"], text, "--versus", lossy)
-    assert reported["comparable"] is False
-    assert reported["total"]["z"] is None
-    of_bpe, of_lossy = reported["first"], reported["second"]
-    assert (of_bpe["unknown_tokens"], of_bpe["lost_bytes"]) == (0, 0)
-    assert of_lossy["unknown_tokens"] >= 30
-    assert of_lossy["lost_bytes"] >= 30 * (1 + 4 + 1 + 3)  # at least T, an owl, T and OWL
-    assert "\nno verdict: " in succeed("perplexity", runs["bpe"], text, "--versus", lossy)
+    assert (reported["comparable"], reported["total"]["z"]) == (False, None)
+    total = report(lossy, text)["total"]
+    assert total["unknown_tokens"] >= 30
+    assert total["lost_bytes"] >= 30 * (1 + 4 + 1 + 3)  # at least T, an owl, T and OWL

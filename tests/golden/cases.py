@@ -187,7 +187,7 @@ def _masked() -> Iterator[Case]:
         yield Case(
             f"masked/{name}",
             (
-                f"{_TEXT} {settings}", "results run", f"{_perplexity()} --score-every 9",
+                f"{_TEXT} {settings}", "results run", _perplexity(),
                 f"fill run 'The [MASK] saw the [MASK] fox.' --json --top-k 4 {_CPU}",
                 *((f"attention run 'The road' --json {_CPU}",) if name != "linformer" else ()),
             ),

@@ -66,13 +66,11 @@ def test_blanks_are_filled_in_a_table_or_in_json(folder, tmp_path, capsys, monke
 
 
 def test_pseudo_perplexity_is_said_to_be_one(folder, capsys):
-    command = ["perplexity", str(folder / "lm"), str(folder / "text.txt")]
-    assert run([*command, "--score-every", "20", "--json"]) == 0
+    (folder / "short.txt").write_text((folder / "text.txt").read_text()[:500])
+    assert run(["perplexity", str(folder / "lm"), str(folder / "short.txt"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["unit"], report["score_every"], report["context"]) == ("masked token", 20, 32)
+    assert (report["unit"], report["context"]) == ("masked token", 32)
     assert report["total"]["bits_per_byte"] > 0
-    assert run([*command, "--score-every", "200", "--versus", str(folder / "lm")]) == 0
-    assert "there is no difference" in capsys.readouterr().out
 
 
 def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):

@@ -62,18 +62,6 @@ def same(capsys):
     return check
 
 
-def test_perplexity_of_text(runs, files, same):
-    same("perplexity", runs["text"], files["text"], files["more"], "--json", "--batch-size", 2)
-
-
-def test_perplexity_of_whatever_can_be_measured(runs, files, same):
-    same("perplexity", runs["text"], files["text"], "--per-token", "--batch-size", 3, "--stride", 5)
-    same("perplexity", runs["text"], files["text"], "--versus", runs["other"], "--batch-size", 2)
-    same("perplexity", runs["masked"], files["more"], "--score-every", 3)
-    same("perplexity", runs["supervised"], files["examples.jsonl"], "--json", "--batch-size", 4)
-    same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
-
-
 def test_translations(runs, files, same):
     same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
     same("translate", runs["translation"], files["source"], "--set", "translation.read_ahead=7", "--n-best", 2)

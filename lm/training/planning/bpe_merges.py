@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lm.config.tokenizer import MergeScope, TokenizerConfig
-from lm.evaluation.ngram_baseline import compute_ngram_surprisals
+from lm.evaluation.ngram import compute_ngram_surprisals
 from lm.tokenizer.training import train
 
 SAMPLE_BYTES = 400_000

@@ -61,14 +61,14 @@ def read_by_scorer(tokenizer, pairs: list[Record], language=None, **fields) -> l
     run = RunConfig(model=config, parallel=ParallelTextConfig(bidirectional=language is not None))
     loaded = LoadedModel(build_model(config), tokenizer, run, Path("run"), tokenizer)
 
-    def keep(batches):
-        for batch in batches:
-            read.extend((window.tokens.tolist(), window.source.tolist()) for window in batch)
-            yield [np.zeros(len(window.tokens)) for window in batch]
+    class Recorder(Scorer):
+        def score_windows(self, windows):
+            read.extend((window.tokens.tolist(), window.source.tolist()) for window in windows)
+            return [np.zeros(len(window.tokens)) for window in windows]
 
     heads = "heads" if pairs[0].dependency_heads else None
     file = SimpleNamespace(name="pairs", heads=heads, languages=(None, None), records=lambda: pairs)
-    assert list(Scorer(loaded, PerplexityConfig()).score(ScoredTexts([file], "pairs", language=language), keep))
+    assert list(Recorder(loaded, PerplexityConfig()).score(ScoredTexts([file], "pairs", language=language)))
     return sorted(read)
 
 

@@ -13,7 +13,8 @@ from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.batch import Batch
 from lm.data.bucketing import batched
-from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, WindowSplitter, find_scored_kind, score_batch
+from lm.evaluation.held_out import find_scored_kind
+from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, score_batch, split_windows
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.find import find_text_files
 from lm.tokenizer import training
@@ -63,8 +64,7 @@ def token_by_token(model, tokens, *, context, stride, start_token):
 def score_document(model, tokens, *, context, stride, start_token, batch_size=16):
     """The surprisal of each token of a document; of the first one only with a start token, which predicts it."""
     frame = SpecialTokenFrame(() if start_token is None else (start_token,))
-    splitter = WindowSplitter(frame, context=context, stride=stride)
-    windows = [*splitter.push(np.asarray(tokens, dtype=np.int64)), *splitter.finish()]
+    windows = split_windows([(np.asarray(tokens, dtype=np.int64), True)], frame, context=context, stride=stride)
     nats = [
         part
         for some in batched(windows, batch_size)
@@ -78,12 +78,12 @@ def loaded(model, tokenizer, **fields) -> LoadedModel:
     return LoadedModel(model, tokenizer, RunConfig(model=model.config, **fields), Path("run"))
 
 
-def score_files(model, tokenizer, *names, parallel_map=None, **config) -> list[Scored]:
+def score_files(model, tokenizer, *names, **config) -> list[Scored]:
     """Score files of any kind."""
     run = loaded(model, tokenizer)
     files = find_text_files([str(name) for name in names], run.config.data)
     texts = ScoredTexts(files, find_scored_kind(run, files))
-    return list(Scorer(run, PerplexityConfig(**config)).score(texts, parallel_map))
+    return list(Scorer(run, PerplexityConfig(**config)).score(texts))
 
 
 def random_tokens(length: int, vocab_size: int = 320) -> list[int]:

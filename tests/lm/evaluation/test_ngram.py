@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.evaluation.ngram_baseline import compute_ngram_losses, compute_ngram_surprisals
+from lm.evaluation.ngram import compute_ngram_surprisals
 
 VOCABULARY, ORDER = 5, 4
 
@@ -55,25 +55,3 @@ def test_probabilities_after_a_context_sum_to_one(text, context):
         for held_out in after
     ]
     assert np.exp(-np.array(last)).sum(axis=0) == pytest.approx(np.ones(ORDER))
-
-
-class Split:
-    """Tokens of two bytes each."""
-
-    def __init__(self, ids):
-        self.ids, self.bytes = ids, 2 * len(ids)
-
-    def __len__(self):
-        return len(self.ids)
-
-    def read(self, start, stop):
-        return self.ids[start:stop]
-
-
-def test_losses_are_those_of_five_orders(text):
-    train, held_out = text[:250], text[250:]
-    expected = [
-        nats.sum() / len(held_out) for nats in compute_ngram_surprisals(train, held_out, vocab_size=VOCABULARY, order=5)
-    ]
-    assert compute_ngram_losses(Split(train), Split(held_out), vocab_size=VOCABULARY) == pytest.approx(expected)
-    assert len(expected) == 5

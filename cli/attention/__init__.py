@@ -1,1 +1,0 @@
-"""`lm attention`, and the attention maps of `lm translate`: `attention` is the command, `output` draws and writes."""
