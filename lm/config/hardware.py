@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import Config, Requires
+from lm.config.settings import Config
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -31,7 +31,6 @@ class DistributionConfig(Config):
     """How several processes hold a model that they train together; a resumed run may change it."""
 
     shard: Annotated[bool, "FSDP: shard weights and optimizer state."] = False
-    offload: Annotated[bool, "Keep the shards in CPU memory.", Requires("distribution.shard")] = False
 
 
 @dataclass(frozen=True)

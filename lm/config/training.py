@@ -14,7 +14,6 @@ from lm.errors import UsageError
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
-Orthogonalisation = Literal["gram-newton-schulz", "newton-schulz"]
 
 MOST_ROWS = 2**40
 """The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
@@ -36,7 +35,6 @@ class TrainingConfig(Config):
     budget: Annotated[str | None, "Training time, such as 10m or 1h30m; default by the corpus."] = None
     batch_size: Annotated[_Rows, "Sequences per step."] = 32
     batch_tokens: Annotated[_Rows | None, "Tokens per step, instead of batch_size."] = None
-    batch_warmup: Annotated[Natural, "Steps over which the batch grows, from a quarter."] = 0
     micro_batch_size: Annotated[_Rows | None, "Gradient accumulation: sequences per pass; default all that fit."] = None
     learning_rate: Annotated[_Scale, "Peak learning rate."] = 1e-3
     schedule: Annotated[Schedule, "Learning-rate schedule."] = "cosine"
@@ -46,11 +44,6 @@ class TrainingConfig(Config):
     ] = 0.1
     decay_fraction: Annotated[Fraction, "Schedule wsd: decay fraction.", Requires("training.schedule=wsd")] = 0.2
     optimizer: Annotated[OptimizerKind, "Optimizer; muon: AdamW for embeddings and vectors."] = "adamw"
-    orthogonalisation: Annotated[
-        Orthogonalisation,
-        "Muon: iteration; newton-schulz: slower, rounds differently.",
-        Requires("training.optimizer=muon"),
-    ] = "gram-newton-schulz"
     beta1: Annotated[float, Meta(ge=0, le=0.9999), "AdamW: β1."] = 0.9
     beta2: Annotated[_Decay, "AdamW: β2."] = 0.95
     epsilon: Annotated[Positive, "AdamW: ε."] = 1e-8
