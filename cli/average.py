@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from lm.errors import UsageError
-from lm.run_folder import find_checkpoint
+from lm.run_folder import find_checkpoint, list_checkpoints
 
 Checkpoints = Annotated[
     list[Path],
@@ -35,15 +34,10 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console.text import print_note
-    from lm.optim.averaging import average_checkpoints, latest_checkpoints
+    from lm.optim.averaging import average_checkpoints
 
-    if len(runs) == 1:
-        find_checkpoint(runs[0], which="last")
-        chosen = latest_checkpoints(runs[0], last)
-    else:
-        chosen = [find_checkpoint(path) for path in runs]
-        if len(set(chosen)) < len(chosen):
-            raise UsageError("the same checkpoint is named twice")
+    found = [find_checkpoint(path) for path in runs]
+    chosen = list_checkpoints(runs[0])[-last:] if len(runs) == 1 else found
     folder = average_checkpoints(chosen, out)
     print_note(f"average of {', '.join(path.name for path in chosen)}")
     print_note(f"wrote {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,6 @@ import typer
 from cli.new_runs import resolve_hub_name
 from cli.options import CommandLine, Options, spell_flag, with_settings
 from lm.config.run_spec import SPEC_SECTIONS, build_spec
-from lm.distributed import launcher_env
 from lm.errors import UsageError
 from lm.run_folder import RUNS
 from lm.text.find import refuse_missing
@@ -95,12 +95,11 @@ def train(
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     refuse_missing(spec.data.names)
     command_line: CommandLine = context.obj
-    if not launcher_env.is_external_launcher() and launcher_env.world_size() == 1 and spec.processes > 1:
-        from lm.distributed.launcher import launch
+    if spec.processes > 1 and "RANK" not in os.environ:
+        from lm.training.multiprocess import launch
 
         program = ["-m", "cli", *command_line.arguments]
         raise typer.Exit(launch(program, processes=spec.processes, start_time=command_line.started_at))
-    launcher_env.silence_torch_logs()
     from cli.training import running
 
     running.run_training(spec, started_at=command_line.started_at, as_json=as_json, dry_run=dry_run)

@@ -38,11 +38,9 @@ class DistributionConfig(Config):
 
     Settings:
         shard: FSDP: shard weights and optimizer state.
-        offload: Keep the shards in CPU memory.
     """
 
     shard: bool = False
-    offload: Annotated[bool, "distribution.shard"] = False
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,9 @@ class RunConfig(Config):
             yield f"the dtype {self.hardware.dtype} is for inference, not for training"
         if training.compile and model.experts:
             yield "a model with experts has no training.compile: its shapes depend on the tokens"
-        if model.is_recurrent and (is_sharded or training.gradient_checkpointing or self.lora):
-            yield "shard, gradient_checkpointing and lora need transformer blocks, not recurrent layers"
+        needs_blocks = is_sharded or training.gradient_checkpointing or self.lora or training.optimizer == "muon"
+        if model.is_recurrent and needs_blocks:
+            yield "muon, shard, gradient_checkpointing and lora need transformer blocks, not recurrent layers"
         if self.parallel.separate_vocabularies and model.decoder_only:
             yield "a decoder_only model has no separate_vocabularies"
         if model.syntax != "none" and (self.parallel.bidirectional or training.sample):
@@ -178,7 +179,7 @@ SECTIONS: dict[str, type] = {
 
 CHANGEABLE_ON_RESUME = {
     "training": ("micro_batch_size", "compile", "gradient_checkpointing", "tensorboard"),
-    "distribution": ("shard", "offload"),
+    "distribution": ("shard",),
     "hardware": ("threads",),
 }
 """Settings that may change on resume, by section: they change how a run is computed, not what."""

@@ -14,7 +14,6 @@ from lm.errors import UsageError
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
-Orthogonalisation = Literal["gram-newton-schulz", "newton-schulz"]
 
 MOST_ROWS = 2**40
 """The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
@@ -36,7 +35,6 @@ class TrainingConfig(Config):
         budget: Training time, such as 10m or 1h30m; default by the corpus.
         batch_size: Sequences per step.
         batch_tokens: Tokens per step, instead of batch_size.
-        batch_warmup: Steps over which the batch grows, from a quarter.
         micro_batch_size: Gradient accumulation: sequences per pass; default all that fit.
         learning_rate: Peak learning rate.
         schedule: Learning-rate schedule.
@@ -44,7 +42,6 @@ class TrainingConfig(Config):
         final_learning_rate_fraction: Final learning rate / peak.
         decay_fraction: Schedule wsd: decay fraction.
         optimizer: Optimizer; muon: AdamW for embeddings and vectors.
-        orthogonalisation: Muon: iteration; newton-schulz: slower, rounds differently.
         beta1: AdamW: β1.
         beta2: AdamW: β2.
         epsilon: AdamW: ε.
@@ -77,7 +74,6 @@ class TrainingConfig(Config):
     budget: str | None = None
     batch_size: _Rows = 32
     batch_tokens: _Rows | None = None
-    batch_warmup: Natural = 0
     micro_batch_size: _Rows | None = None
     learning_rate: _Scale = 1e-3
     schedule: Schedule = "cosine"
@@ -85,7 +81,6 @@ class TrainingConfig(Config):
     final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
     decay_fraction: Annotated[Fraction, "training.schedule=wsd"] = 0.2
     optimizer: OptimizerKind = "adamw"
-    orthogonalisation: Annotated[Orthogonalisation, "training.optimizer=muon"] = "gram-newton-schulz"
     beta1: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
     beta2: _Decay = 0.95
     epsilon: Positive = 1e-8

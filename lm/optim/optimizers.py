@@ -1,29 +1,23 @@
-"""Build the optimizers of a model, and convert their state to named tensors."""
+"""Build the optimizers of a model, and convert their state to named tensors; moving averages of weights."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from lm.config.training import TrainingConfig
-from lm.distributed.parallel import shard_like
+from lm.distributed.parallel import Ranks, shard_like
 from lm.model.layers import Linear
-from lm.model.lora import LoraLinear
+from lm.model.lora import LoraLinear, load_trainable, trainable_weights
 from lm.model.transformer import Block
-from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
-from lm.optim.muon import Muon, ReplicatedMuon, ShardedMuon
+from lm.optim.muon import Muon
 
 
 def build_optimizers(
-    model: nn.Module,
-    config: TrainingConfig,
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    processes: int = 1,
-    is_sharded: bool = False,
+    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, ranks: Ranks = "single"
 ) -> list[torch.optim.Optimizer]:
     """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest.
 
@@ -31,37 +25,30 @@ def build_optimizers(
 
     Args:
         dtype: of Muon's matmuls.
-        is_sharded: whether each rank has only a shard of the weights.
+        ranks: how several ranks hold the weights.
 
     Source: Loshchilov and Hutter 2019; weight decay groups: Radford et al. 2018, section 4.1.
     """
     matrices = hidden_matrices(model) if config.optimizer == "muon" else {}
+    rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
     others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
-    decayed, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {
+            "params": [parameter for parameter in others if (parameter.ndim > 1) is is_decayed],
+            "weight_decay": decay * is_decayed,
+        }
+        for is_decayed in (True, False)
+    ]
     optimizers: list[torch.optim.Optimizer] = []
     if others:
-        kept = [group for group in groups if group["params"]]
-        betas = (config.beta1, config.beta2)
-        optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
+        optimizers.append(torch.optim.AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
-        muon = ShardedMuon if is_sharded else ReplicatedMuon if processes > 1 else Muon
-        optimizers.append(
-            muon(
-                matrices,
-                lr=config.learning_rate,
-                weight_decay=config.weight_decay,
-                dtype=dtype,
-                orthogonalisation=config.orthogonalisation,
-            )
-        )
+        optimizers.append(Muon(matrices, lr=rate, weight_decay=decay, dtype=dtype, ranks=ranks))
     return optimizers
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
-    """Return the matrices of blocks, or of recurrent layers and their attention, one per gate.
-
-    For a model with adapters, only theirs.
+    """Return the matrices of blocks; for a model with adapters, only theirs.
 
     Returns:
         The row counts of the matrices stacked in each parameter, as in fused QKV.
@@ -74,13 +61,6 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
                 matrices[module.weight] = module.projected
             if isinstance(module, LoraLinear):
                 matrices |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
-    for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
-        width = stack.recurrent[0].hidden_size
-        assert isinstance(width, int)
-        matrices_of_stack = {
-            parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2
-        }
-        matrices |= {parameter: (width,) * n_gates for parameter, n_gates in matrices_of_stack.items() if n_gates}
     return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
 
 
@@ -95,21 +75,48 @@ def optimizer_state_tensors(optimizers: Sequence[torch.optim.Optimizer], model: 
 
 
 def load_optimizer_state(
-    optimizers: Sequence[torch.optim.Optimizer],
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
+    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
     """Load what `optimizer_state_tensors` returned, as full tensors."""
-    owners = {
-        id(parameter): optimizer
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    states: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    states: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         owner, _, key = name.rpartition(".")
-        states[owner][key] = value
-    for name, parameter in (named for named in model.named_parameters() if named[1].requires_grad):
-        state = {key: shard_like(parameter, value) for key, value in states[name].items()}
-        owners[id(parameter)].state[parameter] = state
+        states.setdefault(owner, {})[key] = value
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            state = states.get(names[parameter], {})
+            optimizer.state[parameter] = {key: shard_like(parameter, value) for key, value in state.items()}
+
+
+class MovingAverage:
+    """Exponential moving average (EMA) of the trainable weights of a model.
+
+    Source: Polyak and Juditsky 1992; exponential, with a decay that grows to its final value, as in TensorFlow.
+    """
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        """Start at the model's weights; `decay` is the final value."""
+        self._model, self._decay = model, decay
+        self.weights = {name: value.detach().clone() for name, value in trainable_weights(self._model).items()}
+
+    def update(self, step: int) -> None:
+        """Update the average after optimizer step `step`, counted from 1."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        averages, weights = list(self.weights.values()), list(trainable_weights(self._model).values())
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Load a saved average; KeyError if a weight is missing."""
+        for name, value in self.weights.items():
+            value.copy_(weights[name])
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Within the context, the model has the averaged weights."""
+        trained = {name: value.clone() for name, value in trainable_weights(self._model).items()}
+        load_trainable(self._model, self.weights)
+        try:
+            yield
+        finally:
+            load_trainable(self._model, trained)

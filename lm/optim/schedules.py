@@ -1,12 +1,10 @@
-"""Learning-rate and batch-size schedules as pure functions of the step."""
+"""Learning-rate schedules as pure functions of the step."""
 
 from __future__ import annotations
 
 import math
 
 from lm.config.training import TrainingConfig
-
-_INITIAL_BATCH_FRACTION = 0.25
 
 
 def learning_rate(
@@ -20,60 +18,27 @@ def learning_rate(
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
     """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
-    if steps is None:
-        return config.learning_rate * (1.0 if decay_start is None else decay_start[1])
+    warmup, final, fraction = config.warmup_steps, config.final_learning_rate_fraction, 1.0
+    if step < warmup:
+        return config.learning_rate * (step + 1) / (warmup + 1)
     if decay_start is not None:
-        return config.learning_rate * _linear_decay(
-            step, *decay_start, steps=steps, final=config.final_learning_rate_fraction
-        )
-    elapsed, total = step - config.warmup_steps, max(1, steps - config.warmup_steps)
-    return config.learning_rate * _schedule_fraction(config, elapsed, total)
-
-
-def _linear_decay(step: int, since: int, fraction: float, *, steps: int, final: float) -> float:
-    """Interpolate linearly from `fraction` after step `since` to `final` at the last step."""
-    return fraction - (fraction - final) * min(1.0, (step - since) / max(1, steps - since))
-
-
-def batch_fraction(step: int, *, config: TrainingConfig) -> float:
-    """Return the fraction of a full batch used at a step, counted from 0, during batch warm-up.
-
-    Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.
-    """
-    if step >= config.batch_warmup:
-        return 1.0
-    return _INITIAL_BATCH_FRACTION + (1 - _INITIAL_BATCH_FRACTION) * step / config.batch_warmup
-
-
-def steps_for_batches(batches: float, *, config: TrainingConfig) -> int:
-    """Return the number of steps that see as much data as `batches` full batches, given batch warm-up."""
-    warmup, ramp = config.batch_warmup, 1 - _INITIAL_BATCH_FRACTION
-    if batches >= warmup * (1 - ramp / 2):
-        return math.ceil(batches + warmup * ramp / 2)
-    fraction = math.sqrt(_INITIAL_BATCH_FRACTION**2 + 2 * ramp * batches / warmup)
-    return math.ceil(warmup / ramp * (fraction - _INITIAL_BATCH_FRACTION))
+        since, fraction = decay_start
+        if steps is not None:
+            fraction -= (fraction - final) * min(1.0, (step - since) / max(1, steps - since))
+    elif steps is not None:
+        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+        if config.schedule == "cosine":
+            fraction = final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+        elif config.schedule == "linear":
+            fraction = 1 - (1 - final) * progress
+        elif config.schedule == "inverse-sqrt":
+            fraction = math.sqrt(max(1, warmup) / (max(1, warmup) + step - warmup))
+        elif config.schedule == "wsd" and config.decay_fraction:
+            fraction = 1 - (1 - final) * max(0.0, 1 - (1 - progress) / config.decay_fraction)
+    return config.learning_rate * fraction
 
 
 def total_steps_from_decay(step: int, *, config: TrainingConfig, since: int = 0) -> int:
     """Return the total steps of a wsd run that starts to decay after `step`; `since` is the step of an extension."""
     start = max(config.warmup_steps, since)
-    stable = step - start
-    if stable <= 0:
-        return step
-    return start + math.ceil(stable / (1 - config.decay_fraction))
-
-
-def _schedule_fraction(config: TrainingConfig, elapsed: int, total: int) -> float:
-    """Return the fraction of the peak after `elapsed` of `total` steps since the warm-up."""
-    progress, final = min(1.0, elapsed / total), config.final_learning_rate_fraction
-    if config.schedule == "cosine":
-        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
-    if config.schedule == "linear":
-        return 1 - (1 - final) * progress
-    if config.schedule == "inverse-sqrt":
-        return math.sqrt(max(1, config.warmup_steps) / (max(1, config.warmup_steps) + elapsed))
-    if config.schedule == "wsd" and config.decay_fraction:
-        return 1 - (1 - final) * max(0.0, 1 - (1 - progress) / config.decay_fraction)
-    return 1.0
+    return step if step <= start else start + math.ceil((step - start) / (1 - config.decay_fraction))

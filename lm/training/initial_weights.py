@@ -18,7 +18,7 @@ from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import trainable_weights
 from lm.model.transformer import Model, build_model, init_empty_weights
-from lm.optim.averaging import MovingAverage
+from lm.optim.optimizers import MovingAverage
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss

@@ -1,36 +1,72 @@
-"""Training in several processes started from Python; each runs this module as a program.
+"""Training in several processes of this machine, launched by torch; those started from Python run this module.
 
-Rank 0 writes its events to a file, one JSON object per line, which the parent reads.
+Of those, rank 0, or the first that fails, writes its events to a named pipe, which the parent reads.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import logging
+import os
+import pickle
+import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
 
 import msgspec
 
-from lm import errors
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.errors import LMError, TrainingError
 from lm.signals import StopSignals
-from lm.training import events
-from lm.training.trainer import Started, Trainer
-
-_POLL_SECONDS = 0.05
-"""Poll interval of the event file."""
-_EVENTS = {kind.__name__: kind for kind in get_args(events.Event)}
+from lm.training.events import Event
 
 
-def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None] = lambda _: None) -> Path:
+def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:
+    """Run a command in several processes, dividing the threads among them, and wait until all have ended.
+
+    When one fails, the others are terminated. Signals are forwarded to all of them.
+
+    Args:
+        command: arguments of the Python interpreter, such as `-m` and a module.
+        start_time: start of a budget, in seconds of `time.monotonic`.
+
+    Returns:
+        The exit code of the first process that failed, 128 + the signal number after a signal, 0 on success.
+    """
+    from torch.distributed import run  # noqa: PLC0415 (slow import)
+    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+
+    from lm.hardware import MAX_THREADS  # noqa: PLC0415
+
+    before = os.environ.copy()
+    os.environ[launcher_env.START_TIME] = repr(start_time)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MAX_THREADS // processes)))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    logging.disable()  # the processes report their errors themselves
+    signals = "SIGINT,SIGTERM" + ("" if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ",SIGHUP")
+    try:
+        with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:
+            options = [f"--nproc-per-node={processes}", f"--log-dir={logs}", f"--signals-to-handle={signals}"]
+            options += ["--standalone", "--local-addr=127.0.0.1", "--no-python"]
+            run.run(run.parse_args([*options, sys.executable, *command]))
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        return code if code > 0 else 128 - code
+    finally:
+        logging.disable(logging.NOTSET)
+        os.environ.clear()
+        os.environ.update(before)
+    return 0
+
+
+def train_in_processes(spec: RunSpec, *, on_event: Callable[[Event], None] = lambda _: None) -> Path:
     """Train in `spec.processes` processes; returns the run folder.
 
     Args:
@@ -41,88 +77,67 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         LMError: raised by one of the processes.
         TrainingError: the processes were killed.
     """
-    from lm.distributed.launcher import launch  # noqa: PLC0415 (slow import)
-
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder:
-        spec_file, event_file = Path(folder) / "spec.json", Path(folder) / "events.jsonl"
-        spec_file.write_bytes(msgspec.json.encode(spec))
-        event_file.touch()
-        reader = _EventReader(event_file, on_event)
-        reader.start()
+    with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder, ThreadPoolExecutor(1) as thread:
+        pipe = Path(folder, "events")
+        os.mkfifo(pipe)
+        writer = os.open(pipe, os.O_RDWR)  # the reader doesn't wait for processes that fail before they open it
+        trained = thread.submit(_read_events, pipe, on_event)
         try:
-            command = ["-m", __name__, str(spec_file), str(event_file)]
+            command = ["-m", __name__, msgspec.json.encode(spec).decode(), str(pipe)]
             code = launch(command, processes=spec.processes, start_time=start)
         finally:
-            reader.ended.set()
-            reader.join()
-    if reader.error is not None:
-        raise reader.error
-    if code or reader.folder is None:
+            os.write(writer, pickle.dumps(None))
+            os.close(writer)
+    if (run := trained.result()) is None or code:
         raise TrainingError(f"the {spec.processes} processes of this training ended with code {code}")
-    return reader.folder
+    return run
 
 
-class _EventReader(threading.Thread):
-    """Reads the event file until `ended` is set.
-
-    Attributes:
-        folder: of the run, once it has started.
-        error: raised by a process or by the callback.
-    """
-
-    def __init__(self, path: Path, on_event: Callable[[events.Event], None]) -> None:
-        super().__init__(daemon=True)
-        self.ended = threading.Event()
-        self.folder: Path | None = None
-        self.error: Exception | None = None
-        self._path, self._on_event = path, on_event
-
-    def run(self) -> None:
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                rest, is_last = "", False
-                while not is_last:
-                    is_last = self.ended.wait(_POLL_SECONDS)
-                    *lines, rest = (rest + file.read()).split("\n")
-                    for line in lines:
-                        self._handle(**json.loads(line))
-        except Exception as error:
-            self.error = self.error or error
-
-    def _handle(self, event: str, **values: Any) -> None:
-        folder = {"folder": Path(values["folder"])} if "folder" in values else {}
-        if event == Started.__name__:
-            self.folder = folder["folder"]
-        elif event in _EVENTS:
-            self._on_event(_EVENTS[event](**{**values, **folder}))
-        else:
-            self.error = getattr(errors, event, LMError)(values["message"])
+def _read_events(pipe: Path, on_event: Callable[[Event], None]) -> Path | None:
+    """Pass events on; return the folder of the run, or raise the first error of a rank or of `on_event`."""
+    folder: Path | None = None
+    problem: Exception | None = None
+    with pipe.open("rb") as stream:
+        while (event := pickle.load(stream)) is not None:
+            if isinstance(event, Path):
+                folder = event
+            elif isinstance(event, LMError):
+                problem = problem or event
+            elif problem is None:
+                try:
+                    on_event(event)
+                except Exception as error:
+                    problem = error
+    if problem is not None:
+        raise problem
+    return folder
 
 
-def main(spec_file: str, event_file: str) -> int:
+def main(spec: str, pipe: str) -> int:
     """Run one of the processes; returns the exit code."""
-    launcher_env.silence_torch_logs()
-    spec = msgspec.json.decode(Path(spec_file).read_bytes(), type=RunSpec)
-    with Path(event_file).open("a", encoding="utf-8") as file:
+    from lm.training.trainer import Started, Trainer  # noqa: PLC0415 (the launcher doesn't need it)
 
-        def send(name: str, values: dict[str, Any]) -> None:
-            file.write(json.dumps({"event": name, **values}, default=str) + "\n")
-            file.flush()
+    with Path(pipe).open("wb") as stream:
 
+        def send(event: object) -> None:
+            stream.write(pickle.dumps(event))
+            stream.flush()
+
+        asked = msgspec.json.decode(spec, type=RunSpec)
         try:
             with (
                 StopSignals() as signals,
-                Trainer(spec, stop=signals.received, start_time=launcher_env.start_time()) as trainer,
+                Trainer(asked, stop=signals.received, start_time=launcher_env.start_time()) as trainer,
             ):
                 for event in trainer:
                     if trainer.world.is_main and isinstance(event, Started):
-                        send(Started.__name__, {"folder": event.run.folder})
-                    elif trainer.world.is_main and type(event).__name__ in _EVENTS:
-                        send(type(event).__name__, dataclasses.asdict(event))
+                        send(event.run.folder)
+                    elif trainer.world.is_main and isinstance(event, Event):
+                        send(event)
         except LMError as error:
             if launcher_env.is_reporting():
-                send(type(error).__name__, {"message": str(error)})
+                send(error)
             return error.exit_code
     return 0
 

@@ -22,8 +22,7 @@ from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
 from lm.data.batch import Batch, micro_batch_rows
 from lm.data.training_data import TrainingData
-from lm.distributed.parallel import ParallelLoss, shard_like
-from lm.distributed.world import SINGLE_PROCESS, World
+from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
 from lm.locks import LockFile
@@ -32,9 +31,8 @@ from lm.model.cpu_kernels import choose_kernels
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
 from lm.model.transformer import set_activation_checkpointing
-from lm.optim.averaging import MovingAverage
-from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
-from lm.optim.schedules import batch_fraction, learning_rate, total_steps_from_decay
+from lm.optim.optimizers import MovingAverage, build_optimizers, load_optimizer_state, optimizer_state_tensors
+from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
 from lm.training.background import BatchPrefetcher, CheckpointWriter
@@ -112,7 +110,7 @@ class Run:
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
         self.optimizers = build_optimizers(
             self.model, training, dtype=self.hardware.torch_optimizer_dtype,
-            processes=world.size, is_sharded=self.parallel.is_sharded,
+            ranks=self.parallel.ranks,
         )  # fmt: skip
         self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
         data.set_total_steps(plan.steps)
@@ -260,11 +258,7 @@ class Run:
         seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
         # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
         (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)
-        fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
-        if self.prefetcher is None:
-            batch = self.data.batch(state.samples, fraction=fraction)
-        else:
-            batch = self.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
+        batch = (self.prefetcher or self.data).batch(state.samples)
         total, learned = (
             torch.zeros(2, device=self.hardware.torch_device),
             count_learned_tokens(batch, source_loss=config.source_loss),
@@ -272,11 +266,8 @@ class Run:
         with _converting_errors(self, batch):
             for micro_batch in self.world.micro_batches(batch, rows=micro_batch_rows(self.config, batch)):
                 total += self.parallel.backward(micro_batch, learned=learned)
-        total, norm = self.world.all_reduce(total), self.parallel.gradient_norm()
-        # clipping to a greater norm would read all gradients to scale them by 1; on a GPU comparing norms would sync
-        if config.clip > 0 and (norm.is_cuda or config.clip < float(norm) < math.inf):
-            self.parallel.clip_gradients(config.clip, norm)
-        # the only GPU sync of a step; offloading leaves the norm on the CPU
+        total, norm = self.world.all_reduce(total), self.parallel.clip_gradients(config.clip)
+        # the only GPU sync of a step
         nats, surprisal, gradient_norm = torch.cat((total, norm.to(total.device)[None])).tolist()
         loss = nats / learned
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):

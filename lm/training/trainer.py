@@ -24,7 +24,7 @@ from lm.corpus.store import Manifest, open_split
 from lm.corpus.survey import read_beginnings
 from lm.data.training_data import TrainingData
 from lm.distributed import launcher_env
-from lm.distributed.world import SINGLE_PROCESS, World, init_distributed
+from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.errors import UsageError
 from lm.evaluation.held_out import describe_seen_held_out
 from lm.evaluation.ngram import compute_ngram_losses

@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_ends_all_in_one_line(place, tmp_path):
     wait_for_steps(folder, 12)
     os.kill(max(children(process)), signal.SIGKILL)
     code, _, err = ended(process)
-    assert code == 1
+    assert code == 128 + signal.SIGKILL
     assert err.count("lm: ") == 1
     assert "resume" in err.splitlines()[-1]
     assert load_state(find_checkpoint(folder, which="last")).step >= 10

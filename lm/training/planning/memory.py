@@ -115,7 +115,7 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
-    state = 0 if config.distribution.offload else sum(_state_bytes(config, processes=processes, accumulates=True))
+    state = sum(_state_bytes(config, processes=processes, accumulates=True))
     free = _USABLE_FRACTION * free_gpu_memory(hardware) - state - (first - per_sequence)
     extra = (1 + config.training.gradient_checkpointing) * layer_bytes
 

@@ -124,7 +124,7 @@ def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
     assert config.training.optimizer == "adamw"
     if blocks.training.optimizer == "muon":
         assert config.training.learning_rate == TrainingConfig().learning_rate
-    given = {"model": {"architecture": "gru"}, "training": {"optimizer": "muon", "learning_rate": 0.5}}
+    given = {"model": {"architecture": "gru"}, "training": {"learning_rate": 0.5}}
     assert build_run_config(name, given).training.learning_rate == 0.5
 
 

@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import load_or_train_pair_tokenizers, load_or_train_tokenizer, scan_corpus
-from lm.distributed.world import SINGLE_PROCESS, World, init_distributed
+from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
 from lm.training.loop import train

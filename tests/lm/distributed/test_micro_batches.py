@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.data.batch import Batch
-from lm.distributed.parallel import split_micro_batches
+from lm.distributed.parallel import World
 
 
 def batch(rows: int) -> Batch:
@@ -18,7 +18,7 @@ def batch(rows: int) -> Batch:
 def test_each_row_is_taken_once_and_all_make_as_many_passes(size):
     for rows, at_once in itertools.product((1, 2, 3, 7, 8), (None, 1, 2, 5)):
         whole = batch(rows)
-        taken = [list(split_micro_batches(whole, rank=rank, size=size, rows=at_once)) for rank in range(size)]
+        taken = [list(World(rank, size).micro_batches(whole, rows=at_once)) for rank in range(size)]
         assert len({len(of_rank) for of_rank in taken}) == 1
         counted = [micro_batch.batch for of_rank in taken for micro_batch in of_rank if micro_batch.is_real]
         assert np.array_equal(np.concatenate([part.inputs for part in counted]), whole.inputs)
@@ -33,6 +33,6 @@ def test_each_row_is_taken_once_and_all_make_as_many_passes(size):
 def test_one_process_takes_the_batch_as_it_is_split(at_once):
     whole = batch(8)
     expected = [part.inputs for part in whole.split(at_once)]
-    found = [micro_batch.batch.inputs for micro_batch in split_micro_batches(whole, rank=0, size=1, rows=at_once)]
+    found = [micro_batch.batch.inputs for micro_batch in World().micro_batches(whole, rows=at_once)]
     assert all(map(np.array_equal, found, expected))
     assert len(found) == len(expected)

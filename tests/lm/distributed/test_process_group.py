@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from lm.distributed.world import init_distributed, is_lost_rank
+from lm.distributed.parallel import init_distributed
 from lm.run_folder import MODEL, find_checkpoint
 from lm.safetensors_io import load_tensors
 from lm.training.loop import train
@@ -172,19 +171,3 @@ def test_a_signal_ends_a_process_that_waits(number, tmp_path):
 def _answers(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.mark.parametrize(
-    ("error", "is_lost"),
-    [
-        (dist.DistStoreError("wait timeout after 3000ms"), True),
-        (dist.DistNetworkError("recv failed"), True),
-        (dist.DistBackendError("NCCL error: remote process exited"), True),
-        (RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"), True),
-        (RuntimeError("Application timeout caused pair closure"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (TimeoutError("timed out"), False),
-    ],
-)
-def test_a_lost_rank_is_told_from_other_errors(error, is_lost):
-    assert is_lost_rank(error) is is_lost

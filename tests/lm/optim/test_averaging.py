@@ -7,7 +7,8 @@ from lm import checkpoint
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
 from lm.hardware import select_inference_hardware
-from lm.optim.averaging import average_checkpoints, latest_checkpoints
+from lm.optim.averaging import average_checkpoints
+from lm.run_folder import list_checkpoints
 from lm.training.loop import train
 from tests.lm.training.runs import resume_run
 
@@ -15,7 +16,7 @@ from tests.lm.training.runs import resume_run
 def test_the_mean_of_the_latest(make_run, tmp_path):
     run = make_run(checkpoint_every=3, keep_checkpoints=0)
     list(train(run))
-    chosen = latest_checkpoints(run.folder, 3)
+    chosen = list_checkpoints(run.folder)[-3:]
     assert [path.name for path in chosen] == ["step-9", "step-10", "step-12"]
     folder = average_checkpoints(chosen, tmp_path / "mean")
     weights = [checkpoint.load_weights(path) for path in chosen]

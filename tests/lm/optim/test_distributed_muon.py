@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lm.optim.muon import Muon, ReplicatedMuon
+from lm.distributed.parallel import Ranks
+from lm.optim.muon import Muon
 from tests.tolerances import assert_close
 
 
@@ -45,12 +46,13 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch, size: int, work: Callable[[int], 
     assert not errors, errors
 
 
-def stepped(kind: type[Muon], n_matrices: int) -> list[torch.Tensor]:
+def stepped(n_matrices: int, ranks: Ranks = "single") -> list[torch.Tensor]:
     """Return matrices of one shape, and one of another, after two steps."""
     numbers = torch.Generator().manual_seed(1)
     shapes = [(6, 4)] * n_matrices + [(3, 5)]
     weights = [torch.randn(shape, generator=numbers).requires_grad_() for shape in shapes]
-    optimizer = kind({weight: [len(weight)] for weight in weights}, lr=0.1, weight_decay=0.1, dtype=torch.float32)
+    rows = {weight: [len(weight)] for weight in weights}
+    optimizer = Muon(rows, lr=0.1, weight_decay=0.1, dtype=torch.float32, ranks=ranks)
     for _ in range(2):
         for weight in weights:
             weight.grad = torch.randn(weight.shape, generator=numbers)
@@ -61,9 +63,9 @@ def stepped(kind: type[Muon], n_matrices: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ranks_divide_the_matrices_of_a_shape_and_all_have_the_same_weights(monkeypatch, size):
     for n_matrices in (1, 2, 3, 4, 5):
-        expected, found = stepped(Muon, n_matrices), dict[int, list[torch.Tensor]]()
+        expected, found = stepped(n_matrices), dict[int, list[torch.Tensor]]()
         run_ranks(
-            monkeypatch, size, lambda rank, n=n_matrices, found=found: found.update({rank: stepped(ReplicatedMuon, n)})
+            monkeypatch, size, lambda rank, n=n_matrices, found=found: found.update({rank: stepped(n, "replicated")})
         )
         assert len(found) == size
         for weights in found.values():

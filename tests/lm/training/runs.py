@@ -8,7 +8,7 @@ from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.store import Manifest
 from lm.data.training_data import TrainingData
-from lm.distributed.world import SINGLE_PROCESS, World
+from lm.distributed.parallel import SINGLE_PROCESS, World
 from lm.run_folder import find_checkpoint
 from lm.training.planning import hardware_selection
 from lm.training.planning.budget import TrainingSpeed

@@ -29,13 +29,13 @@ SHAPE = ModelConfig(vocab_size=64, context_length=32, d_model=32, n_layers=3, n_
 GPU = Hardware("cuda", "bfloat16", 1)
 
 
-def config_of(*, shard: bool = False, offload: bool = False, model: ModelConfig = SHAPE, **training) -> RunConfig:
+def config_of(*, shard: bool = False, model: ModelConfig = SHAPE, **training) -> RunConfig:
     return RunConfig(
         model,
         training=TrainingConfig(
             steps=1, **({"batch_size": 12} | training if "batch_tokens" not in training else training)
         ),
-        distribution=DistributionConfig(shard=shard, offload=offload),
+        distribution=DistributionConfig(shard=shard),
     )
 
 
