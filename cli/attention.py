@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, read_text_argument
-from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
+from cli.console.heat_map import format_name, print_heat_map
 from cli.console.plots import load_pyplot, save_figure
 from cli.console.text import format_json_line, print_note
 from cli.loading import RunPath
@@ -111,13 +110,12 @@ def attention(
     if out is not None:
         write_maps(out, [shown], config)
         return
-    values, width = _to_dict(shown, config), shutil.get_terminal_size().columns
+    values = _to_dict(shown, config)
     if as_json:
         print(format_json_line(values))
         return
-    *lines, caption = _describe(values)
-    heat_map = HeatMap(caption, values["queries"]["labels"], values["keys"]["labels"], values["mean"])
-    print("\n".join([*lines, *draw_heat_map(heat_map, width=width, colours=detect_colours())]))
+    print("\n".join(_describe(values)), flush=True)
+    print_heat_map(values["queries"]["labels"], values["keys"]["labels"], values["mean"])
 
 
 def _to_dict(shown: AttentionMap, config: AttentionConfig) -> Values:

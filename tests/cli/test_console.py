@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from cli.console import progress
 from cli.console.colours import is_colour_enabled
-from cli.console.heat_map import ALL_COLOURS, FEW_COLOURS, NO_COLOURS, HeatMap, draw_heat_map
+from cli.console.heat_map import print_heat_map
 from cli.console.plots import plot_curves, sparkline
 from cli.console.progress import show_bytes, show_counter
 from cli.console.tables import print_table
@@ -101,39 +101,39 @@ def test_a_sparkline_has_the_last_values_between_their_smallest_and_largest():
 ROWS = ("The", "숲에서", "e\u0301te", "狐", "</s>")
 
 
-def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown():
-    heat_map = HeatMap("t", ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]])
-    assert list(draw_heat_map(heat_map, width=None, colours=NO_COLOURS)) == [
-        "t", "", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·",
-    ]  # fmt: skip
-    assert list(draw_heat_map(heat_map, width=11, colours=NO_COLOURS))[4:] == [
-        "a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·",
-    ]  # fmt: skip
-    assert list(draw_heat_map(HeatMap("t", [], [], []), width=80, colours=NO_COLOURS)) == ["t"]
-    assert list(draw_heat_map(HeatMap("t", [], ["x"], []), width=80, colours=NO_COLOURS)) == ["t", "", "   x"]
+@pytest.fixture
+def heat_map(monkeypatch, capsys):
+    """Returns the lines of a heat map in a terminal of a width."""
+
+    def draw(*values, width: int = 80) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_heat_map(*values)
+        return capsys.readouterr().out.splitlines()
+
+    return draw
 
 
-def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost():
-    width = 30
+def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown(heat_map):
+    values = ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]]
+    assert heat_map(*values) == ["", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·"]
+    assert heat_map(*values, width=11)[3:] == ["a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·"]
+    assert heat_map([], [], []) == []
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(heat_map):
     columns = [f"w{number}" for number in range(40)]
-    heat_map = HeatMap("t", ROWS, columns, [[0.01 * (column % 90 + 10) for column in range(40)] for _ in ROWS])
-    lines = list(draw_heat_map(heat_map, width=width, colours=NO_COLOURS))
-    assert all(cell_len(line) <= width for line in lines)
+    lines = heat_map(ROWS, columns, [[0.01 * (column % 90 + 10) for column in range(40)] for _ in ROWS], width=30)
+    assert all(cell_len(line) <= 30 for line in lines)
     numbers = [cell for line in lines if line.lstrip().startswith("The ") for cell in line.split()[1:]]
     assert numbers == [str(column + 10) for column in range(40)]
 
 
-@pytest.mark.parametrize(
-    ("colours", "cells"),
-    [
-        (FEW_COLOURS, ["38;5;231;48;5;54m  ·", "38;5;16;48;5;73m 25", "38;5;16;48;5;227m100"]),
-        (ALL_COLOURS, ["38;2;255;255;255;48;2;68;1;84m  ·", "38;2;0;0;0;48;2;33;145;140m 25",
-                       "38;2;0;0;0;48;2;253;231;37m100"]),
-    ],
-)  # fmt: skip
-def test_cells_have_the_colours_of_the_terminal(colours, cells):
-    *_, row = draw_heat_map(HeatMap("t", ["a"], ["b", "c", "d"], [[0, 0.25, 1]]), width=80, colours=colours)
-    assert row == "a " + "".join(f"\x1b[{cell}\x1b[0m" for cell in cells)
+def test_a_cell_is_the_lighter_the_greater_its_number(heat_map, monkeypatch):
+    monkeypatch.delenv("NO_COLOR")
+    for name, value in (("FORCE_COLOR", "1"), ("COLORTERM", "truecolor")):
+        monkeypatch.setenv(name, value)
+    *_, row = heat_map(["a"], ["b", "c"], [[0, 1]])
+    assert row == "a \x1b[38;2;255;255;255;48;2;0;0;0m  ·\x1b[0m\x1b[38;2;0;0;0;48;2;255;150;70m100\x1b[0m"
 
 
 def test_no_color_and_dumb_terminals_are_respected(monkeypatch, terminal):
