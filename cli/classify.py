@@ -79,7 +79,7 @@ def classify(
     for number, file in enumerate(corpus):
         if file.kind == "examples":
             for example in file.records():
-                check.add_example(number, example)
+                check.add(number, example)
                 texts.append((example.parts[0].text, example.label))
         else:
             whole = (record.text for record in file.records()) if file.has_rows else split_lines(file.text())

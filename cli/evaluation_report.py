@@ -186,7 +186,7 @@ def translate_texts(run: Path, texts: Texts, language: str | None, options: Opti
     check_heads_given(loaded.config.model, are_given=heads is not None)
     check = ContaminationCheck(loaded)
     for number, pair in enumerate(zip(texts.sources, texts.references[0], strict=True), 1):
-        check.add_pair(0, Record.of_pair(*pair, line=number))
+        check.add(0, Record.of_pair(*pair, line=number))
     print_warnings(check.warnings([texts.name]))
     tag = model.tag_to(language, file_language=texts.language)
     translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)

@@ -36,7 +36,6 @@ class TrainingConfig(Config):
     budget: Annotated[str | None, "Training time, such as 10m or 1h30m; default by the corpus."] = None
     batch_size: Annotated[_Rows, "Sequences per step."] = 32
     batch_tokens: Annotated[_Rows | None, "Tokens per step, instead of batch_size."] = None
-    batch_warmup: Annotated[Natural, "Steps over which the batch grows, from a quarter."] = 0
     micro_batch_size: Annotated[_Rows | None, "Gradient accumulation: sequences per pass; default all that fit."] = None
     learning_rate: Annotated[_Scale, "Peak learning rate."] = 1e-3
     schedule: Annotated[Schedule, "Learning-rate schedule."] = "cosine"
@@ -72,7 +71,6 @@ class TrainingConfig(Config):
     bleu_sentences: Annotated[Natural, "Sentences translated per evaluation, for BLEU."] = 2000
     sample: Annotated[tuple[str, ...], "Prompt to continue at each evaluation. Repeatable."] = ()
     masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "Masked models: masking rate.", _MASKED] = 0.15
-    whole_words: Annotated[bool, "Masked models: mask whole words.", _MASKED] = False
     compile: Annotated[bool, "Use torch.compile; pays off in long runs."] = False
     gradient_checkpointing: Annotated[bool, "Recompute activations: less memory, slower."] = False
     tensorboard: Annotated[bool, "Write TensorBoard files."] = False

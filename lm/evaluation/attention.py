@@ -17,7 +17,7 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.config.evaluation import AttentionUnit
 from lm.config.model import check_heads_given
-from lm.corpus.tree_positions import OUTSIDE_TREE
+from lm.corpus.encode import OUTSIDE_TREE
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.data.bucketing import batched
+from lm.data.batch import batched
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
 from lm.text.records import Record

@@ -15,7 +15,7 @@ from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
-from lm.data.labels import find_examples
+from lm.data.rows import find_examples
 from lm.errors import InputError
 from lm.evaluation.scoring import ScoredTexts, find_scored_kind
 from lm.text.find import find_text_files, write_temporary_file
@@ -53,7 +53,7 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     """
     folder = find_prepared_folder(loaded.folder, loaded.config)
     manifest = Manifest.read(folder)
-    verify_checksums(folder, manifest.sha256, advice=_ADVICE)
+    verify_checksums(folder, manifest.sha256)
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
     if manifest.kind != "pairs":

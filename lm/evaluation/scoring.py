@@ -34,11 +34,9 @@ from lm.config.data import IGNORE_INDEX, DataKind
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig, check_heads_given
-from lm.corpus.encode import encode
+from lm.corpus.encode import TreeReader, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tree_positions import TreeReader, wrap_sources
-from lm.data.batch import Batch
-from lm.data.bucketing import length_batches
+from lm.data.batch import Batch, length_batches
 from lm.data.pairs import select_layout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
@@ -106,7 +104,7 @@ class Piece:
         find_ends: returns (tokens,) byte offsets in the text where each token ends.
         first: tokens of the document before it.
         offset: bytes of the document before it.
-        record: all tokens of its row, or its sentence pair.
+        record: its example, conversation or sentence pair.
         is_shortened: whether its row was truncated to fit the context.
     """
 
@@ -120,7 +118,7 @@ class Piece:
     find_ends: Callable[[], ByteOffsets] = field(repr=False, compare=False)
     first: int = 0
     offset: int = 0
-    record: Ids | Record | None = None
+    record: Record | None = None
     is_shortened: bool = False
 
     @cached_property
@@ -407,7 +405,7 @@ class Scorer:
                 whole, ids, is_scored, texts = self._encode_row(row)
             except InputError as error:
                 raise error.at(where) from None
-            make = partial(self._make_row, number, index, record=whole, is_shortened=len(ids) < len(whole))
+            make = partial(self._make_row, number, index, record=row, is_shortened=len(ids) < len(whole))
             scored = ids[is_scored]
             if not len(scored):
                 yield make("", scored, ends=[])

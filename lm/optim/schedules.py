@@ -1,12 +1,10 @@
-"""Learning-rate and batch-size schedules as pure functions of the step."""
+"""Learning-rate schedules as pure functions of the step."""
 
 from __future__ import annotations
 
 import math
 
 from lm.config.training import TrainingConfig
-
-_INITIAL_BATCH_FRACTION = 0.25
 
 
 def learning_rate(
@@ -35,25 +33,6 @@ def learning_rate(
 def _linear_decay(step: int, since: int, fraction: float, *, steps: int, final: float) -> float:
     """Interpolate linearly from `fraction` after step `since` to `final` at the last step."""
     return fraction - (fraction - final) * min(1.0, (step - since) / max(1, steps - since))
-
-
-def batch_fraction(step: int, *, config: TrainingConfig) -> float:
-    """Return the fraction of a full batch used at a step, counted from 0, during batch warm-up.
-
-    Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.
-    """
-    if step >= config.batch_warmup:
-        return 1.0
-    return _INITIAL_BATCH_FRACTION + (1 - _INITIAL_BATCH_FRACTION) * step / config.batch_warmup
-
-
-def steps_for_batches(batches: float, *, config: TrainingConfig) -> int:
-    """Return the number of steps that see as much data as `batches` full batches, given batch warm-up."""
-    warmup, ramp = config.batch_warmup, 1 - _INITIAL_BATCH_FRACTION
-    if batches >= warmup * (1 - ramp / 2):
-        return math.ceil(batches + warmup * ramp / 2)
-    fraction = math.sqrt(_INITIAL_BATCH_FRACTION**2 + 2 * ramp * batches / warmup)
-    return math.ceil(warmup / ramp * (fraction - _INITIAL_BATCH_FRACTION))
 
 
 def total_steps_from_decay(step: int, *, config: TrainingConfig, since: int = 0) -> int:

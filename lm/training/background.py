@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from lm.data.batch import Batch
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData
 from lm.training.events import Saved
 
 
@@ -77,24 +76,23 @@ class BatchPrefetcher:
 
     def __init__(self, data: TrainingData) -> None:
         self._data, self._thread = data, ThreadPoolExecutor(1, "batches")
-        self._next: tuple[tuple[int, float], Future[Batch]] | None = None
+        self._next: tuple[int, Future[Batch]] | None = None
 
-    def batch(self, consumed: int, *, fraction: float, next_fraction: float) -> Batch:
-        """Return the batch of `TrainingData.batch`, and prefetch the next one with `next_fraction` of its rows."""
-        if self._next is None or self._next[0] != (consumed, fraction):
-            self._submit(consumed, fraction)
+    def batch(self, consumed: int) -> Batch:
+        """Return the batch of `TrainingData.batch`, and prefetch the next one."""
+        if self._next is None or self._next[0] != consumed:
+            self._submit(consumed)
         assert self._next is not None
         batch = self._next[1].result()
-        self._submit(consumed + batch.rows, next_fraction)
+        self._submit(consumed + batch.rows)
         return batch
 
     def discard(self) -> None:
         """Discard the prefetched batch, because the data have changed."""
         self._next = None  # a batch that the thread is still making is dropped
 
-    def _submit(self, consumed: int, fraction: float) -> None:
-        made = self._thread.submit(lambda: pin_batch(self._data.batch(consumed, fraction=fraction)))
-        self._next = (consumed, fraction), made
+    def _submit(self, consumed: int) -> None:
+        self._next = consumed, self._thread.submit(lambda: pin_batch(self._data.batch(consumed)))
 
 
 def pin_batch(batch: Batch) -> Batch:

@@ -20,8 +20,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
-from lm.data.batch import Batch, micro_batch_rows
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData, micro_batch_rows
 from lm.distributed.parallel import ParallelLoss, shard_like
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
@@ -34,7 +33,7 @@ from lm.model.positions import PositionTable
 from lm.model.transformer import set_activation_checkpointing
 from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
-from lm.optim.schedules import batch_fraction, learning_rate, total_steps_from_decay
+from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
 from lm.training.background import BatchPrefetcher, CheckpointWriter
@@ -260,11 +259,7 @@ class Run:
         seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
         # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
         (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)
-        fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
-        if self.prefetcher is None:
-            batch = self.data.batch(state.samples, fraction=fraction)
-        else:
-            batch = self.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
+        batch = (self.prefetcher or self.data).batch(state.samples)
         total, learned = (
             torch.zeros(2, device=self.hardware.torch_device),
             count_learned_tokens(batch, source_loss=config.source_loss),

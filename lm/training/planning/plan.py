@@ -33,12 +33,10 @@ from lm.config.run_spec import RunSpec, Settings
 from lm.config.settings import LENGTHS, list_all_settings, list_settings, overlay
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig, parse_duration
-from lm.data.batch import batch_rows
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData, batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import total_parameters
-from lm.optim.schedules import steps_for_batches
 from lm.training.planning import sizing
 from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.planning.memory import training_state_bytes
@@ -368,7 +366,7 @@ def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
     """
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
-        steps = max(1, steps_for_batches(epochs * data.steps_per_epoch, config=config))
+        steps = max(1, math.ceil(epochs * data.steps_per_epoch))
         if steps > _MAX_STEPS:
             raise UsageError(f"{steps:.1e} steps are more than can be trained")
         return steps

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lm.config.training import TrainingConfig
-from lm.optim.schedules import batch_fraction, learning_rate, steps_for_batches
+from lm.optim.schedules import learning_rate
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:
@@ -44,18 +44,3 @@ def test_wsd_is_flat_and_then_falls_over_its_share():
 
 def test_constant():
     assert rate(110, "constant") == 2.0
-
-
-def test_a_batch_grows_from_a_quarter_to_the_whole():
-    config = TrainingConfig(batch_warmup=8)
-    assert [batch_fraction(step, config=config) for step in (0, 4, 8, 1000)] == [0.25, 0.625, 1, 1]
-    assert batch_fraction(0, config=TrainingConfig()) == 1
-
-
-@pytest.mark.parametrize("growing", [0, 1, 40, 500])
-@pytest.mark.parametrize("batches", [1, 20, 300])
-def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
-    config = TrainingConfig(batch_warmup=growing)
-    steps = steps_for_batches(batches, config=config)
-    learned = [sum(batch_fraction(step, config=config) for step in range(count)) for count in (steps - 2, steps + 1)]
-    assert learned[0] <= batches <= learned[1]
