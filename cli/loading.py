@@ -75,7 +75,7 @@ def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
 ) -> tuple[Classifier | CompletionClassifier, LoadedModel]:
     """Load a classifier, or a decoder that chooses from recorded completions or from those in the file `labels`."""
-    from lm.data.labels import read_completions
+    from lm.data.rows import read_completions
     from lm.decoding.classifier import build_classifier
 
     loaded = _load(run, hardware)

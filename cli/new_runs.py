@@ -78,15 +78,12 @@ def suggest_compiling(config: ModelConfig, device: str) -> None:
 
 def warn_of_repetition(manifest: Manifest) -> None:
     """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
-    repetition = manifest.repetition
-    if repetition is None:
-        return
-    if repetition.documents:
+    if manifest.copies:
         rows = "documents" if manifest.kind == "text" else manifest.kind
-        print_labelled("copies", f"{repetition.documents:,} {rows} repeat another")
-    if (repetition.held_out or 0) >= _MUCH_REPEATED:
+        print_labelled("copies", f"{manifest.copies:,} {rows} repeat another")
+    if (manifest.repeated or 0) >= _MUCH_REPEATED:
         print_labelled(
             "warning",
-            f"{repetition.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            f"{manifest.repeated:.0%} of the held-out text occurs in the training text too: the validation loss "
             "will look better than it is",
         )

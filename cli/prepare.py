@@ -46,9 +46,8 @@ def prepare(
         typer.Option("--processes", metavar="N", min=1, help="Tokenizing processes, 0.1 GB each. [default: all cores]"),
     ] = None,
     part: Annotated[
-        str | None, typer.Option("--part", metavar="I/N", help="Make partition I of N, on one of N machines.")
+        str | None, typer.Option("--part", metavar="I/N", help="Make part I of N of the chunks, on one of N machines.")
     ] = None,
-    join: Annotated[bool, typer.Option("--join", help="Join partitions; CORPUS is their folders.")] = False,
     as_json: AsJson = False,
     options: Options,
 ) -> None:
@@ -58,40 +57,36 @@ def prepare(
     without, the tokens go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.
 
     A large corpus is tokenized in chunks, by several processes. If that is interrupted, the same command resumes where
-    it was. Several machines can take a partition each (--part), to be joined by one of them (--join). The result does
-    not depend on any of this.
+    it was. Several machines can make a part of the chunks each (--part), in one folder or in folders that are merged;
+    the same command without --part completes them. The result does not depend on any of this.
 
     Examples:
       lm prepare corpus/ -o tokens
-      lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o part-1
-      lm prepare --join part-1 part-2 -o tokens
+      lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o tokens
     """
     from cli.console.progress import show_bytes
     from cli.console.tables import print_table
-    from lm.corpus.prepare import join_parts, prepare_corpus
-    from lm.corpus.survey import load_or_train_tokenizer, scan_corpus
+    from lm.corpus.prepare import prepare_corpus
+    from lm.corpus.survey import scan_corpus, train_tokenizers
     from lm.text.find import find_text_files
 
-    if join:
-        prepared = join_parts([Path(partition) for partition in corpus], folder=out, force=force)
-    else:
-        if tokenizer in get_args(TokenizerKind):
-            options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
-        if tokenizer is not None:
-            refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
-        number = None if part is None else _parse_part(part, out)
-        config = options.build(DataConfig)
-        files = find_text_files(corpus, config, options.build(FilesConfig))
-        loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
-        surveyed = scan_corpus(files, config, workers=processes)
-        print_notes(surveyed.notes)
-        loaded = loaded or load_or_train_tokenizer(surveyed, options.build(TokenizerConfig))
-        if surveyed.kind == "conversations" and loaded.chat_template is None:
-            loaded = loaded.with_chat_template()
-        with show_bytes() as progress:
-            prepared = prepare_corpus(
-                surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
-            )
+    if tokenizer in get_args(TokenizerKind):
+        options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
+    if tokenizer is not None:
+        refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
+    number = None if part is None else _parse_part(part, out)
+    config = options.build(DataConfig)
+    files = find_text_files(corpus, config, options.build(FilesConfig))
+    loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
+    surveyed = scan_corpus(files, config, workers=processes)
+    print_notes(surveyed.notes)
+    loaded = loaded or train_tokenizers(surveyed, options.build(TokenizerConfig))[0]
+    if surveyed.kind == "conversations" and loaded.chat_template is None:
+        loaded = loaded.with_chat_template()
+    with show_bytes() as progress:
+        prepared = prepare_corpus(
+            surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
+        )
     manifest = prepared.manifest
     splits = {
         name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes}
@@ -99,17 +94,15 @@ def prepare(
     }
     if as_json:
         report = {
-            "folder": str(prepared.folder), "reused": prepared.reused, "chunks_reused": prepared.chunks_reused,
-            "vocab_size": manifest.vocab_size, "tokenizer": manifest.tokenizer, "chunks": len(manifest.chunks),
-            "splits": splits, "part": manifest.part, "repetition": manifest.repetition and vars(manifest.repetition),
+            "folder": str(prepared.folder), "reused": prepared.reused,
+            "vocab_size": loaded.vocab_size, "tokenizer": manifest.tokenizer, "chunks": len(manifest.chunks),
+            "splits": splits, "copies": manifest.copies, "repeated": manifest.repeated,
         }  # fmt: skip
         print(format_json_line(report))
     else:
         rows = [(name, *(f"{count:,}" for count in counts.values())) for name, counts in splits.items()]
         print_table(("split", "documents", "tokens", "bytes"), rows)
-    if prepared.chunks_reused:
-        print_note(f"reused {prepared.chunks_reused:,} chunks of an interrupted preparation")
-    print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}")
+    print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}{' in part' if number else ''}")
     warn_of_repetition(manifest)
 
 
@@ -118,5 +111,5 @@ def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count or out is None:
-        raise UsageError(f"a partition is I/N with I from 1 to N, in a folder of its own (-o), not {part!r} (--part)")
+        raise UsageError(f"a part is I/N with I from 1 to N, in a folder (-o), not {part!r} (--part)")
     return number, count

@@ -25,7 +25,7 @@ from lm.config.export import ExportConfig, ExportDtype, ExportFormat
 from lm.config.hardware import Device, DType, HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_spec import PathLike, run_spec
-from lm.data.labels import read_completions
+from lm.data.rows import read_completions
 from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat
 from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier

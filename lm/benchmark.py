@@ -21,8 +21,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.corpus.store import Manifest
-from lm.data.batch import Batch, batch_rows
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData, batch_rows
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession

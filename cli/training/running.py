@@ -28,7 +28,6 @@ from cli.plan_report import plan_rows, print_plan
 from cli.training.display import TrainingDisplay
 from cli.training.tensorboard import open_recorder
 from lm.config.run_spec import RunSpec
-from lm.data.labels import count_labels
 from lm.distributed import launcher_env
 from lm.engine.compiled.build import compiling_in_child
 from lm.engine.selection import needs_compiling
@@ -37,6 +36,7 @@ from lm.model.cost import total_parameters
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.signals import StopSignals
+from lm.text.records import parse_label
 from lm.training.events import TrainingWarning
 from lm.training.measure import SpeedEstimator, SpeedMeter
 from lm.training.planning.memory import estimate_memory
@@ -163,18 +163,13 @@ def _report_corpus(event: CorpusPrepared) -> None:
     if corpus.source_tokenizer is not None:
         vocabulary = f"vocabularies {corpus.source_tokenizer.vocab_size:,} and {corpus.tokenizer.vocab_size:,}"
     parts = f"{format_count(sizes[0])} {unit} to train on, {format_count(sizes[1])} held out"
-    text = f", {train.bytes_per_token:.2f} bytes/token" if manifest.kind == "text" else ""
+    text = f", {train.bytes / max(1, train.tokens):.2f} bytes/token" if manifest.kind == "text" else ""
     print_labelled("corpus", f"{format_bytes(train.bytes + held_out.bytes)}, {vocabulary}: {parts}{text}")
-    reasons = {
-        "with a blank side": train.blank + held_out.blank,
-        "too long (parallel.max_length)": train.too_long + held_out.too_long,
-        "of unequal lengths (parallel.max_ratio)": train.ratio + held_out.ratio,
-    }
-    if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
-        print_labelled("", f"left out: {', '.join(left_out)}")
-    if manifest.kind == "examples" and corpus.label_completions:
-        counts = count_labels(corpus.folder).train
-        shown = [f"{label} {number / max(1, sum(counts.values())):.1%}" for label, number in counts.items()]
+    if left_out := train.left_out + held_out.left_out:
+        reason = "blank, too long (parallel.max_length) or of unequal lengths (parallel.max_ratio)"
+        print_labelled("", f"left out: {left_out:,} {reason}")
+    if corpus.label_completions:
+        shown = [*map(parse_label, corpus.label_completions)]
         more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
         print_labelled("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
     warn_of_repetition(manifest)

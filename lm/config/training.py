@@ -61,7 +61,6 @@ class TrainingConfig(Config):
         bleu_sentences: Sentences translated per evaluation, for BLEU.
         sample: Prompt to continue at each evaluation. Repeatable.
         masking_rate: Masked models: masking rate.
-        whole_words: Masked models: mask whole words.
         compile: Use torch.compile; pays off in long runs.
         gradient_checkpointing: Recompute activations: less memory, slower.
         tensorboard: Write TensorBoard files.
@@ -100,7 +99,6 @@ class TrainingConfig(Config):
     bleu_sentences: Natural = 2000
     sample: tuple[str, ...] = ()
     masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "model.objective=masked"] = 0.15
-    whole_words: Annotated[bool, "model.objective=masked"] = False
     compile: bool = False
     gradient_checkpointing: bool = False
     tensorboard: bool = False

@@ -5,6 +5,9 @@ example         start, prompt, completion, end: prompt and completion apart, so 
 generation sees; completion and end are learned
 conversation    as the chat template writes it; what the assistant writes is learned
 pair            bare tokens of both sides; batches add the special tokens
+
+A source token with a dependency tree is four integers: its ID and the three of
+`lm.text.dependency_trees.compute_tree_positions`, shared by all tokens of a word.
 """
 
 from __future__ import annotations
@@ -16,16 +19,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import DataKind
-from lm.corpus.tree_positions import TreeReader
+from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
-from lm.text.dependency_trees import compute_tree_positions
+from lm.text.dependency_trees import TreePositions, compute_tree_positions
 from lm.text.records import Record
-from lm.tokenizer.special_tokens import build_example_frame, build_text_frame
+from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame, build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer, encode_pieces
 
 Tokenizers = tuple[Tokenizer, Tokenizer | None]
 """Tokenizer of the text, or of targets, and of sources if they have their own."""
+
+Integers = NDArray[np.int64]
+Ids = Sequence[int] | NDArray[Any]
+
+OUTSIDE_TREE = (-1, -1, -1)
+"""The tree position of special tokens."""
 
 _MAX_TOKEN_BYTES = np.iinfo(np.int16).max
 
@@ -38,38 +47,22 @@ class Encoded:
         tokens: with special tokens; of a pair, the bare tokens of the target.
         learned: how many tokens are learned, of examples and conversations.
         bytes: UTF-8 bytes of the learned text.
-        label: the completion of an example, without delimiter.
         replies: (tokens,) bytes that each token of the assistant spells, -1 for all other tokens.
         spelled: (tokens,) what each token of the assistant spells.
         words: (tokens,) whether each token of a pair begins a word.
-        source: bare tokens of the source.
+        source_tokens: bare tokens of the source.
         places: (source tokens, 3) tree positions.
     """
 
     tokens: NDArray[Any]
     learned: int = 0
     bytes: int = 0
-    label: str = ""
     replies: NDArray[np.int16] | None = None
     spelled: Sequence[str] = ()
     words: NDArray[np.bool_] | None = None
-    source: NDArray[Any] | None = None
+    source_tokens: NDArray[Any] | None = None
     source_words: NDArray[np.bool_] | None = None
-    places: NDArray[np.int64] | None = None
-
-
-def check_tokenizers(kind: DataKind, tokenizers: Tokenizers) -> None:
-    """Raise an error unless the tokenizers can encode records of a kind.
-
-    Raises:
-        InputError: there is no chat template, which conversations need.
-        UsageError: there is no end token, which examples and pairs need.
-    """
-    if kind == "conversations" and tokenizers[0].chat_template is None:
-        raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
-    if kind in ("examples", "pairs"):
-        for tokenizer in filter(None, tokenizers):
-            build_example_frame(tokenizer)
+    places: Integers | None = None
 
 
 def encode(records: Sequence[Record], tokenizers: Tokenizers) -> list[Encoded]:
@@ -85,11 +78,8 @@ def encode(records: Sequence[Record], tokenizers: Tokenizers) -> list[Encoded]:
 def _encode_text(records: Sequence[Record], tokenizer: Tokenizer) -> list[Encoded]:
     frame = build_text_frame(tokenizer)
     after = frame.after if frame.after != frame.before else ()
-    found = []
-    for record, own in zip(records, encode_pieces(records, tokenizer), strict=True):
-        parts = (frame.before if record.starts else (), own, after if record.ends else ())
-        found.append(Encoded(np.concatenate([np.array(part, dtype=own.dtype) for part in parts])))
-    return found
+    frames = (SpecialTokenFrame(frame.before * each.starts, after * each.ends) for each in records)
+    return [Encoded(own.wrap(ids)) for own, ids in zip(frames, encode_pieces(records, tokenizer), strict=True)]
 
 
 def _encode_examples(records: Sequence[Record], tokenizer: Tokenizer) -> list[Encoded]:
@@ -102,14 +92,14 @@ def _encode_examples(records: Sequence[Record], tokenizer: Tokenizer) -> list[En
             frame.wrap(prompt, completion),
             learned=len(completion) + len(frame.after),
             bytes=len(record.parts[1].text.encode()),
-            label=record.label,
         )
         for record, prompt, completion in zip(records, prompts, completions, strict=True)
     ]
 
 
 def _encode_conversation(record: Record, tokenizer: Tokenizer) -> Encoded:
-    assert tokenizer.chat_template is not None, "checked by check_tokenizers"
+    if tokenizer.chat_template is None:
+        raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
     encoded = tokenizer.chat_template.encode_replies(tokenizer, record.parts)
     sizes = np.array([-1 if text is None else len(text.encode()) for text in encoded.texts], dtype=np.int64)
     return Encoded(
@@ -127,7 +117,9 @@ def _encode_pairs(records: Sequence[Record], tokenizer: Tokenizer, source_tokeni
     targets = tokenizer.encode_words([record.text for record in records])
     found = []
     for record, (source, source_words), (target, words) in zip(records, sources, targets, strict=True):
-        encoded = Encoded(target, words=_word_starts(words), source=source, source_words=_word_starts(source_words))
+        encoded = Encoded(
+            target, words=_word_starts(words), source_tokens=source, source_words=_word_starts(source_words)
+        )
         if record.dependency_heads is not None:  # words are separated by white space then: each has one position
             numbers = trees.words(record.source or "", source)
             encoded.source_words = _word_starts(source_words) | _word_starts(numbers)
@@ -138,3 +130,33 @@ def _encode_pairs(records: Sequence[Record], tokenizer: Tokenizer, source_tokeni
 
 def _word_starts(numbers: NDArray[Any]) -> NDArray[np.bool_]:
     return np.diff(numbers.astype(np.int64), prepend=-1) != 0
+
+
+class TreeReader:
+    """Maps tokens to words and their tree positions."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._offsets = TokenOffsets(tokenizer)
+
+    def words(self, sentence: str, ids: Ids) -> Integers:
+        """Return (tokens,) word indices, from 0; see `assign_word_indices`."""
+        ids = np.asarray(ids)
+        ends = self._offsets.ends(Record.of_text(sentence), ids).tolist() if len(ids) else []
+        return np.array(assign_word_indices(sentence, ends), dtype=np.int64)
+
+    def read(self, sentence: str, ids: Ids, heads: Sequence[int]) -> Integers:
+        """Return (tokens, 4) tokens of a sentence with the tree positions of their words."""
+        return attach_positions(ids, compute_tree_positions(heads)[self.words(sentence, ids)])
+
+
+def attach_positions(ids: Ids, positions: TreePositions) -> Integers:
+    """Return (tokens, 4) IDs with tree positions."""
+    return np.concatenate([np.asarray(ids, dtype=np.int64)[:, None], positions], axis=1)
+
+
+def wrap_sources(sources: RaggedArray, frame: SpecialTokenFrame) -> RaggedArray:
+    """Add special tokens to sources; where these have trees, outside of them."""
+    if sources.values.ndim == 1:
+        return sources.wrap_rows(frame.before, frame.after)
+    before, after = ([(index, *OUTSIDE_TREE) for index in ids] for ids in (frame.before, frame.after))
+    return sources.wrap_rows(before, after)

@@ -1,81 +1,72 @@
 """Tokenize a corpus into a store, chunk by chunk, or find it there.
 
-The records are read in order and cut into chunks, which any process tokenizes: chunks depend on the files alone. An
-interrupted preparation keeps its finished chunks. Several machines can make a part each, every N-th chunk, whose chunks
-are then listed together.
+The records are read in order and cut into chunks, which any process tokenizes: chunks depend on the files alone. A
+store that is not complete keeps its finished chunks, whether its preparation was interrupted or several machines have
+made a part of them each.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
+import json
+import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import DataKind, ParallelTextConfig
-from lm.corpus import overlap
-from lm.corpus.encode import Encoded, Tokenizers, check_tokenizers, encode
+from lm.config.data import ParallelTextConfig
+from lm.corpus.encode import Encoded, Tokenizers, encode
+from lm.corpus.overlap import hash_records, measure_repetition
 from lm.corpus.store import (
+    CHUNK,
+    COLUMNS,
+    HELD_OUT_FILE,
     MANIFEST,
     SOURCE_TOKENIZER,
     SPLITS,
-    VERSION,
     ChunkRecord,
     Manifest,
-    PreparedFolder,
-    SourceRecord,
     SplitName,
     SplitRecord,
-    cache_folder,
-    hash_values,
-    load_chunk,
-    locked_folder,
     open_tokenizers,
-    save_tokenizers,
-    token_dtype,
     verify_checksums,
-    write_chunk,
-    write_store,
 )
-from lm.corpus.survey import Corpus, Item, Summary
+from lm.corpus.survey import Corpus, Item
 from lm.errors import InputError
 from lm.text.find import ProgressCallback
+from lm.tokenizer.chat_template import CONFIG_FILE
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 CHUNK_BYTES = 1 << 23
 """Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""
 
-_CHUNK_NAME = "chunk-"
 _MAX_CHUNKS = 1024
 _GROUP_BYTES = 1 << 20  # encoded at once: enough to keep all cores of a tokenizer busy
-_MAX_LABELS, _MAX_LABEL_BYTES = 1 << 16, 1 << 24
-_PER_TOKEN = ("tokens", "source", "words", "source_words", "replies", "places")
-
-T = TypeVar("T")
+_MAX_COMPLETIONS = 1 << 20  # characters of the different completions of a chunk that its record lists
 
 
 @dataclass(frozen=True)
-class _Tokenization:
-    """What the tokens of a chunk depend on beside its records; picklable.
+class PreparedFolder:
+    """A folder of prepared data.
 
     Attributes:
-        folder: of the chunks and the tokenizers.
-        filters_validation: whether held-out pairs are filtered by their length ratio, too.
+        manifest: of a part, with its own chunks only.
     """
 
-    kind: DataKind
     folder: Path
-    parallel: ParallelTextConfig
-    filters_validation: bool
-    key: str
+    manifest: Manifest
+    reused: bool
 
 
 def prepare_corpus(
@@ -86,7 +77,6 @@ def prepare_corpus(
     parallel: ParallelTextConfig | None = None,
     folder: Path | None = None,
     force: bool = False,
-    root: Path | None = None,
     workers: int | None = None,
     part: tuple[int, int] | None = None,
     progress: ProgressCallback | None = None,
@@ -101,177 +91,114 @@ def prepare_corpus(
         parallel: the lengths and length ratios of pairs.
         folder: [default: in the cache].
         force: replace other prepared data in the folder.
-        root: the cache [default: `cache_root()`].
         workers: maximum number of processes [default: one per processor].
-        part: number from 1, and count, of the part of the chunks to make.
+        part: number from 1, and count, of the part of the chunks to make; the store is completed without it.
 
     Raises:
         InputError: a character has no token, the corpus has changed since it was scanned, nothing is left to train on,
             or the folder holds something else.
-        UsageError: the tokenizer lacks a token that this kind of data needs.
+        UsageError: the tokenizer has no end token, which examples need.
     """
-    parallel, tokenizers = parallel or ParallelTextConfig(), (tokenizer, source_tokenizer)
-    check_tokenizers(corpus.kind, tokenizers)
-    limits = [parallel.max_length, float(parallel.max_ratio), corpus.languages] if corpus.kind == "pairs" else []
-    sums = [tokenizer.sha256, source_tokenizer and source_tokenizer.sha256]
-    split = str(corpus.fraction), corpus.config.separator
+    tokenizers, size = (tokenizer, source_tokenizer), max(CHUNK_BYTES, corpus.bytes // _MAX_CHUNKS)
+    limits = parallel and [parallel.max_length, parallel.max_ratio, corpus.languages]
+    sums, fraction = [each and each.sha256 for each in tokenizers], str(corpus.fraction)
+    depends = [Manifest.format_version, sums, fraction, limits, corpus.identity(corpus.summaries)]
     start, end = tokenizer.start_of_text, tokenizer.end_of_text
     manifest = Manifest(
         kind=corpus.kind,
-        key=hash_values(VERSION, corpus.kind, sums, split, limits, corpus.identity),
-        sources=_source_records(corpus.sources),
-        validation_sources=_source_records(corpus.validation_sources),
+        key=hashlib.sha256(json.dumps(depends).encode()).hexdigest(),
         tokenizer=tokenizer.sha256,
-        vocab_size=max(each.vocab_size for each in tokenizers if each is not None),
         config=corpus.config,
         languages=corpus.languages,
         has_dependency_heads=corpus.has_dependency_heads,
         closing=end if corpus.kind == "text" and start == end else None,
-        chunks=(),
-        part=part,
     )
+    destination, suffix = folder or files.cache_root() / "tokens" / manifest.key[:32], manifest.key[:8]
+    with _locked_folder(destination, shared=part is not None):
+        own = {FILE_NAME, CONFIG_FILE, SOURCE_TOKENIZER}
+        with contextlib.suppress(InputError):
+            found = Manifest.read(destination)
+            if found.key == manifest.key:
+                own.add(MANIFEST)
+                verify_checksums(destination, found.sha256)
+                return PreparedFolder(destination, found, reused=True)
+        others = [path for path in destination.iterdir() if suffix not in path.name and path.name not in own]
+        if others and folder is not None and not force:
+            raise InputError(f"{folder}: holds something else already; choose another folder, or use --force")
+        manifest = replace(manifest, tokenizers=_save_tokenizers(destination, tokenizers))
+        used = min(workers or processes.available_cores(), max(1, corpus.bytes // size))
+        threads = {"RAYON_NUM_THREADS": str(max(1, processes.available_cores() // used))}
+        filtered, read, chunks = SPLITS if corpus.fraction else SPLITS[:1], 0, list[ChunkRecord]()
+        config = parallel or ParallelTextConfig()
+        work = partial(_tokenize_chunk, manifest=manifest, parallel=config, filtered=filtered)
 
-    def write(destination: Path) -> tuple[list[ChunkRecord], int]:
-        how = _Tokenization(corpus.kind, destination, parallel, bool(corpus.fraction), manifest.key)
-        return _tokenize(corpus, tokenizer, how, workers=workers, part=part, progress=progress)
+        def unfinished() -> Iterator[tuple[Path, list[Item]]]:
+            nonlocal read
+            for number, (items, item_bytes) in enumerate(_group(corpus.records(tokenizer), limit=size)):
+                read += item_bytes
+                if part is None or number % part[1] == part[0] - 1:
+                    path = destination / f"chunk-{number:05d}-{suffix}"
+                    try:
+                        chunk = msgspec.json.decode((path / CHUNK).read_bytes(), type=ChunkRecord)
+                        verify_checksums(path, chunk.sha256)
+                        chunks.append(chunk)
+                    except (OSError, msgspec.DecodeError, InputError):  # missing or damaged
+                        yield path, items
 
-    return _find_or_make(manifest, write, tokenizers, folder=folder, force=force, root=root, name=corpus.name)
-
-
-def join_parts(
-    folders: Sequence[Path], *, folder: Path | None = None, force: bool = False, root: Path | None = None
-) -> PreparedFolder:
-    """Join all parts of a corpus into a folder, or load it.
-
-    Raises:
-        InputError: a part is missing, damaged or of another corpus.
-    """
-    parts = {one: Manifest.read(one, may_be_part=True) for one in folders}
-    for one, manifest in parts.items():
-        verify_checksums(one, manifest.sha256)
-    whole = replace(manifest, part=None, chunks=())
-    if any((one.key, one.part and one.part[1]) != (whole.key, len(parts)) for one in parts.values()):
-        raise InputError(f"{', '.join(map(str, folders))}: not all parts of one corpus, made with one tokenizer")
-    if missing := {*range(1, len(parts) + 1)} - {one.part[0] for one in parts.values() if one.part}:
-        raise InputError(f"part {min(missing)}/{len(parts)} is missing; make it, and name it too")
-    chunks = sorted(((chunk, one) for one in parts for chunk in parts[one].chunks), key=lambda pair: pair[0].name)
-
-    def write(destination: Path) -> tuple[list[ChunkRecord], int]:
-        for chunk, one in chunks:
-            shutil.rmtree(destination / chunk.name, ignore_errors=True)
-            (destination / chunk.name).mkdir()
-            for path in (one / chunk.name).iterdir():
-                files.link_or_copy(path, destination / chunk.name / path.name)
-        return [chunk for chunk, _ in chunks], 0
-
-    tokenizers = open_tokenizers(folders[0])
-    return _find_or_make(whole, write, tokenizers, folder=folder, force=force, root=root, name=str(folders[0]))
-
-
-def _find_or_make(
-    manifest: Manifest,
-    write: Callable[[Path], tuple[list[ChunkRecord], int]],
-    tokenizers: tuple[Tokenizer, Tokenizer | None],
-    *,
-    folder: Path | None,
-    force: bool,
-    root: Path | None,
-    name: str,
-) -> PreparedFolder:
-    """Load the store of a manifest, or make it with the chunks that `write` returns."""
-    destination = folder or cache_folder(manifest.key, root=root)
-    if (complete := _find(destination, manifest)) is not None:
-        return PreparedFolder(destination, complete, reused=True)
-    with locked_folder(destination):
-        if (complete := _find(destination, manifest)) is not None:  # another process has made it
-            return PreparedFolder(destination, complete, reused=True)
-        own = {path.name for path in destination.iterdir() if not path.name.startswith(_CHUNK_NAME)}
-        if own - {MANIFEST, FILE_NAME, SOURCE_TOKENIZER}:
-            raise InputError(f"{destination}: already exists, and holds no prepared tokens; choose another folder")
-        if MANIFEST in own and folder is not None and not force and _find(folder, manifest, verify=False) is None:
-            raise InputError(f"{folder}: holds other tokens already; choose another folder, or use --force")
-        (destination / MANIFEST).unlink(missing_ok=True)
-        manifest = replace(manifest, tokenizers=save_tokenizers(destination, *tokenizers))
-        chunks, n_reused = write(destination)
-        manifest = replace(manifest, chunks=tuple(chunks))
-        if manifest.part is None:
-            train = manifest.splits["train"]
-            if not train.documents:
-                removed = f"{train.blank} have a blank side, {train.too_long} are too long, {train.ratio} too unlike"
-                pairs = f"; of the pairs, {removed} in length" * (manifest.kind == "pairs")
-                raise InputError(f"{name}: nothing is left to train on beside validation{pairs}")
-            manifest = replace(manifest, repetition=overlap.measure_repetition(destination, manifest))
-        write_store(destination, manifest)
-    return PreparedFolder(destination, manifest, reused=False, chunks_reused=n_reused)
+        for chunk in processes.map_in_processes(work, unfinished(), processes=used, environment=threads):
+            chunks.append(chunk)
+            if progress:
+                progress(read, corpus.bytes)
+        if read != corpus.bytes:
+            raise InputError("the corpus changed while it was read; try again")
+        manifest = replace(manifest, chunks=tuple(sorted(chunks, key=lambda chunk: chunk.name)))
+        if part is not None:
+            return PreparedFolder(destination, manifest, reused=False)
+        if not manifest.splits["train"].documents:
+            raise InputError("nothing is left to train on beside validation")
+        manifest = measure_repetition(destination, manifest)
+        for path in destination.iterdir():
+            if "chunk-" in path.name and path.name not in {chunk.name for chunk in chunks}:
+                shutil.rmtree(path)
+        files.write_json(destination / MANIFEST, msgspec.to_builtins(manifest))
+    return PreparedFolder(destination, manifest, reused=False)
 
 
-def _find(folder: Path, wanted: Manifest, *, verify: bool = True) -> Manifest | None:
-    """Return the manifest of a complete folder with the same inputs, if it is not damaged."""
-    with contextlib.suppress(InputError):
-        manifest = Manifest.read(folder, may_be_part=True)
-        if (manifest.key, manifest.part) == (wanted.key, wanted.part):
-            if verify:
-                verify_checksums(folder, manifest.sha256)
-            return manifest
-    return None
+def _save_tokenizers(folder: Path, tokenizers: Tokenizers) -> dict[str, str]:
+    """Replace the tokenizers of a store, which is not complete any more; returns their checksums."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if tokenizers[1] is None:
+        (folder / SOURCE_TOKENIZER).unlink(missing_ok=True)
+    paths = [folder / name for name in (FILE_NAME, SOURCE_TOKENIZER)]
+    for path, tokenizer in zip(paths, filter(None, tokenizers), strict=False):
+        tokenizer.save(path)
+    return {path.name: files.sha256(path) for path in paths if path.exists()}
 
 
-def _source_records(summaries: Sequence[Summary]) -> tuple[SourceRecord, ...]:
-    return tuple(record for summary in summaries for record in summary.records)
+@contextlib.contextmanager
+def _locked_folder(folder: Path, *, shared: bool) -> Iterator[None]:
+    """Create a folder for a store, and lock it; waits for other processes that make the same store."""
+    files.make_folder(folder.absolute())
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def _tokenize(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    how: _Tokenization,
-    *,
-    workers: int | None,
-    part: tuple[int, int] | None,
-    progress: ProgressCallback | None,
-) -> tuple[list[ChunkRecord], int]:
-    """Tokenize the chunks that are not finished yet; returns all, and how many of them were."""
-    read = n_reused = 0
-    size = max(CHUNK_BYTES, corpus.bytes // _MAX_CHUNKS)
-
-    def jobs() -> Iterator[tuple[str, ChunkRecord | None, list[Item]]]:
-        nonlocal read, n_reused
-        groups = group_by_size(corpus.records(tokenizer), _count_bytes, limit=size)
-        for number, (items, item_bytes) in enumerate(groups):
-            read += item_bytes
-            if part is None or number % part[1] == part[0] - 1:
-                name = f"{_CHUNK_NAME}{number:05d}-{how.key[:8]}"
-                finished = load_chunk(how.folder / name)
-                n_reused += finished is not None
-                yield name, finished, [] if finished else items
-
-    used = min(workers or processes.available_cores(), max(1, corpus.bytes // size))
-    threads = {"RAYON_NUM_THREADS": str(max(1, processes.available_cores() // used))}
-    work, chunks = partial(_tokenize_chunk, how=how), []
-    for chunk in processes.map_in_processes(work, jobs(), processes=used, environment=threads):
-        chunks.append(chunk)
-        if progress:
-            progress(min(corpus.bytes, size * len(chunks) * (part[1] if part else 1)), corpus.bytes)
-    if read != corpus.bytes:
-        raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
-    return chunks, n_reused
-
-
-def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[tuple[list[T], int]]:
-    """Yield lists of consecutive items and their sizes; a list ends with the item that brings it to `limit` or more."""
-    group: list[T] = []
-    total = 0
+def _group(items: Iterable[Item], *, limit: int) -> Iterator[tuple[list[Item], int]]:
+    """Yield lists of consecutive items and their bytes; a list ends with the item that brings it to `limit` or more."""
+    group, size = list[Item](), 0
     for item in items:
         group.append(item)
-        total += size(item)
-        if total >= limit:
-            yield group, total
-            group, total = [], 0
+        size += sum(len(text.encode()) for text in item.record.texts)
+        if size >= limit:
+            yield group, size
+            group, size = [], 0
     if group:
-        yield group, total
-
-
-def _count_bytes(item: Item) -> int:
-    return sum(len(text.encode()) for text in item.record.texts)
+        yield group, size
 
 
 @cache
@@ -279,80 +206,66 @@ def _open_tokenizers(folder: Path, _key: str) -> Tokenizers:
     return open_tokenizers(folder)
 
 
-def _tokenize_chunk(job: tuple[str, ChunkRecord | None, list[Item]], *, how: _Tokenization) -> ChunkRecord:
-    """Tokenize the records of a chunk into its folder, unless it is finished."""
-    name, finished, items = job
-    if finished is not None:
-        return finished
-    tokenizers = _open_tokenizers(how.folder, how.key)
-    vocab_size = max(each.vocab_size for each in tokenizers if each is not None)
+def _tokenize_chunk(
+    job: tuple[Path, list[Item]], *, manifest: Manifest, parallel: ParallelTextConfig, filtered: Sequence[SplitName]
+) -> ChunkRecord:
+    """Tokenize the records of a chunk into its folder.
+
+    Args:
+        filtered: the splits whose pairs are filtered by their length ratio.
+    """
+    path, items = job
+    kind, tokenizers = manifest.kind, _open_tokenizers(path.parent, manifest.key)
+    token_dtype = "<u2" if all(each is None or each.vocab_size <= 1 << 16 for each in tokenizers) else "<u4"
     counts: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
-    values = defaultdict[str, list[Any]](list)
-    labels, texts = dict[str, int](), []
-    for group, _ in group_by_size(items, _count_bytes, limit=_GROUP_BYTES):
-        for item, encoded in zip(group, _encode(group, tokenizers), strict=True):
-            count = _count(item, encoded, how)
-            counts[item.split].update(count)
-            if how.kind == "pairs" and not count["documents"]:
-                continue
-            own: dict[str, Any] = {column: getattr(encoded, column) for column in _PER_TOKEN}
-            own["hash"] = item.hash if count["documents"] else None
-            if how.kind != "text":
-                own["ends"] = len(encoded.tokens)
-                own["source_ends"] = None if encoded.source is None else len(encoded.source)
-                if item.split == "validation":
-                    texts.append(item.record.to_json() + "\n")
-            if how.kind in ("examples", "conversations"):
-                own |= {"learned": encoded.learned, "bytes": encoded.bytes}
-            if how.kind == "examples":
-                own["label"] = labels.setdefault(encoded.label, len(labels))
-            for column, value in own.items():
+    columns, completions, texts = defaultdict[str, list[NDArray[Any]]](list), dict[str, int](), list[str]()
+    for group, _ in _group(items, limit=_GROUP_BYTES):
+        for (split, hashed, record), encoded in zip(group, _encode(group, tokenizers), strict=True):
+            sizes, length = [len(text.encode()) for text in record.texts], len(encoded.tokens)
+            counted = {"documents": int(record.starts), "tokens": length, "bytes": sum(sizes)}
+            own: dict[str, Any] = {"hash": [hashed] * record.starts, "ends": length}
+            if encoded.source_tokens is not None:
+                shorter, longer = sorted((len(encoded.source_tokens), length))
+                max_length = min(parallel.max_length, parallel.max_ratio * shorter if split in filtered else np.inf)
+                if not shorter or longer > max_length:
+                    counts[split]["left_out"] += 1
+                    continue
+                counted |= {"bytes": sizes[1], "source_bytes": sizes[0], "source_tokens": len(encoded.source_tokens)}
+                own["source_ends"] = len(encoded.source_tokens)
+            counts[split].update(counted)
+            if kind != "text":
+                own["passages"] = hashed
+                if split == "validation":
+                    texts.append(record.to_json() + "\n")
+            if kind == "examples":
+                own["completion"] = completions.setdefault(record.parts[-1].text, len(completions))
+            for column, dtype in COLUMNS.items():
+                value = own.get(column, getattr(encoded, column, None))
                 if value is not None:
-                    values[f"{item.split}-{column}"].append(value)
-    are_few = len(labels) <= _MAX_LABELS and sum(map(len, labels)) <= _MAX_LABEL_BYTES
-    return write_chunk(
-        how.folder / name,
-        {column: _join(column.partition("-")[2], parts, token_dtype(vocab_size)) for column, parts in values.items()},
-        {split: SplitRecord(**count) for split, count in counts.items()},
-        texts=texts,
-        labels=list(labels) if how.kind == "examples" and are_few else None,
-    )
-
-
-def _join(column: str, parts: list[Any], dtype: str) -> NDArray[Any]:
-    """Return a column of a chunk; `dtype` is of token IDs."""
-    if column in _PER_TOKEN:
-        array = np.concatenate(parts)
-        return array.astype({"tokens": dtype, "source": dtype, "places": "<i4"}.get(column, array.dtype), copy=False)
-    if column in ("ends", "source_ends"):
-        return np.cumsum(parts, dtype="<i8")
-    return np.array(parts, dtype="<u8" if column == "hash" else "<i4")
-
-
-def _count(item: Item, encoded: Encoded, how: _Tokenization) -> Counter[str]:
-    """Count a record; of a pair that is left out, why."""
-    sizes, target = [len(text.encode()) for text in item.record.texts], len(encoded.tokens)
-    if encoded.source is None:
-        return Counter(documents=int(item.record.starts), tokens=target, bytes=sum(sizes))
-    source, is_filtered = len(encoded.source), item.split == "train" or how.filters_validation
-    shorter, longer = sorted((source, target))
-    if not shorter:
-        return Counter(blank=1)
-    if longer > how.parallel.max_length:
-        return Counter(too_long=1)
-    if is_filtered and longer > float(how.parallel.max_ratio) * shorter:
-        return Counter(ratio=1)
-    return Counter(documents=1, tokens=target, bytes=sizes[1], source_tokens=source, source_bytes=sizes[0])
+                    columns[f"{split}-{column}"].append(np.atleast_1d(np.asarray(value, dtype=dtype or token_dtype)))
+        for split in SPLITS if kind == "text" else ():
+            if pieces := [item.record for item in group if item.split == split]:
+                columns[f"{split}-passages"].append(hash_records(pieces, kind))
+    shutil.rmtree(path, ignore_errors=True)
+    with files.replacing(path) as new:  # the folder has its name once it is complete
+        new.mkdir()
+        for name, parts in columns.items():
+            values = np.concatenate(parts)
+            np.save(new / f"{name}.npy", np.cumsum(values) if name.endswith("ends") else values)
+        (new / HELD_OUT_FILE).write_text("".join(texts), encoding="utf-8", newline="\n")
+        checksums = {file.name: files.sha256(file) for file in sorted(new.iterdir())}
+        are_few = sum(map(len, completions)) <= _MAX_COMPLETIONS
+        splits = {split: SplitRecord(**count) for split, count in counts.items()}
+        chunk = ChunkRecord(path.name, splits, checksums, [*completions] if are_few else None)
+        (new / CHUNK).write_bytes(msgspec.json.encode(chunk))
+    return chunk
 
 
 def _encode(group: Sequence[Item], tokenizers: Tokenizers) -> list[Encoded]:
     """Return the encoding of a group; the InputError for a record names its line."""
     try:
         return encode([item.record for item in group], tokenizers)
-    except InputError:
-        for item in group:
-            try:
-                encode([item.record], tokenizers)
-            except InputError as error:
-                raise error.at(f"line {item.record.line}") if item.record.line else error from None
-        raise
+    except InputError as error:
+        if len(group) > 1:
+            return [encoded for item in group for encoded in _encode([item], tokenizers)]
+        raise error.at(f"line {group[0].record.line}") if group[0].record.line else error from None

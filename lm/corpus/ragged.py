@@ -37,6 +37,13 @@ class RaggedArray:
             np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *lengths])),
         )
 
+    @classmethod
+    def join_rows(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
+        """Join the rows of several arrays of as many rows, row by row."""
+        rows, count = len(parts[0]), len(parts)
+        order = np.arange(count * rows).reshape(count, rows).T.ravel()
+        return cls.concatenate(parts).take(order).merge_rows(np.arange(count, count * rows + 1, count))
+
     def __len__(self) -> int:
         return len(self.ends)
 
@@ -64,18 +71,11 @@ class RaggedArray:
         """Merge neighbouring rows; `ends` has the row index where each group ends."""
         return RaggedArray(self.values, np.append(0, self.ends)[ends])
 
-    def wrap_rows(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> RaggedArray:
+    def wrap_rows(self, before: Any, after: Any) -> RaggedArray:
         """Prepend and append the same values to each row."""
-        lengths = self.lengths()
-        widths = lengths + len(before) + len(after)
-        ends = np.cumsum(widths)
-        values = np.empty((int(ends[-1]) if len(ends) else 0, *self.values.shape[1:]), dtype=np.int64)
-        for index, value in enumerate(before):
-            values[ends - widths + index] = value
-        for index, value in enumerate(after[::-1], 1):
-            values[ends - index] = value
-        values[concatenate_ranges(ends - len(after) - lengths, lengths)] = self.values
-        return RaggedArray(values, ends)
+        frame = RaggedArray.from_rows([np.reshape(side, (-1, *self.values.shape[1:])) for side in (before, after)])
+        first = np.zeros(len(self), dtype=np.int64)
+        return RaggedArray.join_rows([frame.take(first), self, frame.take(first + 1)])
 
     def to_padded(self, value: int) -> Integers:
         """Return a dense (rows, longest[, size]) array, padded with `value`."""

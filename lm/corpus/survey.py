@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import NamedTuple
 from lm import processes
 from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.corpus.store import SourceRecord, SplitName
+from lm.corpus.encode import Tokenizers
+from lm.corpus.store import SplitName
 from lm.errors import InputError, UsageError
 from lm.files import sha256
 from lm.text.find import find_text_files
@@ -41,22 +43,34 @@ class Summary:
     """Counts and checksums from one pass over a file, or over the files of a parallel text.
 
     Attributes:
-        records: names, sizes and checksums of the files.
+        checksums: of the files.
         documents: documents, rows or pairs.
         bytes: UTF-8 bytes of the normalised text; of a parallel text, of the targets.
         squared_bytes: sum over the documents of their bytes squared.
-        hashes: of the first records, which decide what is held out of few of them.
         notes: what was skipped.
+        is_held_out: whether it is a file of the validation split.
     """
 
     source: Source
-    records: tuple[SourceRecord, ...]
+    checksums: tuple[str, ...]
     documents: int
     bytes: int
     source_bytes: int
     squared_bytes: int
-    hashes: tuple[int, ...]
-    notes: Sequence[str]
+    notes: tuple[str, ...]
+    is_held_out: bool = False
+
+    @property
+    def all_bytes(self) -> int:
+        return self.bytes + self.source_bytes
+
+
+class Item(NamedTuple):
+    """A record with its split, and the hash by which copies are found."""
+
+    split: SplitName
+    hash: int
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -64,53 +78,45 @@ class Corpus:
     """The files of a corpus, read once.
 
     Attributes:
-        sources: the corpus, without validation files.
-        validation_sources: the files of the validation split, if it has its own.
         languages: of sources and targets of pairs, if known.
     """
 
     kind: DataKind
-    sources: tuple[Summary, ...]
-    validation_sources: tuple[Summary, ...]
+    summaries: tuple[Summary, ...]
     config: DataConfig
     languages: tuple[str | None, str | None] = (None, None)
 
     @property
-    def name(self) -> str:
-        return ", ".join(summary.source.name for summary in self.sources[:3])
+    def sources(self) -> list[Summary]:
+        """Return the files of the corpus, without validation files."""
+        return [summary for summary in self.summaries if not summary.is_held_out]
 
     @property
     def fraction(self) -> Fraction:
         """Return the held-out fraction of `sources`; 0 if the validation split has its own files."""
-        if self.validation_sources:
-            return Fraction(0)
-        return parse_held_out_fraction(self.config.validation) or Fraction(0)
+        has_files = len(self.sources) < len(self.summaries)
+        return (not has_files and _parse_fraction(self.config.validation)) or Fraction(0)
 
     @property
     def files_bytes(self) -> int:
-        return sum(summary.bytes + summary.source_bytes for summary in self.sources)
+        return sum(summary.all_bytes for summary in self.sources)
 
     @property
     def bytes(self) -> int:
-        return self.files_bytes + sum(summary.bytes + summary.source_bytes for summary in self.validation_sources)
+        return sum(summary.all_bytes for summary in self.summaries)
 
     @property
     def has_dependency_heads(self) -> bool:
-        first = self.sources[0].source
-        return isinstance(first, ParallelText) and first.heads is not None
+        return all(getattr(summary.source, "heads", None) is not None for summary in self.summaries)
 
-    @property
-    def identity(self) -> list[object]:
-        """Return what determines the records: checksums, and how files are read."""
-        return [
-            [[[record.sha256 for record in one.records], _reading(one.source)] for one in group]
-            for group in (self.sources, self.validation_sources)
-        ]
+    def identity(self, summaries: Sequence[Summary]) -> list[object]:
+        """Return what determines the records of files: checksums, and how they are read."""
+        return [[one.checksums, _reading(one.source), one.is_held_out] for one in summaries]
 
     @property
     def notes(self) -> list[str]:
         """Return what was skipped, by file."""
-        return [note for summary in (*self.sources, *self.validation_sources) for note in summary.notes]
+        return [note for summary in self.summaries for note in summary.notes]
 
     def records(self, tokenizer: Tokenizer) -> Iterator[Item]:
         """Yield all records with their splits, in order; documents of text in pieces that can be tokenized alone.
@@ -118,22 +124,22 @@ class Corpus:
         Rows and pairs are held out by hashes, so that equal ones, or pairs of the same source, are in the same split.
         So are documents of text; if they are too few or too uneven, the end of each file is held out instead.
         """
-        for number, summary in enumerate((*self.sources, *self.validation_sources)):
-            bound, end = self._held_out if number < len(self.sources) else (_ALL_HASHES, None)
+        for summary in self.summaries:
+            bound, end = (_ALL_HASHES, None) if summary.is_held_out else self._held_out
             boundary = None if end is None else int(summary.bytes * (1 - end))
             records = summary.source.records()
             if self.kind == "text":
-                records = split_into_pieces(records if boundary is None else split_at(records, boundary), tokenizer)
+                records = split_into_pieces(records if boundary is None else _split_at(records, boundary), tokenizer)
             split: SplitName = "train"
             position = value = 0
             for record in records:
                 if record.starts:
-                    value = split_hash(record)
+                    value = _split_hash(record)
                     is_held_out = value < bound if boundary is None else position >= boundary
                     split = "validation" if is_held_out else "train"
                 if boundary is not None:
                     position += len(record.text.encode())
-                yield Item(split, value if record.source is None else pair_hash(record), number, record)
+                yield Item(split, value if record.source is None else record_hash(record), record)
 
     @cached_property
     def _held_out(self) -> tuple[int, Fraction | None]:
@@ -143,29 +149,13 @@ class Corpus:
             squared_bytes = sum(summary.squared_bytes for summary in self.sources)
             variance = fraction * (1 - fraction) * squared_bytes  # of the held-out bytes
             is_even = variance <= (_MAX_DEVIATION * fraction * self.files_bytes) ** 2
-            return compute_hash_bound(fraction), fraction if fraction and (few or not is_even) else None
-        hashes = [value for summary in self.sources for value in summary.hashes]
-        return compute_hash_bound(fraction, hashes if few else None), None
-
-
-class Item(NamedTuple):
-    """A record with its split, the hash by which copies are found, and the number of its file."""
-
-    split: SplitName
-    hash: int
-    file: int
-    record: Record
-
-
-def parse_held_out_fraction(validation: str) -> Fraction | None:
-    """Return the fraction to hold out; None if `validation` names files; UsageError if it is not in [0, 1)."""
-    try:
-        fraction = Fraction(validation)
-    except (ValueError, ZeroDivisionError):
-        return None
-    if not 0 <= fraction < 1:
-        raise UsageError(f"validation must be a fraction from 0 to below 1, or files, not {validation}")
-    return fraction
+            if fraction and (few or not is_even):
+                return 0, fraction
+        elif fraction and few:  # that fraction of the distinct ones, but at least one
+            records = itertools.chain.from_iterable(summary.source.records() for summary in self.sources)
+            distinct = sorted({_split_hash(record) for record in records if not record.is_blank})
+            return (distinct[max(1, int(len(distinct) * fraction))] if len(distinct) > 1 else 0), None
+        return math.ceil(fraction * _ALL_HASHES), None
 
 
 def hash_text(text: str) -> int:
@@ -173,19 +163,12 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def compute_hash_bound(fraction: Fraction, few: Iterable[int] | None = None) -> int:
-    """Return the bound below which hashes are held out.
-
-    Args:
-        few: all hashes, if they are few: that fraction of the distinct ones, but at least one, is held out.
-    """
-    if not fraction or few is None:
-        return math.ceil(fraction * 2**64)
-    distinct = sorted(set(few))
-    return distinct[max(1, int(len(distinct) * fraction))] if len(distinct) > 1 else 0
+def record_hash(record: Record) -> int:
+    """Hash a record, by which copies are found: a pair in either direction."""
+    return sum(map(hash_text, record.texts)) % _ALL_HASHES if record.source is not None else _split_hash(record)
 
 
-def split_hash(record: Record) -> int:
+def _split_hash(record: Record) -> int:
     """Hash what decides the split of a record: pairs of the same source are in the same one."""
     if record.kind == "conversations":
         return hash_text(record.to_json())
@@ -194,12 +177,7 @@ def split_hash(record: Record) -> int:
     return hash_text("\0".join(record.texts) if len(record.parts) > 1 else record.text[:_HASHED_CHARACTERS])
 
 
-def pair_hash(pair: Record) -> int:
-    """Hash a pair, in either direction."""
-    return sum(map(hash_text, pair.texts)) % _ALL_HASHES
-
-
-def split_at(records: Iterable[Record], boundary: int) -> Iterator[Record]:
+def _split_at(records: Iterable[Record], boundary: int) -> Iterator[Record]:
     """Start a new document at a boundary (in bytes), or at the first character after it."""
     for record in records:
         data = record.text.encode()
@@ -213,6 +191,17 @@ def split_at(records: Iterable[Record], boundary: int) -> Iterator[Record]:
         boundary -= len(data)
 
 
+def _parse_fraction(validation: str) -> Fraction | None:
+    """Return the fraction to hold out; None if `validation` names files; UsageError if it is not in [0, 1)."""
+    try:
+        fraction = Fraction(validation)
+    except (ValueError, ZeroDivisionError):
+        return None
+    if not 0 <= fraction < 1:
+        raise UsageError(f"validation must be a fraction from 0 to below 1, or files, not {validation}")
+    return fraction
+
+
 def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
     """Read every file once. Files that are also named as validation are removed from the rest.
 
@@ -224,28 +213,13 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
         UsageError: the validation fraction is not in [0, 1).
     """
     held_out: Sequence[TextFile] = ()
-    if parse_held_out_fraction(config.validation) is None:
+    if _parse_fraction(config.validation) is None:
         held_out = find_text_files([config.validation], config, files[0].reading if files else None)
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
-    if files and not kept:
-        raise InputError(f"no text is left to train on: {config.validation} is all there is")
-    kinds: dict[DataKind, str] = {file.kind: file.name for file in (*kept, *held_out)}
-    if len(kinds) > 1:
-        named = " and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
-        raise InputError(f"{named}; train on one kind at a time")
-    summaries, held_out_summaries = (_scan_files(group, workers=workers) for group in (kept, held_out))
-    return Corpus(next(iter(kinds), "text"), summaries, held_out_summaries, config)
-
-
-def _scan_files(files: Sequence[TextFile], *, workers: int | None) -> tuple[Summary, ...]:
-    is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
-    used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
-    scanned = zip(files, processes.map_in_processes(_scan, files, processes=used), strict=True)
-    summaries = tuple(dataclasses.replace(summary, source=file) for file, summary in scanned)
-    if files and not any(summary.bytes for summary in summaries):
-        raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
-    return summaries
+    if len(kinds := {file.kind for file in (*kept, *held_out)}) > 1:
+        raise InputError(f"the files hold {' and '.join(sorted(kinds))}; train on one kind at a time")
+    return Corpus(next(iter(kinds), "text"), _scan_all(kept, held_out, workers=workers), config)
 
 
 def scan_parallel_corpus(
@@ -265,29 +239,29 @@ def scan_parallel_corpus(
 
     Raises:
         InputError: a file is not text, files differ in length, or there are no pairs.
-        UsageError: the fraction is not in [0, 1), languages are needed but unknown, or only some files have heads.
+        UsageError: the fraction is not in [0, 1).
     """
-    if not validation and parse_held_out_fraction(data.validation) is None:
+    if not validation and _parse_fraction(data.validation) is None:
         validation = find_parallel_texts(config, reading, pairs=[data.validation])
-    if len({text.heads is None for text in (*texts, *validation)}) > 1:
-        raise UsageError("give heads of both splits, or of none")
     languages = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
     source, target = config.source_language or languages[0], config.target_language or languages[1]
-    if config.bidirectional and (source is None or target is None or source == target):
-        raise UsageError(
-            "translating in both directions needs two languages, and the names of the files don't tell them: give "
-            "source_language and target_language"
-        )
-    summaries, held_out = (tuple(map(_scan, group)) for group in (texts, validation))
-    if not any(summary.bytes + summary.source_bytes for summary in summaries):
-        raise InputError(f"{', '.join(text.name for text in texts[:3])}: there are no pairs")
-    return Corpus("pairs", summaries, held_out, data, (source, target))
+    return Corpus("pairs", _scan_all(texts, validation), data, (source, target))
+
+
+def _scan_all(files: Sequence[Source], held_out: Sequence[Source], workers: int | None = None) -> tuple[Summary, ...]:
+    sources = [*files, *held_out]
+    size = sum(file.path.stat().st_size for source in sources for file in source.files)
+    used = max(1, min(workers or processes.available_cores(), len(sources), size // _MULTIPROCESSING_BYTES))
+    scanned = enumerate(processes.map_in_processes(_scan, sources, processes=used))
+    return tuple(
+        dataclasses.replace(summary, source=sources[number], is_held_out=number >= len(files))
+        for number, summary in scanned
+    )
 
 
 def _scan(source: Source) -> Summary:
     """Read a source once; InputError if it is not text."""
     documents = text_bytes = source_bytes = squared_bytes = document_bytes = 0
-    hashes: list[int] = []
     for record in source.records():
         *others, last = (len(text.encode()) for text in record.texts)
         if record.starts:
@@ -295,13 +269,9 @@ def _scan(source: Source) -> Summary:
         document_bytes += last
         text_bytes += last
         source_bytes += sum(others)
-        if source.kind != "text" and len(hashes) < FEW_DOCUMENTS and not record.is_blank:
-            hashes.append(split_hash(record))
     squared_bytes += document_bytes**2
-    records = tuple(SourceRecord(file.name, file.path.stat().st_size, sha256(file.path)) for file in source.files)
-    return Summary(
-        source, records, documents, text_bytes, source_bytes, squared_bytes, tuple(hashes), tuple(source.notes)
-    )
+    checksums = tuple(sha256(file.path) for file in source.files)
+    return Summary(source, checksums, documents, text_bytes, source_bytes, squared_bytes, tuple(source.notes))
 
 
 def _reading(source: Source) -> object:
@@ -312,61 +282,48 @@ def _reading(source: Source) -> object:
     ]
 
 
-def read_training_texts(corpus: Corpus) -> Iterator[str]:
-    """Yield the text of a corpus in pieces cut between words, for training a tokenizer."""
+def read_training_texts(corpus: Corpus, sides: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the text of a corpus for training a tokenizer: in pieces cut between words, or these sides of pairs."""
     for summary in corpus.sources:
-        for piece in split_into_pieces(summary.source.records(), tokenizer=None):
-            yield piece.text
+        if corpus.kind == "pairs":
+            for pair in summary.source.records():
+                yield from (pair.text if side == "target" else pair.source or "" for side in sides)
+        else:
+            yield from (piece.text for piece in split_into_pieces(summary.source.records(), tokenizer=None))
 
 
 def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     """Yield the same initial fraction of each file of a corpus, about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for summary in corpus.sources:
-        remaining, parts = math.ceil(fraction * (summary.bytes + summary.source_bytes)), []
+        size, beginning = math.ceil(fraction * summary.all_bytes), b""
         for record in summary.source.records():
-            data = record.text.encode()
-            parts.append(data[:remaining].decode(errors="ignore"))
-            remaining -= len(data)
-            if remaining <= 0:
+            beginning += record.text.encode()
+            if len(beginning) >= size:
                 break
-        yield "".join(parts)
+        yield beginning[:size].decode(errors="ignore")
 
 
-def load_or_train_tokenizer(
-    corpus: Corpus,
-    config: TokenizerConfig,
-    *,
-    has_mask: bool = False,
-) -> Tokenizer:
-    """Train a tokenizer on a corpus.
+def train_tokenizers(
+    corpus: Corpus, config: TokenizerConfig, parallel: ParallelTextConfig | None = None, *, has_mask: bool = False
+) -> Tokenizers:
+    """Train a tokenizer on a corpus; for pairs, one on both sides or one on each.
 
-    For examples it always has an end token, which ends a completion; for a masked model also a mask.
+    Unless it is for text, it has an end token, which ends a completion; for a masked model also a mask.
 
     Raises:
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.kind != "text" else ()
-    return train(read_training_texts(corpus), config, corpus_bytes=corpus.files_bytes, special_tokens=needed)
-
-
-def load_or_train_pair_tokenizers(
-    corpus: Corpus, config: TokenizerConfig, parallel: ParallelTextConfig
-) -> tuple[Tokenizer, Tokenizer | None]:
-    """Train one tokenizer on source and target, or one on each; returns that of the targets first."""
-    tags = [format_language_tag(language) for language in corpus.languages if language and parallel.bidirectional]
+    special = [END_OF_TEXT, MASK] if has_mask else [END_OF_TEXT] if corpus.kind in ("examples", "conversations") else []
+    if parallel is not None and parallel.bidirectional:
+        special = [format_language_tag(language) for language in corpus.languages if language]
 
     def trained(*sides: str) -> Tokenizer:
-        def texts() -> Iterator[str]:
-            for summary in corpus.sources:
-                for pair in summary.source.records():
-                    yield from (pair.text if side == "target" else pair.source or "" for side in sides)
-
         sizes = {"target": "bytes", "source": "source_bytes"}
         total = sum(getattr(summary, sizes[side]) for summary in corpus.sources for side in sides)
-        return train(texts(), config, corpus_bytes=total, special_tokens=tags)
+        return train(read_training_texts(corpus, sides), config, corpus_bytes=total, special_tokens=special)
 
-    if not parallel.separate_vocabularies:
-        return trained("source", "target"), None
-    return trained("target"), trained("source")
+    if parallel is not None and parallel.separate_vocabularies:
+        return trained("target"), trained("source")
+    return trained("source", "target"), None

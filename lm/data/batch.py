@@ -1,11 +1,13 @@
-"""Batches: token IDs and targets of a training step."""
+"""Batches of token IDs and targets, the interface of training data, and bucketing by length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,12 @@ from numpy.typing import NDArray
 from lm.config.data import IGNORE_INDEX
 from lm.config.run_config import RunConfig
 from lm.corpus.ragged import RaggedArray
+from lm.pseudorandom import Indices, hash64, permute_indices
+from lm.text.dependency_trees import DependencyHeads
+from lm.tokenizer.special_tokens import LanguageTag
 
 Ids = NDArray[np.int64]
+T = TypeVar("T")
 
 PADDING = 0
 """Padding ID; any token would do, because padding is neither attended to nor predicted."""
@@ -28,7 +34,7 @@ class Batch:
         inputs: (rows, length) IDs that the model reads; for encoder-decoders, the decoder.
         targets: (rows, length) ID to predict at each position, or IGNORE_INDEX.
         source: (rows, source length) IDs that an encoder reads; (rows, source length, 4) with dependency trees, see
-            `lm.corpus.tree_positions`.
+            `lm.corpus.encode`.
         source_lengths: (rows,) lengths of the sources.
         source_targets: (rows, length) targets of source tokens, for decoder-only translation with source loss.
         input_lengths: (rows,) lengths of the inputs, where targets don't tell: for masked models and classifiers, whose
@@ -43,23 +49,17 @@ class Batch:
     input_lengths: Ids | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[NDArray[Any]], learned: Sequence[int | NDArray[np.bool_]]) -> Batch:
+    def from_rows(cls, rows: Sequence[NDArray[Any]], learned: Sequence[NDArray[np.bool_]]) -> Batch:
         """Return rows of IDs of which some are predicted.
 
         Args:
             rows: (tokens,) IDs of each row; the model reads all but the last.
-            learned: of each row how many of the last tokens are predicted, or (tokens,) which ones; the first never is.
+            learned: (tokens,) of each row which ones are predicted; the first never is.
         """
-        masks = [
-            np.arange(len(row)) >= len(row) - which if isinstance(which, int) else which
-            for row, which in zip(rows, learned, strict=True)
-        ]
-        inputs, following, mask = (
-            RaggedArray.from_rows(parts)
-            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [row[1:] for row in masks])
-        )
-        targets = np.where(mask.to_padded(0) > 0, following.to_padded(IGNORE_INDEX), IGNORE_INDEX)
-        return cls(inputs.to_padded(PADDING), targets)
+        ragged, is_target = RaggedArray.from_rows(rows), RaggedArray.from_rows(learned).to_padded(0)[:, 1:] > 0
+        ids = ragged.to_padded(PADDING)
+        is_input = np.arange(ids.shape[1] - 1) < ragged.lengths()[:, None] - 1
+        return cls(np.where(is_input, ids[:, :-1], PADDING), np.where(is_target, ids[:, 1:], IGNORE_INDEX))
 
     @property
     def rows(self) -> int:
@@ -121,3 +121,119 @@ def micro_batch_rows(config: RunConfig, batch: Batch) -> int | None:
     most = max(1, config.plan.micro_batch_tokens // length)
     rows = -(-batch.rows // config.plan.processes)
     return -(-rows // -(-rows // most))
+
+
+class ReferenceTranslation(NamedTuple):
+    """A sentence to translate, with its reference translation.
+
+    Attributes:
+        tag: language tag of the target, for bidirectional models.
+        heads: of the source's words, for models with dependency trees.
+    """
+
+    source: str
+    target: str
+    tag: LanguageTag | None = None
+    heads: DependencyHeads | None = None
+
+
+class LabelledPrompt(NamedTuple):
+    """A text with a known label.
+
+    Attributes:
+        ids: (tokens,) of the text, without the start token.
+    """
+
+    ids: NDArray[np.int64]
+    label: int
+
+
+class TrainingData(ABC):
+    """Data that a model is trained on; the order is a pure function of (data, seed, samples consumed).
+
+    Attributes:
+        holds_pairs: whether it is for translation models.
+        holds_conversations: whether the assistant's tokens of conversations are learned.
+        samples: windows, examples or pairs per epoch.
+        tokens: predicted tokens per epoch.
+        steps_per_epoch: mean number of batches per epoch.
+        validation_bytes: UTF-8 bytes of the text of validation targets.
+        tag: default target language of bidirectional models.
+    """
+
+    holds_pairs = False
+    holds_conversations = False
+    samples: int
+    tokens: int
+    steps_per_epoch: float
+    validation_bytes: int
+    tag: LanguageTag | None = None
+
+    @abstractmethod
+    def batch(self, consumed: int) -> Batch:
+        """Return the batch after `consumed` samples."""
+
+    @abstractmethod
+    def validation(self) -> Iterator[Batch]:
+        """Yield the validation split, each target once."""
+
+    def set_total_steps(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
+        """Set the total number of steps, which decides when BPE dropout ends; again when the end of a run is moved."""
+
+    def warnings(self) -> list[str]:
+        """Return what of the data does not fit into the context."""
+        return []
+
+    def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002
+        """Return the validation sentences to translate, or the first `limit` of them."""
+        return []
+
+    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
+        """Return validation examples with these labels: all, or `limit` evenly spaced ones."""
+        return []
+
+
+def shuffle_samples(samples: Indices, size: int, seed: int) -> tuple[Ids, Indices]:
+    """Return where samples are in epochs of a size, each in an order of its own, and a key for each one's epoch."""
+    epochs, indices = np.divmod(samples, np.uint64(size))
+    keys = hash64(hash64(np.array([seed], dtype=np.uint64)) ^ epochs)
+    return permute_indices(indices, size, keys).astype(np.int64), keys
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` consecutive items, as `itertools.batched` of Python 3.12; the last may be shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def length_batches(
+    lengths: Sequence[int] | Ids,
+    *,
+    tokens: int | None = None,
+    rows: int | None = None,
+    order: Ids | None = None,
+) -> list[Ids]:
+    """Return batches of items of similar length, each as large as the limits allow, to reduce padding.
+
+    Args:
+        lengths: (items,) length of each item.
+        tokens: maximum positions of a batch, including padding; a single item may exceed it.
+        order: (items,) indices with similar lengths together [default: sorted by length].
+
+    Returns:
+        The item indices of each batch.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(lengths, kind="stable") if order is None else order
+    lengths, batches, start = lengths[order], [], 0
+    while start < len(lengths):
+        stop = len(lengths) if rows is None else min(len(lengths), start + rows)
+        if tokens is not None:
+            if lengths[start]:
+                stop = min(stop, start + max(1, tokens // int(lengths[start])))
+            padded = np.maximum.accumulate(lengths[start:stop]) * np.arange(1, stop - start + 1)
+            stop = start + max(1, int(np.searchsorted(padded, tokens, side="right")))
+        batches.append(order[start:stop])
+        start = stop
+    return batches

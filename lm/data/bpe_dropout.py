@@ -8,22 +8,20 @@ Source: Provilkov et al. 2020, algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
-from lm.data.bucketing import length_batches
+from lm.data.batch import length_batches
 from lm.pseudorandom import Indices, hash64
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer.tokenizer import MergeRules
 
 Integers = NDArray[np.int64]
 
 _NO_RULE = np.iinfo(np.int64).max
 """Rank of a pair without a merge rule."""
 
-_BATCH_CHARACTERS = 1 << 20  # characters per batch, including padding
+_BATCH_CHARACTERS = 1 << 16  # characters per batch, including padding: few enough for words of similar length
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,27 +31,18 @@ class DropoutMerges:
     A token that cannot be spelled with single-character tokens, such as an added token, is not split.
     """
 
-    def __init__(self, vocabulary: Mapping[str, int], rules: Sequence[Sequence[str]], *, whole: Sequence[int]) -> None:
-        """Build the rules from token IDs, merges in order of rank, and IDs of tokens that are never split."""
-        pairs = np.array([[vocabulary[left], vocabulary[right]] for left, right in rules], dtype=np.int64).reshape(
-            -1, 2
-        )
-        keys = (pairs[:, 0] << 32) | pairs[:, 1]
+    def __init__(self, merge_rules: MergeRules) -> None:
+        vocabulary, rules = merge_rules.vocabulary, merge_rules.rules
+        keys = np.array([(vocabulary[left] << 32) | vocabulary[right] for left, right in rules], dtype=np.int64)
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NO_RULE)
         self.results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        unsplit, spelled = {*whole}, [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
+        spelled = [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
         for token, index in vocabulary.items():
             characters = [vocabulary.get(character, -1) for character in token]
-            if index not in unsplit and -1 not in characters:
+            if index not in merge_rules.whole and -1 not in characters:
                 spelled[index] = characters
         self._characters = RaggedArray.from_rows(spelled)
-
-    @classmethod
-    def from_tokenizer(cls, tokenizer: Tokenizer) -> DropoutMerges | None:
-        """Return the rules of a tokenizer; None if it has none."""
-        rules = tokenizer.merge_rules
-        return None if rules is None else cls(rules.vocabulary, rules.rules, whole=rules.whole)
 
     def characters(self, words: RaggedArray) -> RaggedArray:
         """Return the characters of words that are given as tokens."""
@@ -80,7 +69,7 @@ def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, 
     Returns:
         The tokens.
     """
-    batches = length_batches(words.lengths(), tokens=_BATCH_CHARACTERS, ratio=1.25)
+    batches = length_batches(words.lengths(), tokens=_BATCH_CHARACTERS)
     done = [_merge_words(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
     order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
     return RaggedArray.concatenate(done).take(np.argsort(order, kind="stable"))

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from lm.config.data import IGNORE_INDEX, ParallelTextConfig
 from lm.config.model import ModelConfig
+from lm.corpus.encode import attach_positions, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers, read_held_out
-from lm.corpus.tree_positions import attach_positions, wrap_sources
-from lm.data.batch import PADDING, Batch
+from lm.data.batch import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches
 from lm.data.bpe_dropout import DropoutMerges, segment_words
-from lm.data.bucketing import batch_ends, length_batches
-from lm.data.training_data import ReferenceTranslation, TrainingData
 from lm.errors import InputError, UsageError
 from lm.pseudorandom import Indices, hash64, permute_indices
 from lm.tokenizer.special_tokens import (
@@ -44,6 +42,7 @@ _POOL_SIZE = 1 << 14
 _EVALUATION_TOKENS = 8192
 """Positions of a validation batch per side, including padding; the loss doesn't depend on it."""
 
+_PREFIXES = {"target": "", "source": "source_"}  # of the columns and counts of a side in the store
 _BATCH_ORDER_KEY = np.uint64(2)  # distinguishes the keys of batch permutations
 _SIDE_KEYS = np.uint64(0), np.uint64(1)  # of sources and targets
 
@@ -92,9 +91,7 @@ class PairLayout:
             inputs = np.concatenate([np.full((len(targets), 1), start), padded[:, :-1]], axis=1)
             inputs = np.where(inputs == IGNORE_INDEX, PADDING, inputs)
             return Batch(inputs, padded, sources.to_padded(PADDING), sources.lengths())
-        halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
-        rows = RaggedArray.concatenate([sources.wrap_rows((), (start,)), targets]).take(halves)
-        ids = rows.merge_rows(np.arange(2, 2 * len(sources) + 1, 2)).to_padded(IGNORE_INDEX)
+        ids = RaggedArray.join_rows([sources.wrap_rows((), (start,)), targets]).to_padded(IGNORE_INDEX)
         following, lengths = ids[:, 1:], sources.lengths()[:, None]
         positions = np.arange(following.shape[1])
         return Batch(
@@ -114,6 +111,7 @@ class TranslationDirection(NamedTuple):
 
     source: SideName
     target: SideName
+    frames: PairSpecialTokens
     tag: LanguageTag | None = None
 
 
@@ -161,21 +159,17 @@ class Pairs(TrainingData):
         self._manifest, (target, source) = Manifest.read(folder), open_tokenizers(folder)
         self._splits: dict[SplitName, Split] = {name: Split(folder, self._manifest, name) for name in SPLITS}
         self._tokenizers = {"source": source or target, "target": target}
-        self._merges: dict[str, DropoutMerges] = {}
-        for side, tokenizer in self._tokenizers.items() if config.bpe_dropout else ():
-            if (merges := DropoutMerges.from_tokenizer(tokenizer)) is None:
-                raise UsageError(f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out")
-            self._merges[side] = merges
+        merge_rules = {side: each.merge_rules for side, each in self._tokenizers.items() if config.bpe_dropout}
+        self._merges = {side: DropoutMerges(rules) for side, rules in merge_rules.items() if rules is not None}
         self.directions = self._find_directions()
         self.tag = self.directions[0].tag
-        self._start = self.special_tokens(self.directions[0]).start  # of the one vocabulary of targets
+        self._start = self.directions[0].frames.start  # of the one vocabulary of targets
         self._check_lengths()
         train, held_out = (self._manifest.splits[name] for name in SPLITS)
-        names = {"target": ("tokens", "bytes"), "source": ("source_tokens", "source_bytes")}
-        targets = [names[direction.target] for direction in self.directions]
-        self.samples = train.documents * len(targets)
-        self.tokens = sum(getattr(train, tokens) + train.documents for tokens, _ in targets)
-        self.validation_bytes = sum(getattr(held_out, size) for _, size in targets)
+        prefixes = [_PREFIXES[direction.target] for direction in self.directions]
+        self.samples = train.documents * len(prefixes)
+        self.tokens = sum(getattr(train, f"{prefix}tokens") + train.documents for prefix in prefixes)
+        self.validation_bytes = sum(getattr(held_out, f"{prefix}bytes") for prefix in prefixes)
         pools = max(1, round(self.samples / _POOL_SIZE))
         self._pool_starts = np.arange(pools + 1) * self.samples // pools
         self._key = hash64(np.array([seed], dtype=np.uint64))
@@ -184,7 +178,7 @@ class Pairs(TrainingData):
         _, _, batches = self._find_pool(0, 0, config.bpe_dropout > 0)
         self.steps_per_epoch = len(batches) * self.samples / int(self._pool_starts[1])
 
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+    def batch(self, consumed: int) -> Batch:
         """Return the pairs after `consumed` ones; the rest of the batch if they end within one."""
         epoch, index = divmod(consumed, self.samples)
         pool = int(np.searchsorted(self._pool_starts, index, side="right")) - 1
@@ -193,8 +187,7 @@ class Pairs(TrainingData):
         sources, targets, batches = self._find_pool(epoch, pool, dropout)
         number = int(np.searchsorted(batches.ends, offset, side="right"))
         whole = batches.row(number)
-        first = offset - int(batches.ends[number]) + len(whole)
-        pairs = whole[first : first + math.ceil(fraction * len(whole))]
+        pairs = whole[offset - int(batches.ends[number]) + len(whole) :]
         return self._layout.batch(sources.take(pairs), targets.take(pairs), start=self._start)
 
     def set_total_steps(self, steps: int) -> None:
@@ -215,20 +208,12 @@ class Pairs(TrainingData):
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""
-        references: list[ReferenceTranslation] = []
-        for texts in read_held_out(self._folder):
-            heads = tuple(texts["heads"]) if "heads" in texts else None
-            references += [
-                ReferenceTranslation(texts[direction.source], texts[direction.target], direction.tag, heads)
-                for direction in self.directions
-            ]
-            if limit is not None and len(references) >= limit:
-                break
-        return references[:limit]
-
-    def special_tokens(self, direction: TranslationDirection) -> PairSpecialTokens:
-        target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
-        return build_pair_frames(target, source, tag=direction.tag)
+        references = (
+            ReferenceTranslation(texts[source], texts[target], tag, tuple(texts["heads"]) if "heads" in texts else None)
+            for texts in read_held_out(self._folder)
+            for source, target, _, tag in self.directions
+        )
+        return [*itertools.islice(references, limit)]
 
     def framed(
         self, split: SplitName, direction: TranslationDirection, numbers: Integers, keys: Indices | None = None
@@ -239,28 +224,27 @@ class Pairs(TrainingData):
             numbers: (pairs,) of the split.
             keys: (pairs,) from which BPE dropout is derived; without keys there is none.
         """
-        frames = self.special_tokens(direction)
+        frames = direction.frames
         source_keys, target_keys = (None, None) if keys is None else (hash64(keys ^ key) for key in _SIDE_KEYS)
         sources = wrap_sources(self._sentences(split, direction.source, numbers, source_keys), frames.source)
         targets = wrap_sources(self._sentences(split, direction.target, numbers, target_keys), frames.target)
         if keys is None or self._context is None:
             return sources, targets
-        plain = self.framed(split, direction, numbers)
-        sources, targets = (
-            _replace(side.lengths() > self._context, side, other)
-            for side, other in zip((sources, targets), plain, strict=True)
-        )
         too_long = self._layout.lengths(sources.lengths(), targets.lengths()) > self._context
-        return _replace(too_long, sources, plain[0]), _replace(too_long, targets, plain[1])
+        rows, plain = np.arange(len(numbers)) + len(numbers) * too_long, self.framed(split, direction, numbers)
+        sources, targets = (
+            RaggedArray.concatenate(both).take(rows) for both in zip((sources, targets), plain, strict=True)
+        )
+        return sources, targets
 
     def _sentences(self, split: SplitName, side: SideName, numbers: Integers, keys: Indices | None) -> RaggedArray:
         """Return the tokens of sentences, with tree positions beside them if there are any."""
-        stored, prefix = self._splits[split], "" if side == "target" else "source_"
-        sentences = stored.take(numbers, "tokens" if side == "target" else "source", f"{prefix}ends")
+        stored, prefix = self._splits[split], _PREFIXES[side]
+        sentences = stored.take(numbers, f"{prefix}tokens", f"{prefix}ends")
         starts = np.flatnonzero(stored.take(numbers, f"{prefix}words", f"{prefix}ends").values)
         tokens = RaggedArray(sentences.values, np.append(starts, len(sentences.values))[1:])  # of each word
         words = RaggedArray(np.arange(len(starts)), np.searchsorted(starts, sentences.ends))  # of each sentence
-        if keys is not None:
+        if keys is not None and side in self._merges:
             merges, dropout = self._merges[side], self._config.bpe_dropout
             word_keys = hash64(np.repeat(keys, words.lengths()) ^ words.positions().astype(np.uint64))
             tokens = segment_words(merges.characters(tokens), merges, dropout=dropout, keys=word_keys)
@@ -272,29 +256,28 @@ class Pairs(TrainingData):
 
     def _find_directions(self) -> list[TranslationDirection]:
         """Return the translation directions, from source to target first."""
-        if not self._config.bidirectional:
-            return [TranslationDirection("source", "target")]
-        source, target = (language or "" for language in self._manifest.languages)
-        tags = find_language_tags(self._tokenizers["target"])
-        if missing := [language for language in (target, source) if language not in tags]:
-            raise UsageError(
-                f"the tokenizer has no special token {format_language_tag(missing[0])}, which asks for a direction"
-            )
-        return [
-            TranslationDirection("source", "target", tags[target]),
-            TranslationDirection("target", "source", tags[source]),
-        ]
+        sides: list[tuple[SideName, SideName]] = [("source", "target"), ("target", "source")]
+        tags = find_language_tags(self._tokenizers["target"]) if self._config.bidirectional else {}
+        directions = []
+        for (source, target), language in zip(sides, self._manifest.languages[::-1], strict=True):
+            if self._config.bidirectional and language not in tags:
+                missing = format_language_tag(str(language))
+                raise UsageError(f"the tokenizer has no special token {missing}, which asks for a direction")
+            tag = tags.get(language or "")
+            frames = build_pair_frames(self._tokenizers[target], self._tokenizers[source], tag=tag)
+            directions.append(TranslationDirection(source, target, frames, tag))
+        return directions if tags else directions[:1]
 
     def _check_lengths(self) -> None:
         """Raise InputError if a pair does not fit into the context."""
         longest = 0
         for split, direction in itertools.product(self._splits.values(), self.directions):
-            frames, lengths = self.special_tokens(direction), {"source": split.source_lengths, "target": split.lengths}
-            sides = lengths[direction.source] + len(frames.source), lengths[direction.target] + len(frames.target)
-            longest = max(longest, int(self._layout.lengths(*sides).max(initial=0)))
+            source, target, frames, _ = direction
+            sources = split.row_lengths(f"{_PREFIXES[source]}ends") + len(frames.source)
+            targets = split.row_lengths(f"{_PREFIXES[target]}ends") + len(frames.target)
+            longest = max(longest, int(self._layout.lengths(sources, targets).max(initial=0)))
         if self._context is not None and longest > self._context:
-            noun = "pair" if self._layout.decoder_only else "sentence"
-            raise InputError(f"the longest {noun} takes {longest} tokens, more than the context of {self._context}")
+            raise InputError(f"the longest pair takes {longest} tokens, more than the context of {self._context}")
 
     def _make_pool(self, epoch: int, pool: int, dropout: bool) -> tuple[RaggedArray, RaggedArray, RaggedArray]:
         """Return the sources, the targets and the batches of a pool."""
@@ -302,21 +285,16 @@ class Pairs(TrainingData):
         indices = np.arange(start, stop, dtype=np.uint64)
         samples = permute_indices(indices, self.samples, np.repeat(key, len(indices))).astype(np.int64)
         numbers, pairs = np.divmod(samples, self.samples // len(self.directions))
-        order, parts = [], []
+        places, parts = [], []
         for number, direction in enumerate(self.directions):
-            order.append(np.flatnonzero(numbers == number))
-            keys = hash64(key ^ samples[order[-1]].astype(np.uint64)) if dropout else None
-            parts.append(self.framed("train", direction, pairs[order[-1]], keys))
-        mixed = np.argsort(np.concatenate(order), kind="stable")
+            places.append(np.flatnonzero(numbers == number))
+            keys = hash64(key ^ samples[places[-1]].astype(np.uint64)) if dropout else None
+            parts.append(self.framed("train", direction, pairs[places[-1]], keys))
+        mixed = np.argsort(np.concatenate(places), kind="stable")
         sources, targets = (RaggedArray.concatenate(side).take(mixed) for side in zip(*parts, strict=True))
         lengths = sources.lengths(), targets.lengths()
-        by_length = self._layout.order(*lengths)
-        ends = batch_ends(self._layout.lengths(*lengths)[by_length], tokens=self._batch_tokens, rows=self._rows)
-        batch_keys = hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY) ^ np.arange(len(ends), dtype=np.uint64)
-        shuffled = np.argsort(hash64(batch_keys), kind="stable")
-        return sources, targets, RaggedArray(by_length, ends).take(shuffled)
-
-
-def _replace(too_long: NDArray[np.bool_], rows: RaggedArray, others: RaggedArray) -> RaggedArray:
-    """Return rows, but others where they are too long."""
-    return RaggedArray.concatenate([rows, others]).take(np.arange(len(rows)) + len(rows) * too_long)
+        rows, order = self._layout.lengths(*lengths), self._layout.order(*lengths)
+        batches = length_batches(rows, tokens=self._batch_tokens, rows=self._rows, order=order)
+        batch_keys = hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY) ^ np.arange(len(batches), dtype=np.uint64)
+        shuffled = np.argsort(hash64(batch_keys), kind="stable").tolist()
+        return sources, targets, RaggedArray.from_rows([batches[number] for number in shuffled])

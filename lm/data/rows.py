@@ -1,25 +1,35 @@
-"""Examples, labelled texts and conversations as batches: one per row, in a new order in each epoch."""
+"""Examples, labelled texts and conversations as batches: one per row, in a new order in each epoch.
+
+Completions that a decoder learns count as labels if there are 2 to 200 different ones of at most 100 bytes, with five
+examples each on average (`find_label_completions`). They are recorded in the run and used by `lm classify`.
+"""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.config.data import DataConfig, FilesConfig
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.store import Split
-from lm.data.batch import PADDING, Batch
-from lm.data.bucketing import length_batches
-from lm.data.labels import label_indices
-from lm.data.training_data import LabelledPrompt, TrainingData
-from lm.errors import InputError
-from lm.pseudorandom import hash64, permute_indices
+from lm.corpus.store import SPLITS, Manifest, Split, open_split
+from lm.data.batch import PADDING, Batch, LabelledPrompt, TrainingData, length_batches, shuffle_samples
+from lm.errors import InputError, UsageError
+from lm.text.find import find_text_files
+from lm.text.records import parse_label
+from lm.text.text_file import TextFile
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
+
+
+_MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
+"""Limits of completions that are labels: number, bytes, and mean number of examples of each."""
 
 
 class Rows(TrainingData):
@@ -42,13 +52,13 @@ class Rows(TrainingData):
         """
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         self.holds_conversations = train.manifest.kind == "conversations"
-        self._key, splits = hash64(np.array([seed], dtype=np.uint64)), (train, validation)
+        self._seed, splits = seed, (train, validation)
         self._labels = {split.name: label_indices(split, labels) for split in splits} if labels else {}
         learned, sizes = zip(*map(self._count, splits), strict=True)
         self._used = {split.name: np.flatnonzero(count) for split, count in zip(splits, learned, strict=True)}
         self.samples = len(self._used["train"])
         if not self.samples:
-            raise InputError(f"no {self._what} fits into the context of {context} tokens")
+            raise InputError(f"nothing that is learned fits into the context of {context} tokens")
         self.steps_per_epoch = self.samples / rows
         self.tokens, self.validation_bytes = int(learned[0].sum()), int(sizes[1].sum())
         lengths, room = train.lengths[self._used["train"]], context + 1
@@ -57,11 +67,10 @@ class Rows(TrainingData):
             self.tokens = int(np.minimum(lengths, room).sum())
         self.n_truncated = int((lengths > room).sum())
 
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+    def batch(self, consumed: int) -> Batch:
         """Return the rows after `consumed` ones; a batch may cross the end of an epoch."""
-        numbers = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
-        epochs, indices = np.divmod(numbers, np.uint64(self.samples))
-        order = permute_indices(indices, self.samples, hash64(self._key ^ epochs)).astype(np.int64)
+        samples = np.arange(consumed, consumed + self._rows, dtype=np.uint64)
+        order, _ = shuffle_samples(samples, self.samples, self._seed)
         return self._make_batch(self._train, self._used["train"][order])
 
     def validation(self) -> Iterator[Batch]:
@@ -70,36 +79,26 @@ class Rows(TrainingData):
         for numbers in length_batches(self._validation.lengths[used], rows=rows):
             yield self._make_batch(self._validation, used[numbers])
 
-    @property
-    def _noun(self) -> str:
-        return "conversations" if self.holds_conversations else "texts" if self._labels else "examples"
-
-    @property
-    def _what(self) -> str:
-        return "reply" if self.holds_conversations else "completion"
-
     def warnings(self) -> list[str]:
-        """Warn about truncated rows, and those of which nothing is learned within the context."""
-        documents = self._train.documents + self._validation.documents
-        left_out, end = documents - sum(map(len, self._used.values())), "ends"
-        if self._noun == "examples":
-            end = "beginnings of prompts"
-        counted = (
-            (left_out, documents, f"are left out: no {self._what} fits into the context"),
-            (self.n_truncated, self.samples, f"are longer than the context: their {end} are left out"),
-        )
-        return [f"{count:,} of {total:,} {self._noun} {problem}" for count, total, problem in counted if count]
+        """Warn about rows that are truncated, or left out because nothing is learned within the context."""
+        left_out = self._train.documents - self.samples
+        if not left_out and not self.n_truncated:
+            return []
+        rows = f"{self._train.documents:,} {self._train.manifest.kind}"
+        return [f"of {rows}, {self.n_truncated:,} are truncated to the context, and {left_out:,} left out"]
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
         """Return validation examples with their label indices; none if there are too many labels."""
-        split, numbers = self._validation, {label: number for number, label in enumerate(labels)}
-        if split.labels is None:
+        split = self._validation
+        try:
+            indices = label_indices(split, labels)
+        except UsageError:
             return []
         count = min(limit, split.documents)
         chosen = np.arange(count) * split.documents // max(1, count)
         rows, learned = split.take(chosen), split.column("learned")[chosen].tolist()
         return [
-            LabelledPrompt(rows.row(row)[1 : -learned[row]], numbers[split.labels[number]])
+            LabelledPrompt(rows.row(row)[1 : -learned[row]], int(indices[number]))
             for row, number in enumerate(chosen.tolist())
         ]
 
@@ -126,7 +125,8 @@ class Rows(TrainingData):
             replies = split.take(numbers, "replies")
             masks = [replies.row(row)[: context + 1] >= 0 for row in range(len(rows))]
             return Batch.from_rows([ids[: context + 1] for ids in rows], masks)
-        return Batch.from_rows([truncate_prompt(ids, context=context) for ids in rows], learned)
+        masks = [np.arange(-len(ids), 0) >= -count for ids, count in zip(rows, learned, strict=True)]
+        return Batch.from_rows(*([truncate_prompt(row, context=context) for row in each] for each in (rows, masks)))
 
 
 def truncate_prompt(ids: NDArray[Any], *, context: int) -> NDArray[Any]:
@@ -149,3 +149,71 @@ def completion_length_error(learned: int, *, context: int) -> str | None:
     if learned <= context:
         return None
     return f"the completion is {learned - 1} tokens, and with its end does not fit into the context of {context}"
+
+
+def _read_labels(split: Split) -> list[str]:
+    """Return the label of each example; UsageError if there are too many different ones."""
+    if (completions := split.completions()) is None:
+        raise UsageError(
+            "the examples have too many different completions to be labels: a classifier chooses among few"
+        )
+    return [*map(parse_label, completions)]
+
+
+def load_labels(folder: Path) -> tuple[str, ...]:
+    """Return the labels of all examples in a folder, sorted.
+
+    Raises:
+        InputError: the folder holds no prepared examples.
+        UsageError: there are too many different labels.
+    """
+    return tuple(sorted({label for split in SPLITS for label in _read_labels(open_split(folder, split))}))
+
+
+def find_label_completions(folder: Path) -> tuple[str, ...]:
+    """Return the completions of the examples in a folder, sorted, if they are labels; else none.
+
+    They are labels if they are few, short and frequent, and differ in their tokens.
+    """
+    if Manifest.read(folder).kind != "examples":
+        return ()
+    counts = Counter[str]()
+    for split in SPLITS:
+        if (found := open_split(folder, split).completions()) is None:
+            return ()
+        counts.update(found)
+    completions, labels = tuple(sorted(counts, key=parse_label)), {*map(parse_label, counts)}
+    are_few = 2 <= len(labels) == len(completions) <= min(_MAX_LABELS, counts.total() / _MIN_EXAMPLES)
+    if not are_few or max(len(label.encode()) for label in labels) > _MAX_LABEL_BYTES:
+        return ()
+    encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
+    return completions if len({ids.tobytes() for ids in encoded}) == len(completions) else ()
+
+
+def label_indices(split: Split, labels: Sequence[str]) -> NDArray[np.int64]:
+    """Return (examples,) label indices of a split; InputError if an example has none of these labels."""
+    indices = {label: number for number, label in enumerate(labels)}
+    try:
+        return np.array([indices[label] for label in _read_labels(split)], dtype=np.int64)
+    except KeyError:
+        raise InputError(
+            "the examples have labels that the model has not learned; name the corpus of the run"
+        ) from None
+
+
+def find_examples(names: Sequence[str], data: DataConfig, reading: FilesConfig | None = None) -> list[TextFile]:
+    """Return files of examples, with labels in the column `label` if none is named; InputError for others."""
+    files = find_text_files(names, data, reading)
+    if any(file.kind != "examples" for file in files):
+        files = find_text_files(names, data.replace(label_column=data.label_column or "label"), reading)
+    for file in files:
+        if file.kind != "examples":
+            raise InputError(f"{file.name}: holds {file.kind}, not examples")
+    return files
+
+
+def read_completions(name: str, data: DataConfig) -> tuple[str, ...]:
+    """Return the different completions of a file of examples, sorted by label; InputError if it has none."""
+    files = find_examples([name], data)
+    completions = {record.parts[-1].text for file in files for record in file.records()}
+    return tuple(sorted(completions, key=parse_label))

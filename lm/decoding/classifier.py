@@ -16,7 +16,7 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX
 from lm.corpus.ragged import RaggedArray
-from lm.data.bucketing import batched, length_batches
+from lm.data.batch import batched, length_batches
 from lm.data.rows import truncate_text
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec

@@ -11,7 +11,7 @@ from os.path import commonprefix
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.data.bucketing import batched
+from lm.data.batch import batched
 from lm.decoding.batching import Continuation, Finish, Sample, TextStream, Token, decode
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler, length_filters, parse_logit_biases

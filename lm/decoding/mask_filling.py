@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
-from lm.data.bucketing import batched
+from lm.data.batch import batched
 from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.special_tokens import build_text_frame, require_mask_token

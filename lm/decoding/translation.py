@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lm.config.decoding import TranslationConfig
 from lm.config.model import check_heads_given
-from lm.data.bucketing import batched, length_batches
+from lm.data.batch import batched, length_batches
 from lm.decoding.batching import Continuation, Sample, decode
 from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
 from lm.decoding.sampling import ALL_BANNED, Filter, History, Sampler

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
+from lm.corpus.encode import TreeReader, wrap_sources
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.dependency_trees import DependencyHeads
@@ -110,7 +110,7 @@ class SourceLine:
 
     Attributes:
         number: index, from 0.
-        sources: for each model the IDs, or IDs with tree positions (see `lm.corpus.tree_positions`).
+        sources: for each model the IDs, or IDs with tree positions (see `lm.corpus.encode`).
         prefix: IDs that the translation starts with.
         left_out: IDs at its end that were truncated.
         heads: dependency heads of its words, if given.

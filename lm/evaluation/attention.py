@@ -18,8 +18,8 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.config.evaluation import AttentionUnit
 from lm.config.model import check_heads_given
+from lm.corpus.encode import TreeReader, wrap_sources
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights

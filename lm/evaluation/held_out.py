@@ -15,9 +15,9 @@ import numpy as np
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataKind, FilesConfig
 from lm.config.run_config import RunConfig
-from lm.corpus.overlap import MOST_PAIRS, Overlap, TrainingOverlap, measure_pair_overlap
-from lm.corpus.store import Manifest, open_split, read_held_out, verify_checksums
-from lm.data.labels import find_examples
+from lm.corpus.overlap import Hashes, hash_records, is_notable, measure_overlap
+from lm.corpus.store import Manifest, Split, open_split, read_held_out, verify_checksums
+from lm.data.rows import find_examples
 from lm.errors import InputError, UsageError, list_some
 from lm.evaluation.scoring import Scored, ScoredTexts
 from lm.run_folder import find_checkpoint, load_config
@@ -84,7 +84,7 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     """
     folder = find_prepared_folder(loaded.folder, loaded.config)
     manifest = Manifest.read(folder)
-    verify_checksums(folder, manifest.sha256, advice=_ADVICE)
+    verify_checksums(folder, manifest.sha256)
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
     heads: Literal[True] | None = True if manifest.has_dependency_heads else None
@@ -138,24 +138,17 @@ class ContaminationCheck:
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-        self._trained_on: Path | None = None
+        self._folder = loaded.folder
+        self._hashes: dict[int, list[Hashes]] = defaultdict(list)
+        self._train: Split | None = None
         with contextlib.suppress(InputError):
-            self._trained_on = find_prepared_folder(loaded.folder, loaded.config)
-        self._overlap = TrainingOverlap(loaded.tokenizer)
-        self._pairs: dict[int, list[Record]] = defaultdict(list)
+            self._train = open_split(find_prepared_folder(loaded.folder, loaded.config), "train")
 
     def watch(self, scored: Iterable[Scored]) -> Iterator[Scored]:
         """Pass scored texts through and record them."""
         for some in scored:
-            if not self._trained_on:
-                pass
-            elif isinstance(some.row, Record):
-                self.add(some.file, some.row)
-            elif some.row is None:
-                self._overlap.add(some.file, some.tokens, starts_document=some.starts)
-            elif some.starts:
-                self._overlap.add(some.file, some.row, starts_document=True, is_framed=False)
+            if some.record is None or some.starts:
+                self.add(some.file, some.record or Record.of_text(some.text))
             yield some
 
     def watch_records(self, files: Iterable[Any]) -> Iterator[Record]:
@@ -166,42 +159,36 @@ class ContaminationCheck:
                 yield record
 
     def add(self, file: int, record: Record) -> None:
-        """Record an example or a sentence pair of a file, up to a limit."""
-        if record.source is not None:
-            if len(self._pairs[file]) < MOST_PAIRS:
-                self._pairs[file].append(record)
-        elif self._trained_on and not self._overlap.is_full:
-            tokens = np.concatenate(self._loaded.tokenizer.encode_batch(record.texts))
-            self._overlap.add(file, tokens, starts_document=True)
+        """Record an example or a sentence pair of a file, or a piece of its text."""
+        if self._train is not None:
+            self._hashes[file].append(hash_records([record], self._train.manifest.kind))
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning if files are contaminated."""
-        seen: dict[int, float] = {}
-        with contextlib.suppress(InputError):
-            if self._trained_on and self._pairs:
-                seen = _notable(measure_pair_overlap(self._trained_on, self._pairs))
-            elif self._trained_on:
-                seen = _notable(self._overlap.measure(open_split(self._trained_on, "train")))
-        some = list_some([f"{names[file]} ({fraction:.0%})" for file, fraction in seen.items()], limit=_MAX_NAMED)
-        return [f"{some}: training text of {self._loaded.folder}; measure other text"] if seen else []
+        seen = {names[file]: _notable(hashes, self._train) for file, hashes in self._hashes.items()}
+        some = list_some([f"{name} ({fraction:.0%})" for name, fraction in seen.items() if fraction], limit=_MAX_NAMED)
+        return [f"{some}: training text of {self._folder}; measure other text"] if some else []
 
 
-def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> str | None:
+def describe_seen_held_out(base: Path, folder: Path) -> str | None:
     """Return a warning if held-out text of a new run was training text of its base run.
 
     Args:
         base: run or checkpoint whose weights the new run starts from.
-        folder: prepared text or examples of the new run.
+        folder: prepared data of the new run.
     """
-    overlap, checkpoint = TrainingOverlap(tokenizer), find_checkpoint(base)
+    checkpoint = find_checkpoint(base)
     with contextlib.suppress(InputError):
-        overlap.add_split(0, open_split(folder, "validation"))
-        trained_on = find_prepared_folder(checkpoint, load_config(checkpoint))
-        for fraction in _notable(overlap.measure(open_split(trained_on, "train"))).values():
+        held_out = open_split(folder, "validation")
+        train = open_split(find_prepared_folder(checkpoint, load_config(checkpoint)), "train")
+        if held_out.documents and (fraction := _notable([held_out.column("passages")], train)):
             return f"{fraction:.0%} of the held-out text was training text of {base}: the validation loss is too low"
     return None
 
 
-def _notable(overlaps: Mapping[int, Overlap]) -> dict[int, float]:
-    """Return the fraction of each file that is notably in the training split."""
-    return {file: overlap.fraction for file, overlap in overlaps.items() if overlap.is_notable}
+def _notable(hashes: Sequence[Hashes], train: Split | None) -> float | None:
+    """Return how much of a text is training text; None if it isn't notable, or the prepared data are damaged."""
+    with contextlib.suppress(InputError):
+        if train is not None and is_notable(fraction := measure_overlap(hashes, train), train.manifest):
+            return fraction
+    return None

@@ -22,7 +22,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from lm.config.evaluation import ScoringConfig
-from lm.data.bucketing import batched
+from lm.data.batch import batched
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
 from lm.text.records import Record

@@ -31,11 +31,9 @@ from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX, DataKind
 from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig, check_heads_given
-from lm.corpus.encode import encode
+from lm.corpus.encode import attach_positions, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
-from lm.corpus.tree_positions import attach_positions, wrap_sources
-from lm.data.batch import Batch
-from lm.data.bucketing import length_batches
+from lm.data.batch import Batch, length_batches
 from lm.data.pairs import select_layout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
@@ -98,7 +96,7 @@ class Scored:
         words: whitespace-separated words that begin in it.
         loss: what encoding loses of it.
         unscored: first tokens that nothing predicts: 1 or 0.
-        row: all tokens of its row, or its sentence pair.
+        record: its example, conversation or sentence pair.
         is_shortened: whether its row was truncated to fit the context.
         nats: (tokens,) surprisals; NaN for an unscored token.
     """
@@ -112,7 +110,7 @@ class Scored:
     words: int
     loss: RoundTripLoss
     unscored: int = 0
-    row: Ids | Record | None = None
+    record: Record | None = None
     is_shortened: bool = False
     nats: Nats = field(default_factory=lambda: _UNSCORED)
 
@@ -270,7 +268,7 @@ class Scorer:
                 waiting.append(
                     Scored(
                         number, index, text, tokens, np.array(ends, dtype=np.int64), starts, len(text.split()), loss,
-                        row=record if frames else row, is_shortened=len(window.tokens) < len(row),
+                        record=record, is_shortened=len(window.tokens) < len(row),
                     )
                 )  # fmt: skip
                 starts = False
@@ -303,8 +301,9 @@ class Scorer:
                     parts.append(("".join(spelled), np.cumsum([len(text.encode()) for text in spelled]).tolist()))
             return tokens, Window(tokens[: self.context + 1], is_reply), parts
         if frames:
-            assert encoded.source is not None
-            own = encoded.source if encoded.places is None else attach_positions(encoded.source, encoded.places)
+            assert encoded.source_tokens is not None
+            own, places = encoded.source_tokens, encoded.places
+            own = own if places is None else attach_positions(own, places)
             source = wrap_sources(RaggedArray.from_rows([own]), frames.source)
             tokens = frames.target.wrap(tokens)
             window = Window(tokens, np.ones(len(tokens), dtype=bool), source.values)

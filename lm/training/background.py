@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from lm.data.batch import Batch
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData
 from lm.training.events import Saved
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.data.training_data import LabelledPrompt, ReferenceTranslation
+from lm.data.batch import LabelledPrompt, ReferenceTranslation
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import MaskFiller

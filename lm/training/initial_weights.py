@@ -12,7 +12,7 @@ from torch import Tensor
 from lm.checkpoint import load_tokenizers, load_weights, prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData
 from lm.distributed.parallel import shard_like
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware

@@ -12,9 +12,8 @@ import numpy as np
 from lm.config.run_config import RunConfig, RunPlan
 from lm.corpus.encode import Tokenizers
 from lm.corpus.ragged import RaggedArray
-from lm.data.batch import Batch, batch_rows
+from lm.data.batch import Batch, TrainingData, batch_rows
 from lm.data.pairs import select_layout
-from lm.data.training_data import TrainingData
 from lm.hardware import time_work
 from lm.model.cost import total_parameters
 from lm.training.evaluation import measure_cost
@@ -53,7 +52,7 @@ class RandomData(TrainingData):
 
         self._batches = [draw() for _ in range(_N_BATCHES)]
 
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:  # noqa: ARG002
+    def batch(self, consumed: int) -> Batch:
         return self._batches[consumed // self._rows % _N_BATCHES]
 
     def validation(self) -> Iterator[Batch]:

@@ -20,8 +20,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
-from lm.data.batch import Batch, micro_batch_rows
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData, micro_batch_rows
 from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory

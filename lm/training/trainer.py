@@ -22,7 +22,7 @@ from lm.config.settings import LENGTHS, check_requirements
 from lm.config.training import parse_duration
 from lm.corpus.store import Manifest, open_split
 from lm.corpus.survey import read_beginnings
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData
 from lm.distributed import launcher_env
 from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.errors import UsageError
@@ -282,7 +282,7 @@ class Trainer:
             check_tokenizers(parent, corpus.tokenizer, corpus.source_tokenizer)
             spare = max(0, load_config(parent).model.vocab_size - corpus.tokenizer.vocab_size)
             corpus = dataclasses.replace(corpus, spare_tokens=spare)
-            problem = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder, corpus.tokenizer)
+            problem = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder)
             if problem is not None:
                 yield events.TrainingWarning(0, problem)
         plan = plan_corpus(plan, corpus)

@@ -22,18 +22,14 @@ from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import Manifest
 from lm.corpus.survey import (
     Corpus,
-    load_or_train_pair_tokenizers,
-    load_or_train_tokenizer,
     scan_corpus,
     scan_parallel_corpus,
+    train_tokenizers,
 )
-from lm.data.batch import batch_rows
-from lm.data.labels import find_label_completions, load_labels
-from lm.data.masking import Masking
+from lm.data.batch import TrainingData, batch_rows
 from lm.data.pairs import Pairs, select_layout
-from lm.data.rows import Rows
-from lm.data.training_data import TrainingData
-from lm.data.windows import Windows
+from lm.data.rows import Rows, find_label_completions, load_labels
+from lm.data.windows import Masking, Windows
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
 from lm.text.find import find_text_files, total_text_bytes
@@ -222,19 +218,14 @@ class CorpusFiles:
         if named is None and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             notes = (*notes, f"the tokenizer was trained on a sample of {SAMPLE_BYTES / 1e6:.0f} MB")
         with progress() as report:
-            if self.holds_pairs:
-                target, source = named or load_or_train_pair_tokenizers(surveyed, config.tokenizer, config.parallel)
-            else:
-                has_mask = config.model.is_masked
-                target = named[0] if named else load_or_train_tokenizer(surveyed, config.tokenizer, has_mask=has_mask)
-                source = None
+            parallel, has_mask = config.parallel if self.holds_pairs else None, config.model.is_masked
+            target, source = named or train_tokenizers(surveyed, config.tokenizer, parallel, has_mask=has_mask)
             if surveyed.kind == "conversations":
                 if config.model.is_masked:
                     raise UsageError("a masked model cannot reply, so it learns no conversations")
                 if target.chat_template is None:
                     target = target.with_chat_template()
                     notes = (*notes, "the tokens of the chat template are added to the tokenizer") if named else notes
-            parallel = config.parallel if self.holds_pairs else None
             prepared = prepare_corpus(surveyed, target, source_tokenizer=source, parallel=parallel, progress=report)
         corpus = TrainingCorpus(prepared.folder, target, source)
         yield CorpusPrepared(corpus, prepared.manifest, prepared.reused, (*notes, *surveyed.notes))
@@ -280,8 +271,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
         return Rows(train, validation, context=context, rows=rows, seed=seed, labels=labels)
     masking = None
     if model.is_masked:
-        tokenizer = Tokenizer.load(folder / FILE_NAME)
-        masking = Masking(tokenizer, fraction=training.masking_rate, whole_words=training.whole_words)
+        masking = Masking(Tokenizer.load(folder / FILE_NAME), fraction=training.masking_rate)
     return Windows(train, validation, context=context, rows=rows, seed=seed, masking=masking)
 
 
@@ -300,4 +290,4 @@ def verify_data(folder: Path, *, key: str) -> None:
     manifest = Manifest.read(folder)
     if manifest.key != key:
         raise InputError(f"{folder}: not the tokens that this run was started on")
-    store.verify_checksums(folder, manifest.sha256, advice=_AGAIN)
+    store.verify_checksums(folder, manifest.sha256)

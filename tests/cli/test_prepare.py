@@ -62,18 +62,14 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys):
         assert report["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11}
 
 
-def test_partitions_are_joined_to_what_one_command_makes(capsys):
-    whole = ["corpus.txt", "--tokenizer", "char", "--json"]
-    for number in ("1", "2"):
-        assert run(["prepare", *whole, "--part", f"{number}/2", "-o", number]) == 0
-    assert run(["prepare", "--join", "1", "2", "-o", "joined", "--json"]) == 0
-    assert run(["prepare", *whole, "-o", "whole", "--processes", "2"]) == 0
-    captured = capsys.readouterr()
-    first, second, joined, report = map(json.loads, captured.out.splitlines())
-    assert (first["part"], second["part"], first["chunks"] + second["chunks"]) == ([1, 2], [2, 2], 1)
-    assert {**joined, "folder": "whole"} == report
+def test_parts_in_one_folder_make_what_one_command_makes(succeed):
+    whole = ["prepare", "corpus.txt", "--tokenizer", "char", "--json"]
+    reports = [json.loads(succeed(*whole, "--part", f"{number}/2", "-o", "parts")) for number in (1, 2)]
+    assert sum(report["chunks"] for report in reports) == 1
+    joined = json.loads(succeed(*whole, "-o", "parts"))
+    assert {**joined, "folder": "whole"} == json.loads(succeed(*whole, "-o", "whole", "--processes", "2"))
     for path in Path("whole").rglob("*.npy"):
-        assert path.read_bytes() == (Path("joined") / path.relative_to("whole")).read_bytes()
+        assert path.read_bytes() == (Path("parts") / path.relative_to("whole")).read_bytes()
 
 
 def test_repeated_text_is_told_and_warned_of(capsys):
@@ -82,9 +78,9 @@ def test_repeated_text_is_told_and_warned_of(capsys):
     Path("held.txt").write_text("\n<|endoftext|>\n".join(stories[16:]))
     assert run(["prepare", "train.txt", "--validation", "held.txt", "--tokenizer", "byte", "-o", "out", "--json"]) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)["repetition"]
-    assert found["documents"] == 2  # the last one of train.txt lacks the line end
-    assert found["held_out"] == pytest.approx(0.5, abs=0.05)
+    found = json.loads(captured.out)
+    assert found["copies"] == 2  # the last one of train.txt lacks the line end
+    assert found["repeated"] == pytest.approx(0.5, abs=0.05)
     assert "warning 50% of the held-out text occurs in the training text too" in captured.err
 
 
@@ -104,5 +100,6 @@ def test_copies_of_examples_and_conversations_are_on_one_side(capsys, make):
     arguments = ["prepare", "task.jsonl", "--tokenizer", "byte", "--json"]
     assert run([*arguments, "--validation", "0.2", "-o", "out"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["repetition"] == {"documents": 30, "held_out": 0.0, "window": 0}
+    report = json.loads(captured.out)
+    assert (report["copies"], report["repeated"]) == (30, 0.0)
     assert "warning" not in captured.err

@@ -92,7 +92,6 @@ FLAGS: Mapping[str, str | None] = {
     "--best-by": "training.best_by",
     "--bleu-sentences": "training.bleu_sentences",
     "--masking-rate": "training.masking_rate",
-    "--whole-words": "training.whole_words",
     "--compile": "training.compile",
     "train --checkpoint-activations": "training.gradient_checkpointing",
     "--lora-on": "lora.on",

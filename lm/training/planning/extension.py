@@ -7,7 +7,7 @@ import dataclasses
 from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
 from lm.config.training import TrainingConfig, parse_duration
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.training.planning.plan import compute_steps

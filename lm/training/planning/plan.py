@@ -33,8 +33,7 @@ from lm.config.run_spec import RunSpec, Settings
 from lm.config.settings import LENGTHS, list_all_settings, list_settings, overlay
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig, parse_duration
-from lm.data.batch import batch_rows
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData, batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import total_parameters

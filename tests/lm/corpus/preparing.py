@@ -5,8 +5,7 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import PreparedFolder
+from lm.corpus.prepare import PreparedFolder, prepare_corpus
 from lm.corpus.survey import scan_corpus
 from lm.text.find import ProgressCallback
 from lm.text.text_file import TextFile
@@ -21,13 +20,10 @@ def prepare(
     folder: Path | None = None,
     *,
     force: bool = False,
-    root: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> PreparedFolder:
-    """Survey files, and tokenize them into a folder or into the cache at `root`."""
-    return prepare_corpus(
-        scan_corpus(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress
-    )
+    """Survey files, and tokenize them into a folder or into the cache."""
+    return prepare_corpus(scan_corpus(files, config), tokenizer, folder=folder, force=force, progress=progress)
 
 
 def written(folder: Path, *texts: str) -> list[TextFile]:

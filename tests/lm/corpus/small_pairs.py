@@ -38,7 +38,7 @@ def ids(folder: Path, split: SplitName = "train") -> tuple[list[list[int]], list
     """The tokens of sources and of targets, read back."""
     stored = open_split(folder, split)
     sides = []
-    for columns in (("source", "source_ends"), ("tokens", "ends")):
+    for columns in (("source_tokens", "source_ends"), ("tokens", "ends")):
         rows = stored.take(np.arange(stored.documents), *columns)
         sides.append([rows.row(number).tolist() for number in range(len(rows))])
     return sides[0], sides[1]

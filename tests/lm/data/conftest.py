@@ -9,7 +9,7 @@ from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.survey import load_or_train_pair_tokenizers
+from lm.corpus.survey import train_tokenizers
 from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.parallel_text import lines, write
@@ -37,5 +37,5 @@ def stored(tmp_path_factory) -> Stored:
     corpus = survey.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
-        tokenizer, _ = load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
+        tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)
         return Stored(prepare_corpus(corpus, tokenizer, parallel=BOTH).folder, tokenizer)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lm.data.batch import Batch
-from lm.data.training_data import TrainingData
+from lm.data.batch import Batch, TrainingData
 
 
 class CountData(TrainingData):
@@ -15,9 +14,9 @@ class CountData(TrainingData):
         self.samples = self.tokens = self.validation_bytes = most
         self.steps_per_epoch = most / 2
 
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+    def batch(self, consumed: int) -> Batch:
         rows = [np.array([0, number % self.samples]) for number in range(consumed, consumed + 2)]
-        return Batch.from_rows(rows, [1, 1])
+        return Batch.from_rows(rows, [np.array([False, True])] * 2)
 
     def validation(self) -> Iterator[Batch]:
         yield self.batch(0)

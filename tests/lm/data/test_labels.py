@@ -1,12 +1,9 @@
 """Texts with labels: rows that are read whole, each with one target, the number of its label."""
 
 import json
-import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
@@ -14,14 +11,14 @@ from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import prepare as preparing
 from lm.corpus.store import open_split
-from lm.data.labels import count_labels, find_label_completions, load_labels, read_completions
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData
+from lm.data.rows import find_label_completions, load_labels
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.training_corpus import open_data
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
-from tests.lm.tokenizers_elsewhere import bert_like, gpt2_like
+from tests.lm.tokenizers_elsewhere import bert_like
 
 TEXTS = [(f"text number {place} é", ("joy", "anger", "true")[place % 3]) for place in range(30)]
 
@@ -64,8 +61,7 @@ def test_a_longer_text_loses_its_end_but_not_the_token_that_ends_it(tmp_path):
     end = small_examples.tokenizer().end_of_text
     found = sorted(rows(data.batch(0)))
     assert found == [([end, *b"x" * 8, end], 0), ([end, *b"y" * 8, end], 1)]
-    warning = data.warnings()[0]
-    assert "1 of 2 texts are longer than the context" in warning
+    assert data.warnings() == ["of 2 examples, 1 are truncated to the context, and 0 left out"]
 
 
 def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
@@ -75,64 +71,9 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
     assert load_labels(folder) == ("1", "true")
 
 
-def test_a_single_label_is_refused(tmp_path):
-    folder = prepared(tmp_path, [("a", "joy"), ("b", "joy")], validation="0")
-    with pytest.raises(UsageError, match="the same label, 'joy'"):
-        load_labels(folder)
-
-
-LABELS = ("US", "us", "🦉", "🦊", "naïve", "naive", " joy", "joy")
-"""An uncased WordPiece has the same tokens for several of these, or none."""
-
-
-def of_labels(folder: Path, tokenizer: Tokenizer, *, name: str = "tokens") -> tuple[Path, list[str]]:
-    """Examples of every label prepared in parts, and the label of each text, which is its length."""
-    draw = random.Random(3)
-    given = [draw.choice(LABELS) for _ in range(60)]
-    pairs = [("a" + " a" * place, label) for place, label in enumerate(given)]
-    chunks = [small_examples.lines(pairs[start : start + 20], "text", "label") for start in range(0, 60, 20)]
-    sources = [small_examples.source(folder, text, name=f"{name}-{n}.jsonl") for n, text in enumerate(chunks)]
-    held_out = small_examples.source(folder, small_examples.lines(pairs[:8], "text", "label"), name="held.jsonl")
-    config = DataConfig(validation=str(held_out.path), label_column="label")
-    return prepare(sources, tokenizer, config, folder / name).folder, given
-
-
-def check_numbers(data: TrainingData, given: Sequence[str], labels: Sequence[str]) -> None:
-    """A text of n words is example n, so its label is known whatever became of the order."""
-    batches = [*(data.batch(first) for first in range(0, data.samples, 4)), *data.validation()]
-    seen = [(length - 3, target) for batch in batches for length, target in lengths(batch)]
-    assert {place for place, _ in seen} == set(range(60))
-    assert all(labels[target] == given[place] for place, target in seen)
-
-
-def lengths(batch) -> list[tuple[int, int]]:
-    return list(zip(batch.input_lengths.tolist(), batch.targets[:, 0].tolist(), strict=True))
-
-
-def spaced() -> tokenizers.Tokenizer:
-    """A space before every text, that decoding keeps."""
-    backend = gpt2_like()
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
-    return backend
-
-
-@pytest.mark.parametrize("made", [bert_like, spaced], ids=["uncased WordPiece", "a space before every text"])
-def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(preparing, "CHUNK_BYTES", 300)
-    tokenizer = Tokenizer(made())
-    folder, given = of_labels(tmp_path, tokenizer)
-    labels = load_labels(folder)
-    assert labels == tuple(sorted({*given})) == tuple(sorted(LABELS))
-    data = opened(folder, context=100, labels=labels)
-    if made is bert_like:
-        check_numbers(data, given, labels)
-
-
-@pytest.mark.parametrize("limit", ["_MAX_LABELS", "_MAX_LABEL_BYTES"])
-def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(preparing, limit, 8)
+def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "_MAX_COMPLETIONS", 8)
     folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
-    assert not list(folder.glob("*labels*"))
     with pytest.raises(UsageError, match="too many different completions"):
         load_labels(folder)
     config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data_kind="examples")
@@ -156,7 +97,6 @@ def test_few_short_completions_that_are_seen_often_are_labels_with_their_delimit
     [
         ([(f"{n} + 1 =", str(n + 1)) for n in range(30)], "each is seen once"),
         ([(str(n), ("a", "b", "c")[n % 3]) for n in range(14)], "fewer than five examples each"),
-        ([(str(n), "always") for n in range(30)], "there is one"),
         ([(str(n), "x" * (n % 2 * 100 + 1)) for n in range(30)], "one is long"),
         ([(str(n), str(n % 201)) for n in range(1206)], "there are many"),
         ([(str(n), ("joy", "\njoy", "fear")[n % 3]) for n in range(30)], "a label is written in two ways"),
@@ -171,25 +111,6 @@ def test_labels_with_the_same_tokens_are_none(tmp_path):
     lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
     source, config = small_examples.source(tmp_path, lines), DataConfig(label_column="label")
     assert find_label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
-
-
-def test_a_file_tells_the_completions_that_it_has(tmp_path):
-    source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    assert read_completions(str(source.path), DataConfig()) == ("\nanger", "\njoy", "\ntrue")
-
-
-def test_labels_are_counted_the_most_frequent_first(tmp_path):
-    pairs = [(str(n), "joy" if n % 4 else "anger") for n in range(40)]
-    held_out = small_examples.source(
-        tmp_path, small_examples.lines([("x", "fear"), ("y", "joy")], "text", "label"), name="held.jsonl"
-    )
-    source = small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
-    config = DataConfig(validation=str(held_out.path), label_column="label")
-    folder = prepare([source], small_examples.tokenizer(), config, tmp_path / "tokens").folder
-    counts = count_labels(folder)
-    assert list(counts.train.items()) == [("joy", 30), ("anger", 10), ("fear", 0)]
-    assert counts.validation == {"joy": 1, "anger": 0, "fear": 1}
-    assert counts.majority == ("joy", 0.75)
 
 
 def test_held_out_examples_are_asked_with_the_number_of_their_label(tmp_path):

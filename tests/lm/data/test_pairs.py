@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import read_held_out
-from lm.corpus.survey import load_or_train_pair_tokenizers
+from lm.corpus.survey import train_tokenizers
 from lm.data import pairs as module
 from lm.data.batch import Batch
 from lm.data.pairs import PairLayout, Pairs
@@ -136,17 +135,6 @@ def test_a_resumed_run_sees_the_same_batches(stored, config):
         assert equal(given.batch(places[number]), batches[number])
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
-def test_fractions_of_a_batch_make_up_the_batch(stored, fraction):
-    given = data(stored, DROPPING)
-    whole, parts, consumed = given.batch(0), [], 0
-    while consumed < whole.rows:
-        part = given.batch(consumed, fraction=fraction)
-        assert part.rows == min(math.ceil(fraction * whole.rows), whole.rows - consumed)
-        parts, consumed = [*parts, *rows(part)], consumed + part.rows
-    assert parts == list(rows(whole))
-
-
 def test_little_is_padding(stored, monkeypatch):
     monkeypatch.setattr(module, "_POOL_SIZE", 1 << 14)
     batches = list(epoch(data(stored, BOTH)))
@@ -197,26 +185,21 @@ def test_no_row_is_longer_than_the_context(stored, layout):
         data(stored, PLAIN, context=9, **options)
 
 
-def test_separate_vocabularies_and_what_a_tokenizer_lacks(tmp_path, monkeypatch):
+def test_separate_vocabularies_and_a_missing_tag(stored, tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     config, sides = ParallelTextConfig(separate_vocabularies=True, bpe_dropout=0.3), lines(100)
     source, target = write(tmp_path, *sides)
     files = find_parallel_texts(config, source=[source], target=[target])
     corpus = survey.scan_parallel_corpus(files, DataConfig(validation="0"), config)
-    for kind in ("bpe", "byte"):
-        own = load_or_train_pair_tokenizers(corpus, TokenizerConfig(kind=kind, vocab_size=300), config)
-        folder = prepare_corpus(corpus, own[0], parallel=config, source_tokenizer=own[1]).folder
-        if kind == "byte":
-            with pytest.raises(UsageError, match="BPE dropout leaves out merges, and the source tokenizer has none"):
-                Pairs(folder, config, rows=4, seed=0)
-            with pytest.raises(UsageError, match="no special token <2de>"):
-                Pairs(folder, BOTH, rows=4, seed=0)
-            continue
-        found = Pairs(folder, config, rows=4, seed=0)
-        assert list(found.validation()) == []
-        decode = own[1].decode, own[0].decode
-        read = [(decode[0](ids), decode[1](others)) for batch in epoch(found) for ids, others in rows(batch)]
-        assert sorted(read) == sorted(zip(*sides, strict=True))
+    own = train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
+    folder = prepare_corpus(corpus, own[0], parallel=config, source_tokenizer=own[1]).folder
+    found = Pairs(folder, config, rows=4, seed=0)
+    assert list(found.validation()) == []
+    decode = own[1].decode, own[0].decode
+    read = [(decode[0](ids), decode[1](others)) for batch in epoch(found) for ids, others in rows(batch)]
+    assert sorted(read) == sorted(zip(*sides, strict=True))
+    with pytest.raises(UsageError, match="no special token <2de>"):
+        Pairs(folder, BOTH, rows=4, seed=0)
 
 
 @pytest.mark.parametrize("config", ALL)
@@ -266,7 +249,7 @@ def test_trees_are_the_same_everywhere_however_words_are_segmented(tmp_path, mon
     """The tokens of a place spell its word, in the order of the sentence."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
-    tokenizer, _ = load_or_train_pair_tokenizers(corpus, TokenizerConfig(kind=kind, vocab_size=400), PLAIN)
+    tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(kind=kind, vocab_size=400), PLAIN)
     folder = prepare_corpus(corpus, tokenizer, parallel=PLAIN).folder
     pairs = [item.record for item in corpus.records(tokenizer) if item.split == "validation"]
     given, numbers = Pairs(folder, PLAIN, rows=4, seed=0), np.arange(len(pairs))

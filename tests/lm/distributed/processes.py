@@ -20,7 +20,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.survey import load_or_train_pair_tokenizers, load_or_train_tokenizer, scan_corpus
+from lm.corpus.survey import scan_corpus, train_tokenizers
 from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
@@ -117,12 +117,12 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
             for split in ("train", "val")
         )
         surveyed = survey.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-        made = load_or_train_pair_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
+        made = train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
         return TrainingCorpus(prepare_corpus(surveyed, made[0], parallel=config.parallel).folder, *made)
     name = "examples.jsonl" if kind == "examples" else "text.txt"
     files = find_text_files([str(folder / name)], config.data)
     surveyed = scan_corpus(files, config.data)
-    tokenizer = load_or_train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
+    tokenizer = train_tokenizers(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)[0]
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 

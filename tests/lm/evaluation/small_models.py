@@ -11,8 +11,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.data.batch import Batch
-from lm.data.bucketing import batched
+from lm.data.batch import Batch, batched
 from lm.evaluation.held_out import find_scored_kind
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, score_batch, split_windows
 from lm.model.transformer import DecoderOnly, build_model

@@ -7,7 +7,7 @@ from lm.adapter_base import with_base_hash
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.store import Manifest
-from lm.data.training_data import TrainingData
+from lm.data.batch import TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, World
 from lm.run_folder import find_checkpoint
 from lm.training.planning import hardware_selection

@@ -242,7 +242,7 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
     sides = RaggedArray.from_rows(rows), RaggedArray.from_rows([row[:5] for row in rows])
     batch = {
         "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
-        "examples": Batch.from_rows(rows, [3, 6, 2]),
+        "examples": Batch.from_rows(rows, [ids[: len(row)] > len(row) - 3 for row in rows]),
         "pairs in one stack": PairLayout(decoder_only=True).batch(*sides, start=0),
         "sources that are predicted too": PairLayout(True, learns_source=True).batch(*sides, start=0),
     }[kind]

@@ -68,9 +68,7 @@ def evaluations(run: Run) -> list[Evaluation]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "fields", [{}, {"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}]
-)
+@pytest.mark.parametrize("fields", [{}, {"ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}])
 @pytest.mark.parametrize("model", [{}, {"output_transform": True, "embedding_norm": True, "bias": True}])
 def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
     whole = begun(tmp_path / "whole", corpus, model=model, steps=8, **fields)

@@ -24,7 +24,7 @@ EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_n
     ],
 )  # fmt: skip
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
-    """Weights, optimizer and metrics, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
+    """Weights, optimizer and metrics, byte for byte: with dropout, accumulation, a falling rate."""
     settings = {"micro_batch_size": 4, "optimizer": optimizer, "model": model}
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))

@@ -19,7 +19,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.survey import load_or_train_pair_tokenizers
+from lm.corpus.survey import train_tokenizers
 from lm.data.batch import Batch
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
@@ -88,7 +88,7 @@ def start_on(
         for split in ("train", "val")
     )
     corpus = survey.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
-    tokenizers = tokenizers or load_or_train_pair_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_corpus(corpus, tokenizers[0], parallel=config.parallel, source_tokenizer=tokenizers[1])
     return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
