@@ -28,7 +28,7 @@ from lm.decoding.session import DecodeSession
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
-from lm.engine.selection import find_unsupported, plan_engines
+from lm.engine.selection import compiled_engine_supports, plan_engines
 from lm.errors import InputError, LMError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import (
@@ -296,7 +296,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
     )
     if is_short or count_parameters(checkpoint) < MIN_PARAMETERS:
         return None
-    if device != "cpu" or not code_cache.is_complete() or find_unsupported(described.model):
+    if device != "cpu" or not code_cache.is_complete() or not compiled_engine_supports(described.model):
         return None
     try:
         measurements = compare_dtypes(checkpoint, config, seconds=_BRIEF)

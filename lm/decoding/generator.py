@@ -18,8 +18,8 @@ from lm.decoding.sampling import Sampler, length_filters, parse_logit_biases
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, decode_speculatively
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_prompt
+from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import EnginePlan, plan_engines
-from lm.engine.sequence_cache import PrefixCache
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.prompts import Prompt
@@ -128,7 +128,7 @@ class Generator:
 
     def open_session(self, plan: EnginePlan, prefix: Sequence[int] = ()) -> DecodeSession:
         """Open a session for rows that start with a prefix, of which only what is new is computed, and once."""
-        if plan.layout == "sequence" and prefix:
+        if plan.use_cache and prefix:
             self._prefixes.extend(prefix)
         return DecodeSession(plan, prefixes=self._prefixes)
 
@@ -252,7 +252,7 @@ class Generator:
         if healed:  # the beam starts with the best retokenisation of the prompt
             chosen, token = choose_healed_prompt(healed, sampler, sampler.rng(0))
             ids, prompt_bytes, first = [*chosen.prompt], chosen.prompt_bytes, None if token is None else chosen.tokens
-        plan = plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)
+        plan = plan_engines(self.model, tokens=limit, use_cache=self.use_cache)
         (best,) = beam_search(
             DecodeSession(plan), torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
             stop_ids=self.stop_ids, length_penalty=length_penalty, n=n, sampler=sampler,

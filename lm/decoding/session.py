@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lm.decoding.candidates import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, Output, OutputSpec
-from lm.engine.pytorch import KVCache
+from lm.engine.kv_cache import KVCache, PrefixCache
 from lm.engine.selection import EnginePlan
-from lm.engine.sequence_cache import PrefixCache, SequenceKVCache
 from lm.kernels.torch_ops import TopK
 
 _MAX_PREFILL_TOKENS = 4096
@@ -155,8 +154,8 @@ class _ModelRows:
         """Create a session's rows of a model; `tokens` are the session's, which it changes in place."""
         config = plan.model.config
         self.plan, self._tokens = plan, tokens
-        self._prefixes = prefixes if plan.layout == "sequence" else None
-        self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
+        self._prefixes = prefixes if plan.use_cache else None
+        self.cache = None if config.is_encoder_decoder else KVCache(plan.model, is_enabled=plan.use_cache)
         self._context = None if config.translates else config.context_length
         self._sources: list[list[int]] = []  # of each row, for a decoder-only model that translates
         self._window_starts: list[int] = []  # of the cached window of each row
@@ -166,13 +165,14 @@ class _ModelRows:
         sources: list[list[int]] = [[]] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
-            self.cache = self.plan.pytorch.new_cache(self.plan.layout, *source)
+            ids, lengths = source
+            self.cache = KVCache(self.plan.model, is_enabled=self.plan.use_cache, source=ids, source_lengths=lengths)
         else:
             self.cache.add(rows)
             if source is not None:
                 ids, lengths = source[0], source[1].tolist()
                 sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
-                if self.plan.layout == "tree":
+                if self.plan.use_cache and not self.plan.model.config.is_recurrent:
                     self.plan.pytorch.forward(ids, range(rows), (), self.cache, NO_OUTPUT, lengths=lengths)
         self._sources += sources
 
@@ -212,8 +212,7 @@ class _ModelRows:
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         is_beyond = self._context is None and max(positions) + tokens.shape[1] > self.plan.model.config.context_length
-        is_pytorch = output_spec.attention or is_beyond or not positions[0]  # which computes keys of sources
-        engine = self.plan.pytorch if is_pytorch else self.plan.step_engine(tokens.numel())
+        engine = self.plan.pytorch if output_spec.attention or is_beyond else self.plan.step_engine(tokens.numel())
         return engine.forward(tokens, rows, positions, self.cache, output_spec)
 
     def _prefill(self, rows: Sequence[int], output_spec: OutputSpec) -> Output:
@@ -221,7 +220,7 @@ class _ModelRows:
         assert self.cache is not None
         forward, cache = self.plan.pytorch.forward, self.cache
         windows = [tuple((self._sources[row] + self._tokens[row])[self._window_starts[row] :]) for row in rows]
-        if not isinstance(cache, SequenceKVCache) or self._context is None:
+        if self._context is None:
             ids, lengths = _pad(windows)
             return forward(ids, rows, (), cache, output_spec, lengths=lengths)
         logits: dict[tuple[int, ...], Tensor] = {}

@@ -1,26 +1,16 @@
-"""The inputs and outputs of a forward pass.
-
-A KV cache has one of two layouts. A `SequenceKVCache` is contiguous: each sequence has a buffer row of its own, and
-repeated sequences are copied. It is for samples, which diverge for good, and for recurrent states. In a `TreeKVCache`
-the continuations of one prompt or source share a buffer row and the slots of their common past. It is for beams.
-"""
+"""The outputs of a forward pass, and the PyTorch engine, which runs every model and every forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lm.engine.kv_cache import DecoderModel, KVCache, ModelCache
 from lm.kernels.torch_ops import TopK
-from lm.model.kv_cache import LayerKVCache
-from lm.model.transformer import DecoderOnly, EncoderDecoder
-
-DecoderModel = DecoderOnly | EncoderDecoder
-Layout = Literal["sequence", "tree", "none"]
-"""Layout of the KV cache: `SequenceKVCache` or `TreeKVCache`; with "none" everything is recomputed each time."""
+from lm.model.attention import capture_attention_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,52 +54,45 @@ class Output:
         return self.logits[:, -1]
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledStepInputs:
-    """The inputs of a compiled decode step: tokens, and where their keys and values go.
+class TorchEngine:
+    """Runs a model in PyTorch."""
 
-    Attributes:
-        tokens: (number,) IDs; those of a row one after the other.
-        rows: (number,) the buffer row of each token.
-        positions: (number,) the position of each token in its row.
-        layers: the KV cache of each layer, with room for the new positions.
-        end: greater than all positions.
-        slots: (number, end) the slot of each position up to the token's own; None if slot and position are the same.
-        cross_layers: of each layer of an encoder-decoder, keys and values of each row's source.
-        lengths: (rows,) real source positions; None without a source.
-    """
+    def __init__(self, model: DecoderModel) -> None:
+        self.model = model
 
-    tokens: Tensor
-    rows: Tensor
-    positions: Tensor
-    layers: Sequence[LayerKVCache]
-    end: int
-    slots: Tensor | None = None
-    cross_layers: Sequence[LayerKVCache] = ()
-    lengths: Tensor | None = None
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        cache: KVCache,
+        output_spec: OutputSpec,
+        *,
+        lengths: Sequence[int] | None = None,
+        past: ModelCache | None = None,
+    ) -> Output:
+        """Compute a decode step, or, given `lengths`, a prefill, and write keys and values into the cache.
 
-
-class EncodedSource:
-    """The encoder output of a cache's sources, one per row.
-
-    Attributes:
-        output: (sources, source length, d_model).
-        lengths: (sources,) real positions; None if all are.
-        layers: of each decoder layer, the keys and values of the output; computed once.
-    """
-
-    def __init__(self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None) -> None:
-        """Encode (sources, length) IDs, or (sources, length, 4) with dependency trees, on the model's device."""
-        self.output, self.lengths = model.encode(source, lengths=lengths), lengths
-        self.layers: Sequence[LayerKVCache] = ()
-        self._rows = torch.arange(len(source), device=source.device)
-
-    def select(self, rows: Tensor, *, layers: bool = True) -> None:
-        """Row i reads the source of the former row `rows[i]`; `layers` are reordered too, unless the caller does it."""
-        source_rows = self._rows.index_select(0, rows)
-        if torch.equal(source_rows, self._rows):
-            return
-        self._rows, self.output = source_rows, self.output.index_select(0, rows)
-        self.lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
-        for layer in self.layers if layers else ():
-            layer.reorder(rows)
+        Args:
+            tokens: (rows, n) IDs.
+            rows: of the cache; those of a step are not empty, those of a prefill are.
+            positions: of the first token of each row; of a step.
+            lengths: real tokens of each row, where padding follows them.
+            past: keys and values of a prefix that the rows start with.
+        """
+        layers = self.model.decoder.attention_layers(cross=True)[-1:] if output_spec.attention else ()
+        with capture_attention_weights(layers) as weights:
+            if lengths is None:
+                hidden = cache.step(tokens, rows, positions)
+            else:
+                hidden = cache.prefill(tokens, rows, lengths, past)
+        n, kept = tokens.shape[1], output_spec.logits_to_keep
+        attention = tuple(weight.mean(1)[:, -output_spec.attention :].sum(1) for weight in weights)  # mean over heads
+        if not kept:
+            return Output(attention=attention)
+        if lengths is None or min(lengths) == n:
+            hidden = hidden[:, -kept:]
+        else:
+            last = torch.tensor(lengths, device=hidden.device)[:, None] + torch.arange(-kept, 0, device=hidden.device)
+            hidden = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
+        return Output(self.model.logits(hidden).float(), attention=attention)

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.engine import DecoderModel, Layout
-from lm.engine.pytorch import Engine, TorchEngine
+from lm.engine.engine import TorchEngine
+from lm.engine.kv_cache import DecoderModel
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import initialise_numba
 from lm.model.transformer import count_parameters
@@ -50,14 +50,14 @@ _LAYER_SECONDS, _BYTES_PER_SECOND, _LOADING_SECONDS = 2e-4, 1e10, 0.4
 _compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
 
 
-def find_unsupported(config: ModelConfig) -> str | None:
-    """Return the first setting of a model that compiled code doesn't know, as `field=value`; None if it runs it."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        known = _COMPILED_SOME.get(field.name, (field.default,) if field.default in _OFF else ())
-        if field.name not in _COMPILED_ANY and value not in known:
-            return f"{field.name}={value}"
-    return None
+def compiled_engine_supports(config: ModelConfig) -> bool:
+    """Whether compiled code knows every setting of a model."""
+    return all(
+        field.name in _COMPILED_ANY
+        or getattr(config, field.name)
+        in _COMPILED_SOME.get(field.name, (field.default,) if field.default in _OFF else ())
+        for field in fields(config)
+    )
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,17 @@ class EnginePlan:
     Attributes:
         pytorch: runs what the other doesn't.
         compiled: computes steps of few tokens, if it supports the model here.
-        reason: why it was chosen, or why there is none.
+        use_cache: whether keys and values are cached; else everything is recomputed each time.
         is_compiled: whether compiled code is loaded, which finds the top k of any logits on a CPU.
     """
 
     model: DecoderModel
-    layout: Layout
     pytorch: TorchEngine
     compiled: CompiledEngine | None
-    reason: str
+    use_cache: bool
     is_compiled: bool
 
-    def step_engine(self, tokens: int) -> Engine:
+    def step_engine(self, tokens: int) -> TorchEngine | CompiledEngine:
         """Return the engine for a decode step with a number of tokens, of all rows together."""
         is_fast = self.model.config.is_encoder_decoder or tokens <= _MAX_TOKENS
         return self.compiled if self.compiled is not None and is_fast else self.pytorch
@@ -90,65 +89,39 @@ class EnginePlan:
         return str(weights.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
-        return f"{self.dtype}, {'PyTorch' if self.compiled is None else 'compiled engine'} ({self.reason})"
+        return f"{self.dtype}, {'PyTorch' if self.compiled is None else 'compiled engine'}"
 
 
-def plan_engines(
-    model: DecoderModel, *, tokens: int | None = None, shares_prefixes: bool = False, use_cache: bool = True
-) -> EnginePlan:
-    """Choose the engines of a session, and the layout of its cache.
+def plan_engines(model: DecoderModel, *, tokens: int | None = None, use_cache: bool = True) -> EnginePlan:
+    """Choose the engines of a session.
 
     Args:
-        model: in eval mode; its weights must not move.
+        model: in eval mode; its weights must not move, so the compiled engine runs none that are being trained.
         tokens: tokens to generate per row; None if unknown. Compiled code is only loaded for work that takes PyTorch
             longer than loading it.
-        shares_prefixes: rows are repeated often, as a beam's are.
         use_cache: else everything is recomputed each time, which is the reference.
     """
-    config, pytorch = model.config, TorchEngine(model)
-    not_loaded = _why_not_loaded(model, tokens)
-    if config.attention == "compressed" or not use_cache:
-        return EnginePlan(model, "none", pytorch, None, "nothing is cached", not_loaded is None)
-    reason = _why_not_compiled(model) or not_loaded
-    # In PyTorch a mask that separates a prompt's rows costs more than a copy.
-    is_tree = config.translates or (shares_prefixes and reason is None)
-    layout: Layout = "tree" if is_tree and not config.is_recurrent else "sequence"
-    if reason is not None:
-        return EnginePlan(model, layout, pytorch, None, reason, not_loaded is None)
-    return EnginePlan(model, layout, pytorch, get_compiled_engine(model), "CPU, compiled code is installed", True)
-
-
-def _why_not_compiled(model: DecoderModel) -> str | None:
-    """Why compiled code doesn't support a model; None if it does."""
-    (weights, _), first = model.output_layer, next(model.parameters())
-    if weights.dtype not in {torch.float32, torch.int8} or first.dtype is not torch.float32:
-        return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
-    if (setting := find_unsupported(model.config)) is not None:
-        return f"no compiled code for {setting}"
-    if any(parameter.requires_grad for parameter in model.parameters()):  # perhaps only of adapters
-        return "the weights are being trained, which may move them"
-    return None
-
-
-def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
-    """Why compiled code is not loaded for a model; None if it is."""
-    device, (weights, _) = next(model.parameters()).device.type, model.output_layer
-    if device != "cpu":
-        return f"no compiled code for device {device}"
-    if not code_cache.is_complete():
-        return "no code is compiled yet" if code_cache.is_installed() else "numba is not installed"
-    if tokens is None or "numba" in sys.modules or weights.dtype is torch.int8:  # int8 always uses compiled matmuls
-        return None
-    read = torch.float32.itemsize * count_parameters(model) / _BYTES_PER_SECOND
-    if tokens * (model.config.n_layers * _LAYER_SECONDS + read) > _LOADING_SECONDS:
-        return None
-    return f"{tokens} tokens are generated before compiled code is loaded"
+    config, (weights, _), first = model.config, model.output_layer, next(model.parameters())
+    use_cache = use_cache and config.attention != "compressed"
+    is_loaded = first.device.type == "cpu" and code_cache.is_complete()
+    if is_loaded and tokens is not None and "numba" not in sys.modules and weights.dtype is not torch.int8:
+        # int8 always uses compiled matmuls
+        read = torch.float32.itemsize * count_parameters(model) / _BYTES_PER_SECOND
+        is_loaded = tokens * (config.n_layers * _LAYER_SECONDS + read) > _LOADING_SECONDS
+    runs_compiled = (
+        use_cache and is_loaded and compiled_engine_supports(config)
+        and weights.dtype in {torch.float32, torch.int8} and first.dtype is torch.float32
+        and not any(parameter.requires_grad for parameter in model.parameters())
+    )  # fmt: skip
+    return EnginePlan(
+        model, TorchEngine(model), get_compiled_engine(model) if runs_compiled else None, use_cache, is_loaded
+    )
 
 
 def needs_compiling(config: ModelConfig, device: str) -> bool:
     """Whether `lm compile` would make a model faster."""
     can_compile = code_cache.is_installed() and not code_cache.is_complete()
-    return can_compile and device == "cpu" and find_unsupported(config) is None
+    return can_compile and device == "cpu" and compiled_engine_supports(config)
 
 
 def get_compiled_engine(model: DecoderModel) -> CompiledEngine:

@@ -13,12 +13,19 @@ import numpy as np
 from numba import prange, types
 from numba.extending import overload
 
-from lm.kernels import panels
 from lm.kernels.jit import njit
-from lm.kernels.scalar_math import as_variable, float_from_bits
+from lm.kernels.micro_kernels import (
+    MAX_TILE_INPUTS,
+    PANEL_OUTPUTS,
+    PANEL_ROWS,
+    TILE_OUTPUTS,
+    TILE_ROWS,
+    build_tile_kernel,
+    multiply_panel,
+    pack_panel,
+)
 from lm.kernels.simd import INPUT_BLOCK, LANES
-from lm.kernels.tiles import MAX_TILE_INPUTS, TILE_OUTPUTS, TILE_ROWS, build_tile_kernel
-from lm.kernels.vector_ops import SWIGLU, activate
+from lm.kernels.vector_ops import as_variable, float_from_bits
 
 _OUTPUTS_PER_ROW = 8
 """Outputs computed per row at a time."""
@@ -26,7 +33,7 @@ _SUMS_PER_BLOCK = 2**15
 """Sums per block, so that they stay in the CPU cache."""
 _BLOCK_BYTES = 2**17
 """Bytes of inputs per block of rows."""
-_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.PANEL_ROWS, 72
+_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * PANEL_ROWS, 72
 """Rows from which packing pays off. For floats more than are generated concurrently: panels sum in another order
 than tiles, and a text must be bit-identical in any batch.
 """
@@ -38,9 +45,7 @@ _INT16_MAX = np.float32(2**15 - 1)
 _SIGN_MASK = np.int32(2**31 - 1)
 
 _tile, _row_tile, _single_output = (
-    build_tile_kernel(TILE_ROWS, TILE_OUTPUTS),
-    build_tile_kernel(1, _OUTPUTS_PER_ROW),
-    build_tile_kernel(1, 1),
+    build_tile_kernel(*size) for size in ((TILE_ROWS, TILE_OUTPUTS), (1, _OUTPUTS_PER_ROW), (1, 1))
 )
 
 
@@ -111,38 +116,34 @@ def _accumulate_remainder(weights, x, first, sums):
 
 @njit
 def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
-    rows, is_float = 0, x.itemsize == 4
-    many, most = (
-        (MIN_PACKED_FLOAT_ROWS, MAX_TILE_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
-    )  # panels of more floats exceed the cache
-    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUT_BLOCK == 0:
-        rows, columns = (
-            len(x) // panels.PANEL_ROWS * panels.PANEL_ROWS,
-            (end - begin) // panels.PANEL_OUTPUTS * panels.PANEL_OUTPUTS,
-        )
-        _compute_by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
-        _compute_by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
-    _compute_by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
+    packed, is_float, inputs = 0, x.itemsize == 4, x.shape[1]
+    # panels of more floats exceed the cache
+    many, most = (MIN_PACKED_FLOAT_ROWS, MAX_TILE_INPUTS) if is_float else (_MIN_PACKED_ROWS, inputs)
+    if len(x) >= many and inputs <= most and inputs % INPUT_BLOCK == 0:
+        packed, middle = len(x) // PANEL_ROWS * PANEL_ROWS, end - (end - begin) % PANEL_OUTPUTS
+        _compute_by_panels(weights, scales, bias, x[:packed], units, out, begin, middle, add)
+        _compute_by_tiles(weights, scales, bias, x[:packed], units, out, middle, end, add)
+    _compute_by_tiles(weights, scales, bias, x[packed:], units[packed:], out[packed:], begin, end, add)
 
 
 @njit
 def _rows_per_block(x):
     """Rows for which all outputs are computed before the next rows: a multiple of a panel's."""
-    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // panels.PANEL_ROWS * panels.PANEL_ROWS)
+    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // PANEL_ROWS * PANEL_ROWS)
 
 
 @njit
 def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same for multiples of panels and of their rows."""
     n_blocks, in_32_bits = x.shape[1] // INPUT_BLOCK, 4 // x.itemsize
-    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.PANEL_OUTPUTS), x.dtype)
+    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * PANEL_OUTPUTS), x.dtype)
     rows_per_block = _rows_per_block(x)
     shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
     for first_row in range(0, len(x), rows_per_block):
-        for output in range(begin, end, panels.PANEL_OUTPUTS):
-            panels.pack_panel(weights, output, n_blocks, panel)
-            for row in range(first_row, min(first_row + rows_per_block, len(x)), panels.PANEL_ROWS):
-                panels.multiply_panel(panel, x, units, scales, shifts, out, output, row, n_blocks, add)
+        for output in range(begin, end, PANEL_OUTPUTS):
+            pack_panel(weights, output, n_blocks, panel)
+            for row in range(first_row, min(first_row + rows_per_block, len(x)), PANEL_ROWS):
+                multiply_panel(panel, x, units, scales, shifts, out, output, row, n_blocks, add)
 
 
 @njit
@@ -150,41 +151,37 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
     """The same for any number."""
     if len(x) == 0:
         return
-    inputs = x.shape[1] // INPUT_BLOCK * INPUT_BLOCK
-    rows_per_block = _rows_per_block(x)
-    outputs = max(_SUMS_PER_BLOCK // min(rows_per_block, len(x)) // panels.PANEL_OUTPUTS, 1) * panels.PANEL_OUTPUTS
-    buffer = np.empty((min(rows_per_block, len(x)), min(outputs, end - begin)), np.float32)
-    for row in range(0, len(x), rows_per_block):
-        of_rows = x[row : row + rows_per_block]
-        for first in range(begin, end, outputs):
-            last = min(first + outputs, end)
-            sums, of_outputs = buffer[: len(of_rows), : last - first], weights[first:last]
-            for index in range(len(buffer)):
-                for i in range(buffer.shape[1]):
-                    buffer[index, i] = np.float32(0.0)
+    inputs, rows = x.shape[1] // INPUT_BLOCK * INPUT_BLOCK, min(_rows_per_block(x), len(x))
+    outputs = min(max(_SUMS_PER_BLOCK // rows // PANEL_OUTPUTS, 1) * PANEL_OUTPUTS, end - begin)
+    buffer = np.empty((rows, outputs), np.float32)
+    for first_row in range(0, len(x), rows):
+        of_rows = x[first_row : first_row + rows]
+        for first in range(begin, end, max(outputs, 1)):
+            of_outputs = weights[first : min(first + outputs, end)]
+            sums = buffer[: len(of_rows), : len(of_outputs)]
+            for row in range(len(sums)):
+                for i in range(sums.shape[1]):
+                    sums[row, i] = np.float32(0.0)
             _accumulate_tiles(of_outputs, of_rows, inputs, sums)
             if inputs < x.shape[1]:
                 _accumulate_remainder(of_outputs, of_rows, inputs, sums)
-            for index in range(len(of_rows)):
-                to = out[row + index, first:last]
+            for row in range(len(sums)):
+                unit, of_row = units[first_row + row], out[first_row + row, first : first + len(of_outputs)]
                 _write_outputs(
-                    buffer[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add
+                    sums[row], scales[first : first + outputs], bias[first : first + outputs], unit, of_row, add
                 )
 
 
 @njit
 def _write_outputs(sums, scales, bias, unit, out, add):
     """Scale the sums of a row, add the bias, and write them to `out` or add them."""
-    for output in range(len(scales)):
-        sums[output] = sums[output] * unit * scales[output]
-    for output in range(len(bias)):
-        sums[output] += bias[output]
-    if add:
-        for output in range(len(out)):
-            out[output] += sums[output]
-    else:
-        for output in range(len(out)):
-            out[output] = sums[output]
+    for i in range(len(out)):
+        value = sums[i]
+        if len(scales):
+            value = value * unit * scales[i]
+        if len(bias):
+            value += bias[i]
+        out[i] = out[i] + value if add else value
 
 
 @njit(is_entry=True, parallel=True)
@@ -206,36 +203,3 @@ def matmul(weights, scales, bias, x, out, add, threads):
         for part in prange(threads):
             begin, end = outputs * part // threads, outputs * (part + 1) // threads
             _compute_outputs(weights, scales, bias, quantised, units, out, begin, end, add)
-
-
-@njit
-def _matmul_activation(weights, scales, bias, x, units, out, activation, begin, end):
-    width = len(weights) // 2 if activation == SWIGLU else len(weights)
-    _compute_outputs(weights, scales, bias, x, units, out, begin, end, as_variable(False))
-    if activation == SWIGLU:
-        _compute_outputs(weights, scales, bias, x, units, out, width + begin, width + end, as_variable(False))
-    for row in range(len(x)):
-        activate(out[row, begin:end], activation)
-        if activation == SWIGLU:
-            for i in range(begin, end):
-                out[row, i] *= out[row, width + i]
-
-
-@njit(parallel=True)
-def matmul_activation(weights, scales, bias, x, out, activation, threads):
-    """The first matmul of a feed-forward layer and its activation; for SWIGLU the result is the first half of `out`.
-
-    Args:
-        weights: as in `matmul`; for SWIGLU those of the gate, then those of the value.
-        x: (rows, inputs).
-        out: (rows, outputs).
-        activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
-    """
-    width = len(weights) // 2 if activation == SWIGLU else len(weights)
-    quantised, units = _quantise_inputs(weights, x)
-    if threads == 1:
-        _matmul_activation(weights, scales, bias, quantised, units, out, activation, as_variable(0), width)
-    else:
-        for part in prange(threads):
-            begin, end = width * part // threads, width * (part + 1) // threads
-            _matmul_activation(weights, scales, bias, quantised, units, out, activation, begin, end)

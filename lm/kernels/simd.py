@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any
 
@@ -18,7 +18,6 @@ INPUT_BLOCK = 2 * LANES
 """Inputs of a matmul that are loaded at a time."""
 INDEX, BITS_32, FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 
-_BEGIN = INDEX(0)
 _NUMBERS = {types.float32: FLOAT, types.int16: ir.IntType(16), types.int8: ir.IntType(8)}
 
 
@@ -50,10 +49,8 @@ class Matrix:
     def load_broadcast(self, row: int, index: ir.Value) -> ir.Value:
         """Load 32 bits of a row, the index counted in 32 bits, into all lanes: a float, or two 16-bit integers."""
         first = self._builder.mul(index, INDEX(self.elements_per_word))
-        scalar = self._builder.bitcast(
-            self._builder.load(self._place(row, first, self.elements_per_word), align=1), BITS_32
-        )
-        lanes = broadcast(self._builder, scalar)
+        word = self._builder.load(self._place(row, first, self.elements_per_word), align=1)
+        lanes = broadcast(self._builder, self._builder.bitcast(word, BITS_32))
         return self._builder.bitcast(lanes, ir.VectorType(self.element_type, LANES * self.elements_per_word))
 
     def prefetch(self, row: int, first: ir.Value) -> None:
@@ -61,18 +58,12 @@ class Matrix:
 
         Without it a row of large models takes 1.6 times as long, as rows of several outputs are not contiguous.
         """
-        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), BITS_32, BITS_32, BITS_32])
-        prefetch = cgutils.get_or_insert_function(self._builder.module, kind, "llvm.prefetch.p0")
         for_reading, to_all_caches, of_data = BITS_32(0), BITS_32(3), BITS_32(1)
-        self._builder.call(prefetch, [self._place(row, first, INPUT_BLOCK), for_reading, to_all_caches, of_data])
+        place = self._place(row, first, INPUT_BLOCK)
+        call(self._builder, "prefetch.p0", ir.VoidType(), [place, for_reading, to_all_caches, of_data])
 
-    def store(self, numbers: ir.Value, row: int | ir.Value, first: ir.Value = _BEGIN) -> None:
+    def store(self, numbers: ir.Value, row: int | ir.Value, first: ir.Value) -> None:
         self._builder.store(numbers, self._place(row, first, numbers.type.count), align=self._bytes)
-
-    def accumulate(self, numbers: ir.Value, row: int, first: int = 0) -> None:
-        """Add to elements of a row."""
-        there = self.load(row, INDEX(first), numbers.type.count)
-        self.store(self._builder.fadd(there, numbers), row, INDEX(first))
 
     def _place(self, row: int | ir.Value, first: ir.Value, count: int) -> ir.Value:
         index = INDEX(row) if isinstance(row, int) else row
@@ -81,6 +72,13 @@ class Matrix:
     def _address(self, row: ir.Value, first: ir.Value) -> ir.Value:
         of_row = self._builder.add(self._begin, self._builder.mul(self._stride, row))
         return self._builder.add(of_row, self._builder.mul(first, INDEX(self._bytes)))
+
+
+def call(builder: ir.IRBuilder, name: str, kind: ir.Type, arguments: Sequence[ir.Value], **options: Any) -> ir.Value:
+    """Call an intrinsic of LLVM that returns a type."""
+    function = ir.FunctionType(kind, [argument.type for argument in arguments])
+    called = cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}")
+    return builder.call(called, arguments, **options)
 
 
 def zeros(number: ir.Type) -> ir.Value:
@@ -107,3 +105,23 @@ def multiply_add_integers(builder: ir.IRBuilder, total: ir.Value, weights: ir.Va
 def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, places: Iterable[int]) -> ir.Value:
     chosen = [*places]
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(BITS_32, len(chosen)), chosen))
+
+
+def horizontal_sums(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
+    """A float32 vector that starts with the sum of each vector; the order of additions is fixed."""
+    is_whole = vectors[0].type.element != FLOAT
+    add = builder.add if is_whole else builder.fadd
+    group = LANES  # adjacent lanes of one sum
+    while group > 1:
+        group //= 2
+        left, right = ([place for place in range(2 * LANES) if place // group % 2 == side] for side in (0, 1))
+        vectors = [
+            add(shuffle(builder, a, b, left), shuffle(builder, a, b, right))
+            for a, b in zip(vectors[::2], vectors[1::2] or vectors, strict=True)
+        ]
+    return as_floats(builder, vectors[0])
+
+
+def as_floats(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """Convert a vector of integers."""
+    return vector if vector.type.element == FLOAT else builder.sitofp(vector, ir.VectorType(FLOAT, LANES))

@@ -1,17 +1,92 @@
-"""Vector functions of a layer: norms, activations, rotary positions. Rows are contiguous float32."""
+"""Functions of numbers and vectors for compiled code: addresses, exp, erf, norms, activations, rotary positions.
+
+Vectors are contiguous float32.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from lm.kernels.jit import njit
-from lm.kernels.scalar_math import erf, exp
 
 RELU, GELU, GELU_TANH, RELU2, SWIGLU, SILU = range(6)
 ACTIVATIONS = {
     "relu": RELU, "gelu": GELU, "gelu-tanh": GELU_TANH, "relu2": RELU2, "swiglu": SWIGLU, "silu": SILU,
 }  # fmt: skip
 _ROOT_OF_HALF, _ROOT_OF_2_BY_PI = np.float32(0.7071067811865476), np.float32(0.7978845608028654)
+LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+MIN_EXPONENT, _MAX_EXPONENT = np.float32(-87.0), np.float32(88.0)
+EXP_COEFFICIENTS = (
+    np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3),
+    np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1),
+)  # fmt: skip
+"""Coefficients of the minimax polynomial, highest powers first."""
+
+
+@intrinsic
+def as_variable(_context, value):
+    """Make a constant a variable: a function would be compiled again for each constant argument."""
+    kind = types.unliteral(value)
+
+    def generate(_, __, ___, arguments):
+        return arguments[0]
+
+    return kind(kind), generate
+
+
+@intrinsic
+def as_pointer(_context, address):
+    """Convert an integer to a pointer, for `numba.carray`."""
+
+    def generate(_, builder, __, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def float_from_bits(_context, bits):
+    """The float32 with these 32 bits."""
+
+    def generate(_, builder, __, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(bits), generate
+
+
+@njit(error_model="numpy")
+def exp(x):
+    """Exp of a float32, with a relative error of 1e-7; loops of it vectorise.
+
+    Source: expf of the Cephes library (Moshier 1992).
+    """
+    x = min(max(x, MIN_EXPONENT), _MAX_EXPONENT)
+    whole = np.floor(x * LOG2E + np.float32(0.5))
+    remainder = x - whole * LN2_HIGH - whole * LN2_LOW
+    sum_ = EXP_COEFFICIENTS[0] * remainder + EXP_COEFFICIENTS[1]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[2]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[3]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[4]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[5]
+    sum_ = sum_ * remainder * remainder + remainder + np.float32(1.0)
+    return sum_ * float_from_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+
+
+@njit(error_model="numpy")
+def erf(x):
+    """Erf of a float32, to 6e-7. Source: Abramowitz and Stegun 1964, formula 7.1.26."""
+    size = abs(x)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * size)
+    sum_ = np.float32(1.061405429)
+    sum_ = sum_ * t - np.float32(1.453152027)
+    sum_ = sum_ * t + np.float32(1.421413741)
+    sum_ = sum_ * t - np.float32(0.284496736)
+    sum_ = sum_ * t + np.float32(0.254829592)
+    result = np.float32(1.0) - sum_ * t * exp(-size * size)
+    return result if x >= 0 else -result
 
 
 @njit(fastmath=True, error_model="numpy")

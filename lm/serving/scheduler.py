@@ -23,8 +23,8 @@ from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession, window_start
 from lm.decoding.token_healing import HealedPrompt, heal_prompts
+from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import EnginePlan
-from lm.engine.sequence_cache import PrefixCache
 from lm.errors import LMError
 from lm.serving.bodies import ApiError, unavailable
 
@@ -260,7 +260,7 @@ class Scheduler:
         """Return the batch, which is a new one if the last one has ended."""
         if self._batch is None or self._plan is None:
             self._plan = generator.plan()
-            if self._prefixes is None and self._plan.layout == "sequence":
+            if self._prefixes is None and self._plan.use_cache:
                 self._prefixes = PrefixCache(self._model)
             self._batch = Batch(DecodeSession(self._plan, prefixes=self._prefixes))
         return self._plan, self._batch
@@ -280,7 +280,7 @@ class Scheduler:
 
     def _window(self, completion: Completion, plan: EnginePlan) -> tuple[int, ...]:
         """Return the tokens of a long prompt that are prefilled in chunks before its samples join."""
-        if len(completion.ids) <= self._chunk or plan.layout != "sequence":
+        if len(completion.ids) <= self._chunk or not plan.use_cache:
             return ()
         ids = completion.ending.prefix_ids if completion.ending else completion.ids
         return tuple(ids[window_start(len(ids), self._model.config.context_length) : -1])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -13,12 +13,11 @@ import torch
 
 from lm import files
 from lm.config.model import ModelConfig
-from lm.engine.engine import LAST_LOGITS, NO_OUTPUT
-from lm.engine.pytorch import TorchEngine
+from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, TorchEngine
+from lm.engine.kv_cache import KVCache
 from lm.errors import InputError
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK, initialise_numba
-from lm.locks import LockFile
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
 from lm.processes import end_with_parent, python_command
@@ -26,7 +25,6 @@ from lm.signals import default_signal_handling
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """The compiled code doesn't depend on the model's shape."""
-_RETRY_SECONDS = 0.1
 _NICENESS = 10
 """Of the child process: a tenth of a core that training keeps busy."""
 
@@ -43,19 +41,17 @@ def compile_decode_step() -> None:
         raise InputError("compiling needs numba: pip install numba, and unset NUMBA_DISABLE_JIT")
     files.check_cache()
     folder = code_cache.code_folder()
-    lock = LockFile(folder / "lock")
-    with files.with_path_in_errors(folder), default_signal_handling():  # Python's handlers would not run in LLVM
-        while True:
-            with suppress(BlockingIOError):
-                lock.acquire()
-                break
-            time.sleep(_RETRY_SECONDS)
-        code_cache.is_complete.cache_clear()
-        if not code_cache.is_complete():
-            _call_everything()
-            (folder / "complete").touch()
+    # Python's signal handlers would not run in LLVM
+    with files.with_path_in_errors(folder), default_signal_handling():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            code_cache.is_complete.cache_clear()
+            if not code_cache.is_complete():
+                _call_everything()
+                (folder / "complete").touch()
     code_cache.is_complete.cache_clear()
-    lock.release()
 
 
 def _call_everything() -> None:
@@ -71,11 +67,10 @@ def _call_everything() -> None:
         model = DecoderOnly(_SMALL).eval().requires_grad_(False)
         if is_quantised:
             quantise(model)
-        engine = TorchEngine(model)
         with torch.inference_mode():
-            cache = engine.new_cache("sequence")
+            cache = KVCache(model)
             cache.add(1)
-            engine.forward(token, [0], (), cache, NO_OUTPUT, lengths=[1])
+            TorchEngine(model).forward(token, [0], (), cache, NO_OUTPUT, lengths=[1])
             CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
 
 

@@ -5,48 +5,48 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray
+from numba import carray, prange
 from numpy.typing import NDArray
 
-from lm.engine.compiled.cached_attention import attend
 from lm.kernels.jit import njit
-from lm.kernels.matmul import matmul, matmul_activation
-from lm.kernels.scalar_math import as_pointer, as_variable
+from lm.kernels.matmul import matmul
+from lm.kernels.reductions import exp_and_sum, gather_dot_products, gather_weighted_sum, maximum
 from lm.kernels.topk import top_k
-from lm.kernels.vector_ops import SWIGLU, normalise, rotate
+from lm.kernels.vector_ops import SWIGLU, activate, as_pointer, as_variable, normalise, rotate
 
+TENSOR_KINDS = ("weight", "scale", "bias")
+_MODULE = np.dtype([(kind, np.int64) for kind in TENSOR_KINDS])
+"""The addresses of a module's tensors, 0 for an absent one; of what is no module, `weight` is the tensor."""
 LAYER = (
-    "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
-    "attention.input.bias", "attention.output.weight", "attention.output.scale", "attention.output.bias",
-    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_scalars",
-    "cross_attention_norm.weight", "cross_attention_norm.bias", "cross_attention.input.weight",
-    "cross_attention.input.scale",
-    "cross_attention.input.bias", "cross_attention.output.weight", "cross_attention.output.scale",
-    "cross_attention.output.bias", "cross_attention.query_norm.weight", "feed_forward_norm.weight",
-    "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
-    "feed_forward.down.weight", "feed_forward.down.scale", "feed_forward.down.bias",
+    "attention_norm", "attention.input", "attention.output", "attention.query_norm", "attention.key_norm",
+    "attention.value_scalars", "cross_attention_norm", "cross_attention.input", "cross_attention.output",
+    "cross_attention.query_norm", "feed_forward_norm", "feed_forward.up", "feed_forward.down",
 )  # fmt: skip
-"""The tensors of a layer."""
+"""The modules of a layer."""
 MODEL = (
-    "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
-    "decoder.final_norm.weight", "decoder.final_norm.bias", "head.weight", "head.scale", "output_bias",
+    "embedding.tokens", "embedding.positions", "rotation", "biases", "decoder.final_norm", "head",
 )  # fmt: skip
-"""The tensors of a model besides those of its layers."""
+"""The modules of a model besides those of its layers."""
 
 
 def address_dtype(names: tuple[str, ...]) -> np.dtype[np.void]:
-    """The record dtype of tensor addresses, 0 for an absent one: a field for each name, `.` as `_`."""
-    return np.dtype([(name.replace(".", "_"), np.int64) for name in names])
+    """The record dtype of modules: a field for each name, `.` as `_`."""
+    return np.dtype([(name.replace(".", "_"), _MODULE) for name in names])
 
 
 _ROWS_IN_CACHE = 96
 """Rows per chunk when only the top k are requested, so that the logits stay in the CPU cache."""
+_BYTES = 4
+_BYTES_OF_PLACES = 8
 
 
-class ModelShape(NamedTuple):
-    """The integer parameters of a model.
+class ModelArrays(NamedTuple):
+    """The addresses and parameters of a model.
 
     Attributes:
+        layers: (layers,) records of the addresses of `LAYER`.
+        modules: (1,) record of the addresses of `MODEL`.
+        dtype_like: an empty array of the dtype of the matrices.
         heads: query heads.
         kv_heads: key/value heads.
         head_size: width of a head.
@@ -56,11 +56,13 @@ class ModelShape(NamedTuple):
         rotary_dim: rotated features of a head.
         window: positions that attention sees; 0 for all.
         table_length: length of the tables by position or distance.
-        is_layer_norm: 1 for LayerNorm, 0 for RMSNorm.
-        norm_first: 1 for pre-norm, 0 for post-norm.
-        is_parallel: 1 for parallel residuals.
+        embedding_scale: of the token embeddings.
+        cap: the soft cap of the logits, or 0.
     """
 
+    layers: NDArray[np.void]
+    modules: NDArray[np.void]
+    dtype_like: NDArray[Any]
     d_model: int
     heads: int
     kv_heads: int
@@ -71,27 +73,12 @@ class ModelShape(NamedTuple):
     rotary_dim: int
     window: int
     table_length: int
-    is_layer_norm: int
-    norm_first: int
-    is_parallel: int
-
-
-class StepArrays(NamedTuple):
-    """The tokens of a step, possibly several per row.
-
-    Attributes:
-        ids: (number,).
-        rows: (number,) the cache row of each token.
-        positions: (number,) in its row.
-        slots: (number, positions) the slot of each position up to the token's own; (1, positions) if the same for all.
-        lengths: (rows,) visible source positions; empty without a source.
-    """
-
-    ids: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    is_layer_norm: bool
+    norm_first: bool
+    is_parallel: bool
+    epsilon: np.float32
+    embedding_scale: np.float32
+    cap: np.float32
 
 
 class TopKArrays(NamedTuple):
@@ -102,54 +89,16 @@ class TopKArrays(NamedTuple):
     logprobs: NDArray[np.float32]
 
 
-class ModelScalars(NamedTuple):
-    """The float parameters of a model: norm epsilon, embedding scale, and the soft cap of the logits, or 0."""
-
-    epsilon: np.float32
-    embedding: np.float32
-    cap: np.float32
-
-
 @njit
 def _vector_at(address, length):
     """A float32 vector at an address; empty if the address is 0."""
     return carray(as_pointer(address), (length if address else 0,), np.float32)
 
 
-class LinearArrays(NamedTuple):
-    """A linear layer: (outputs, inputs) weights, and (outputs,) int8 scales and biases, which may be empty."""
-
-    weights: NDArray[Any]
-    scales: NDArray[np.float32]
-    biases: NDArray[np.float32]
-
-
 @njit
-def _linear_at(weight, scale, bias, outputs, inputs, dtype_like):
-    weights = carray(as_pointer(weight), (outputs, inputs), dtype_like.dtype)
-    return LinearArrays(weights, _vector_at(scale, outputs), _vector_at(bias, outputs))
-
-
-class AttentionArrays(NamedTuple):
-    """The inputs of `lm.engine.compiled.cached_attention.attend` besides queries.
-
-    Attributes:
-        keys: (rows, kv_heads, capacity, head).
-        values: like `keys`.
-        rows: (number,) the row of each query.
-        positions: (number,) the position of each query.
-        slots: (number, longest) the slot of each position, or (1, longest) if the same for all queries.
-        biases: (heads, distances) by distance, or empty.
-        window: the number of visible positions, its own included; 0 for all.
-    """
-
-    keys: NDArray[np.float32]
-    values: NDArray[np.float32]
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    biases: NDArray[np.float32]
-    window: int
+def _table_at(address, rows, columns):
+    """A float32 matrix at an address; empty if the address is 0."""
+    return carray(as_pointer(address), (rows if address else 0, columns), np.float32)
 
 
 @njit
@@ -161,54 +110,84 @@ def _copy(x, out):
 
 
 @njit
-def _normalise_rows(x, weight, bias, shape, scales, out):
-    weights, biases = _vector_at(weight, shape.d_model), _vector_at(bias, shape.d_model)
-    for row in range(len(x)):
-        normalise(x[row], weights, biases, scales.epsilon, shape.is_layer_norm, out[row])
+def _linear(x, module, model, out, is_added, threads):
+    """Write the outputs of a linear layer to `out`, or add them."""
+    outputs = out.shape[1]
+    weights = carray(as_pointer(module.weight), (outputs, x.shape[1]), model.dtype_like.dtype)
+    scales, biases = _vector_at(module.scale, outputs), _vector_at(module.bias, outputs)
+    matmul(weights, scales, biases, x, out, as_variable(is_added), threads)
 
 
 @njit
-def _find_invalid_token(ids, vocabulary):
-    """The index of the first ID outside the vocabulary; -1 if there is none."""
-    for index in range(len(ids)):
-        if ids[index] < 0 or ids[index] >= vocabulary:
-            return index
-    return -1
+def _normalise_rows(x, module, model, out):
+    weights, biases = _vector_at(module.weight, model.d_model), _vector_at(module.bias, model.d_model)
+    for row in range(len(x)):
+        normalise(x[row], weights, biases, model.epsilon, model.is_layer_norm, out[row])
 
 
 @njit
-def _embed(batch, model, shape, scales, dtype_like, x):
-    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocab_size, shape.d_model), dtype_like.dtype)
-    row_scales = _vector_at(model.embedding_tokens_scale, shape.vocab_size)
+def _before(x, norm, model, out):
+    """Write the input of a sublayer to `out`."""
+    if model.norm_first:
+        _normalise_rows(x, norm, model, out)
+    else:
+        _copy(x, out)
+
+
+@njit
+def _after(x, norm, model):
+    """Normalise the output of a sublayer, in place, if norms come after."""
+    if not model.norm_first:
+        _normalise_rows(x, norm, model, x)
+
+
+@njit
+def _embed(batch, modules, model, x):
+    tokens = modules.embedding_tokens
+    table = carray(as_pointer(tokens.weight), (model.vocab_size, model.d_model), model.dtype_like.dtype)
+    row_scales = _vector_at(tokens.scale, model.vocab_size)
     for row in range(len(x)):
-        scale = scales.embedding * (row_scales[batch.ids[row]] if len(row_scales) else np.float32(1.0))
-        for i in range(shape.d_model):
+        scale = model.embedding_scale * (row_scales[batch.ids[row]] if len(row_scales) else np.float32(1.0))
+        for i in range(model.d_model):
             x[row, i] = np.float32(table[batch.ids[row], i]) * scale
-    if model.embedding_positions:
-        vectors = carray(as_pointer(model.embedding_positions), (shape.table_length, shape.d_model), np.float32)
-        for row in range(len(x)):
-            for i in range(shape.d_model):
-                x[row, i] += vectors[batch.positions[row], i]
+    vectors = _table_at(modules.embedding_positions.weight, model.table_length, model.d_model)
+    for row in range(len(x) if len(vectors) else 0):
+        for i in range(model.d_model):
+            x[row, i] += vectors[batch.positions[row], i]
 
 
 @njit
-def _prepare_heads(projected, layer, positions, model, shape, scales, first_layer_values, is_first):
+def _find_places(rows, ends, shared, kv_heads, capacity):
+    """(number, longest): where the first head of the key and value of each position of each token's row is.
+
+    Places are counted in heads from the start of a cache.
+    """
+    longest = 0
+    for end in ends:
+        longest = max(longest, end)
+    places = np.empty((len(rows), longest), np.int64)
+    for token in range(len(rows)):
+        for position in range(ends[token]):
+            row = shared[rows[token], position] if position < shared.shape[1] else rows[token]
+            places[token, position] = row * kv_heads * capacity + position
+    return places
+
+
+@njit
+def _prepare_heads(projected, layer, positions, modules, model, first_layer_values, is_first):
     """Normalise and rotate the heads of queries and keys, and mix values, in place."""
-    head, turning = shape.head_size, shape.heads + shape.kv_heads
-    query_norm, key_norm = (
-        _vector_at(layer.attention_query_norm_weight, head),
-        _vector_at(layer.attention_key_norm_weight, head),
-    )
-    value_weights, empty = _vector_at(layer.attention_value_scalars, 2), _vector_at(0, 0)
-    tables = carray(
-        as_pointer(model.rotation), (shape.table_length if model.rotation else 0, 2, shape.rotary_dim), np.float32
-    )
+    head, turning = model.head_size, model.heads + model.kv_heads
+    query_norm = _vector_at(layer.attention_query_norm.weight, head)
+    key_norm = _vector_at(layer.attention_key_norm.weight, head)
+    value_weights, empty = _vector_at(layer.attention_value_scalars.weight, 2), _vector_at(0, 0)
+    rotation = modules.rotation.weight
+    tables = carray(as_pointer(rotation), (model.table_length if rotation else 0, 2, model.rotary_dim), np.float32)
     for row in range(len(projected)):
         for index in range(turning):
             x = projected[row, index * head : (index + 1) * head]
-            norm = query_norm if index < shape.heads else key_norm
+            norm = query_norm if index < model.heads else key_norm
             if len(norm):
-                normalise(x, norm, empty, scales.epsilon, 0, x)
+                normalise(x, norm, empty, model.epsilon, False, x)
             if len(tables):
                 rotate(x, tables[positions[row], 0], tables[positions[row], 1])
         if len(value_weights):
@@ -220,199 +199,177 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, first_laye
                 values[i] = value_weights[0] * first_layer_values[row, i] + value_weights[1] * values[i]
 
 
+@njit(error_model="numpy")
+def _attend_heads(queries, sizes, cache, places, ends, biases, scores, out, begin, end):
+    """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
+    width, group, stride, window = sizes
+    heads, scale = queries.shape[1] // width, np.float32(1.0) / np.sqrt(np.float32(width))
+    for index in range(begin, end):
+        query, head = index // heads, index % heads
+        first = max(0, ends[query] - window) if window else 0
+        length = ends[query] - first
+        of_head = _BYTES * (head // group) * stride * width
+        of_query, of_scores = queries.ctypes.data + _BYTES * index * width, scores.ctypes.data
+        of_places = places.ctypes.data + _BYTES_OF_PLACES * (query * places.shape[1] + first)
+        gather_dot_products(of_query, cache[0] + of_head, of_places, length, width, of_scores)
+        for t in range(length):
+            scores[t] *= scale
+        if len(biases):
+            for t in range(length):
+                scores[t] += biases[head, length - 1 - t]
+        scale_of_weights = np.float32(1.0) / exp_and_sum(of_scores, length, maximum(of_scores, length), of_scores)
+        to = out.ctypes.data + _BYTES * index * width
+        gather_weighted_sum(of_scores, scale_of_weights, of_places, length, cache[1] + of_head, width, to)
+
+
+@njit(parallel=True)
+def _attend(queries, sizes, cache, places, ends, biases, out, threads):
+    """Compute all heads of all queries.
+
+    Args:
+        queries: (number, heads · width).
+        sizes: the width of a head; query heads per key/value head; heads of the cache from one key/value head to the
+            next; and the number of visible positions, the last included, or 0 for all.
+        cache: (2,) addresses of keys and values.
+        places: (number, longest), see `_find_places`.
+        ends: (number,) the position after the last that a query attends to.
+        biases: (heads, distances) by distance, or empty.
+        out: like queries.
+    """
+    number = len(queries) * (queries.shape[1] // sizes[0])
+    scores = np.empty((threads, places.shape[1]), np.float32)
+    if threads == 1:
+        _attend_heads(queries, sizes, cache, places, ends, biases, scores[0], out, as_variable(0), number)
+    else:
+        for part in prange(threads):
+            begin, end = number * part // threads, number * (part + 1) // threads
+            _attend_heads(queries, sizes, cache, places, ends, biases, scores[part], out, begin, end)
+
+
 @njit
-def _self_attention(
-    x, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, is_first, out, threads
-):
+def _self_attention(x, layer, cache, places, ends, batch, modules, model, first_layer_values, is_first, out, threads):
     """Add the self-attention of `x` to `out`; keys and values are written into the cache."""
-    number, head, kv_heads = len(x), shape.head_size, shape.kv_heads
-    n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
-    projected = np.empty((number, n_projected), np.float32)
-    inputs = _linear_at(
-        layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected,
-        shape.d_model, dtype_like,
-    )  # fmt: skip
-    matmul(inputs.weights, inputs.scales, inputs.biases, x, projected, as_variable(False), threads)
-    _prepare_heads(projected, layer, batch.positions, model, shape, scales, first_layer_values, is_first)
-    keys, values = _cached_keys_and_values(cache, batch, shape)
+    number, head, kv_heads = len(x), model.head_size, model.kv_heads
+    width = model.heads * head
+    projected = np.empty((number, width + 2 * kv_heads * head), np.float32)
+    _linear(x, layer.attention_input, model, projected, False, threads)
+    _prepare_heads(projected, layer, batch.positions, modules, model, first_layer_values, is_first)
     for token in range(number):
-        row, slot = batch.rows[token], batch.slots[token if len(batch.slots) > 1 else 0, batch.positions[token]]
-        for index in range(kv_heads):
-            key, value = keys[row, index, slot], values[row, index, slot]
-            projected_key = projected[token, (shape.heads + index) * head :]
-            projected_value = projected[token, (shape.heads + kv_heads + index) * head :]
-            for i in range(head):
-                key[i] = projected_key[i]
-            for i in range(head):
-                value[i] = projected_value[i]
-    biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table_length), np.float32)
-    queries = np.empty((number, n_attended), np.float32)
-    _copy(projected[:, :n_attended], queries)
-    attention_arrays = AttentionArrays(keys, values, batch.rows, batch.positions, batch.slots, biases, shape.window)
-    outputs = _linear_at(
-        layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.d_model,
-        n_attended, dtype_like,
-    )  # fmt: skip
-    _attend_and_project(queries, attention_arrays, outputs, shape, out, threads)
+        for part in range(2):
+            for index in range(kv_heads):
+                place = places[token, batch.positions[token]] + index * batch.capacity
+                stored = carray(as_pointer(cache[part] + _BYTES * place * head), (head,), np.float32)
+                new = projected[token, width + (part * kv_heads + index) * head :]
+                for i in range(head):
+                    stored[i] = new[i]
+    biases = _table_at(modules.biases.weight, model.heads, model.table_length)
+    queries, attended = np.empty((number, width), np.float32), np.empty((number, width), np.float32)
+    _copy(projected, queries)
+    sizes = (head, model.heads // kv_heads, batch.capacity, model.window)
+    _attend(queries, sizes, cache, places, ends, biases, attended, threads)
+    _linear(attended, layer.attention_output, model, out, True, threads)
 
 
 @njit
-def _cross_attention(x, layer, cross_cache, batch, shape, scales, dtype_like, out, threads):
+def _cross_attention(x, layer, cache, capacity, places, ends, model, out, threads):
     """Add the cross-attention of `x` to `out`."""
-    width, empty = shape.heads * shape.head_size, _vector_at(0, 0)
-    queries = np.empty((len(x), width), np.float32)
-    inputs = _linear_at(
-        layer.cross_attention_input_weight, layer.cross_attention_input_scale, layer.cross_attention_input_bias, width,
-        shape.d_model, dtype_like,
-    )  # fmt: skip
-    matmul(inputs.weights, inputs.scales, inputs.biases, x, queries, as_variable(False), threads)
-    norm = _vector_at(layer.cross_attention_query_norm_weight, shape.head_size)
-    for token in range(len(x) if len(norm) else 0):
-        for first in range(0, width, shape.head_size):
-            head = queries[token, first : first + shape.head_size]
-            normalise(head, norm, empty, scales.epsilon, 0, head)
-    keys, values = _cached_keys_and_values(cross_cache, batch, shape)
-    slots, last = np.empty((1, cross_cache[2]), np.int64), np.empty(len(x), np.int64)
-    for i in range(cross_cache[2]):
-        slots[0, i] = i
-    for token in range(len(x)):
-        last[token] = batch.lengths[batch.rows[token]] - 1
-    attention_arrays = AttentionArrays(keys, values, batch.rows, last, slots, empty.reshape(0, 0), as_variable(0))
-    outputs = _linear_at(
-        layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
-        shape.d_model, width, dtype_like,
-    )  # fmt: skip
-    _attend_and_project(queries, attention_arrays, outputs, shape, out, threads)
+    number, head, width = len(x), model.head_size, model.heads * model.head_size
+    queries, attended = np.empty((number, width), np.float32), np.empty((number, width), np.float32)
+    _linear(x, layer.cross_attention_input, model, queries, False, threads)
+    norm, empty = _vector_at(layer.cross_attention_query_norm.weight, head), _vector_at(0, 0)
+    for token in range(number if len(norm) else 0):
+        for first in range(0, width, head):
+            query = queries[token, first : first + head]
+            normalise(query, norm, empty, model.epsilon, False, query)
+    sizes = (head, model.heads // model.kv_heads, capacity, as_variable(0))
+    _attend(queries, sizes, cache, places, ends, _table_at(0, 0, 0), attended, threads)
+    _linear(attended, layer.cross_attention_output, model, out, True, threads)
 
 
 @njit
-def _cached_keys_and_values(cache, batch, shape):
-    rows = 0
-    for row in batch.rows:
-        rows = max(rows, row + 1)
-    size = (rows, shape.kv_heads, cache[2], shape.head_size)
-    return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
-
-
-@njit
-def _attend_and_project(queries, attention_arrays, outputs, shape, out, threads):
-    """Attend, project, and add to `out`."""
-    number = len(queries)
-    scores, attended = np.empty((threads, attention_arrays.slots.shape[1]), np.float32), np.empty_like(queries)
-    by_head = (number, shape.heads, shape.head_size)
-    attend(queries.reshape(by_head), attention_arrays, scores, attended.reshape(by_head), threads)
-    matmul(outputs.weights, outputs.scales, outputs.biases, attended, out, as_variable(True), threads)
-
-
-@njit
-def _feed_forward(x, layer, shape, dtype_like, out, threads):
+def _feed_forward(x, layer, model, out, threads):
     """Add the feed-forward layer of `x` to `out`."""
-    width = shape.up_outputs // 2 if shape.activation == SWIGLU else shape.up_outputs
-    inner = np.empty((len(x), shape.up_outputs), np.float32)
-    up = _linear_at(
-        layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.up_outputs,
-        shape.d_model, dtype_like,
-    )  # fmt: skip
-    matmul_activation(up.weights, up.scales, up.biases, x, inner, shape.activation, threads)
-    down = _linear_at(
-        layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.d_model,
-        width, dtype_like,
-    )  # fmt: skip
-    fed = np.empty((len(x), width), np.float32)
-    _copy(inner[:, :width], fed)
-    matmul(down.weights, down.scales, down.biases, fed, out, as_variable(True), threads)
+    width = model.up_outputs // 2 if model.activation == SWIGLU else model.up_outputs
+    inner, fed = np.empty((len(x), model.up_outputs), np.float32), np.empty((len(x), width), np.float32)
+    _linear(x, layer.feed_forward_up, model, inner, False, threads)
+    _copy(inner, fed)
+    for row in range(len(fed)):
+        activate(fed[row], model.activation)
+        if model.activation == SWIGLU:
+            for i in range(width):
+                fed[row, i] *= inner[row, width + i]
+    _linear(fed, layer.feed_forward_down, model, out, True, threads)
 
 
 @njit
-def _compute_logits(x, model, shape, scales, dtype_like, logits, threads):
-    head = _linear_at(
-        model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, dtype_like
-    )
-    matmul(head.weights, head.scales, head.biases, x, logits, as_variable(False), threads)
-    if scales.cap:
+def _compute_logits(x, modules, model, logits, threads):
+    _linear(x, modules.head, model, logits, False, threads)
+    if model.cap:
         for row in range(len(logits)):
-            for i in range(shape.vocab_size):
-                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+            for i in range(model.vocab_size):
+                logits[row, i] = model.cap * np.float32(np.tanh(logits[row, i] / model.cap))
 
 
 @njit
-def _compute_top_k(x, model, shape, scales, dtype_like, top_k_arrays, threads):
+def _compute_top_k(x, modules, model, top_k_arrays, threads):
     """Compute the top k next tokens of final states, in chunks of rows."""
-    logits_buffer = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
+    logits_buffer = np.empty((min(_ROWS_IN_CACHE, len(x)), model.vocab_size), np.float32)
+    values, indices, logprobs = top_k_arrays
     for begin in range(0, len(x), _ROWS_IN_CACHE):
         end = min(begin + _ROWS_IN_CACHE, len(x))
         logits = logits_buffer[: end - begin]
-        _compute_logits(x[begin:end], model, shape, scales, dtype_like, logits, threads)
-        top_k(
-            logits,
-            logits,
-            top_k_arrays.values[begin:end],
-            top_k_arrays.places[begin:end],
-            top_k_arrays.logprobs[begin:end],
-        )
+        _compute_logits(x[begin:end], modules, model, logits, threads)
+        top_k(logits, logits, values[begin:end], indices[begin:end], logprobs[begin:end])
 
 
 @njit(is_entry=True, nogil=True)
-def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
+def decode_step(batch, model, logits, top_k_arrays, threads):
     """Compute a step: the next token of each row, or several of a row, causally masked.
 
     Args:
-        layers: (layers,) records of the addresses of `LAYER`.
-        caches: (layers, 3): addresses of keys and values, each (rows, kv_heads, capacity, head) float32; and the
-            capacity.
-        cross_caches: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
-        dtype_like: an empty array of the dtype of the matrices.
+        batch: see `lm.engine.kv_cache.StepArrays`.
+        model: see `ModelArrays`.
         logits: (number, vocabulary) float32, output; or (0, vocabulary), if only the top k are requested.
         top_k_arrays: output, see `lm.kernels.topk.top_k`.
 
-    Returns:
-        The index of the first token outside the vocabulary, in which case nothing was computed; else -1.
+    Raises:
+        IndexError: a token ID is outside the vocabulary, as PyTorch's embedding raises.
     """
-    unknown = _find_invalid_token(batch.ids, shape.vocab_size)
-    if unknown >= 0:
-        return unknown
-    x = np.empty((len(batch.ids), shape.d_model), np.float32)
-    first_layer_values = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
-    _embed(batch, model, shape, scales, dtype_like, x)
-    normed, feed_forward_input = np.empty_like(x), np.empty_like(x)
-    for index in range(len(layers)):
-        layer, cache, first = layers[index], caches[index], index == 0
-        if shape.norm_first:
-            _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
-            if shape.is_parallel:
-                _normalise_rows(
-                    x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
-                )
-            _self_attention(
-                normed, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, first, x, threads
-            )
-            if layer.cross_attention_input_weight:
-                _normalise_rows(
-                    x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, normed
-                )
-                _cross_attention(normed, layer, cross_caches[index], batch, shape, scales, dtype_like, x, threads)
-            if not shape.is_parallel:
-                _normalise_rows(
-                    x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
-                )
-            _feed_forward(feed_forward_input, layer, shape, dtype_like, x, threads)
-        else:
-            _copy(x, normed)
-            _self_attention(
-                normed, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, first, x, threads
-            )
-            _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
-            if layer.cross_attention_input_weight:
-                _copy(x, normed)
-                _cross_attention(normed, layer, cross_caches[index], batch, shape, scales, dtype_like, x, threads)
-                _normalise_rows(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
-            _copy(x, normed)
-            _feed_forward(normed, layer, shape, dtype_like, x, threads)
-            _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, x)
-    if model.decoder_final_norm_weight:
-        _normalise_rows(x, model.decoder_final_norm_weight, model.decoder_final_norm_bias, shape, scales, x)
+    for token in batch.ids:
+        if token < 0 or token >= model.vocab_size:
+            raise IndexError("a token ID is outside the vocabulary")
+    modules, number = model.modules[0], len(batch.ids)
+    x = np.empty((number, model.d_model), np.float32)
+    inputs, feed_forward_inputs = np.empty_like(x), np.empty_like(x)
+    first_layer_values = np.empty((number, model.kv_heads * model.head_size), np.float32)
+    _embed(batch, modules, model, x)
+    ends, source_ends = batch.positions + 1, batch.source_lengths[batch.sources]
+    places = _find_places(batch.rows, ends, batch.shared, model.kv_heads, batch.capacity)
+    source_places = _find_places(
+        batch.sources, source_ends, batch.shared[:0, :0], model.kv_heads, batch.source_capacity
+    )
+    for index in range(len(model.layers)):
+        layer = model.layers[index]
+        _before(x, layer.attention_norm, model, inputs)
+        if model.is_parallel:
+            _before(x, layer.feed_forward_norm, model, feed_forward_inputs)
+        _self_attention(
+            inputs, layer, batch.caches[index], places, ends, batch, modules, model, first_layer_values, index == 0, x,
+            threads,
+        )  # fmt: skip
+        _after(x, layer.attention_norm, model)
+        if layer.cross_attention_input.weight:
+            _before(x, layer.cross_attention_norm, model, inputs)
+            cache, capacity = batch.cross_caches[index], batch.source_capacity
+            _cross_attention(inputs, layer, cache, capacity, source_places, source_ends, model, x, threads)
+            _after(x, layer.cross_attention_norm, model)
+        if not model.is_parallel:
+            _before(x, layer.feed_forward_norm, model, feed_forward_inputs)
+        _feed_forward(feed_forward_inputs, layer, model, x, threads)
+        _after(x, layer.feed_forward_norm, model)
+    if modules.decoder_final_norm.weight:
+        _normalise_rows(x, modules.decoder_final_norm, model, x)
     if len(logits):
-        _compute_logits(x, model, shape, scales, dtype_like, logits, threads)
+        _compute_logits(x, modules, model, logits, threads)
     else:
-        _compute_top_k(x, model, shape, scales, dtype_like, top_k_arrays, threads)
-    return -1
+        _compute_top_k(x, modules, model, top_k_arrays, threads)

@@ -14,8 +14,8 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 Model = DecoderOnly | EncoderDecoder
 
 
-def session(*models: Model, cached: bool = True, shares_prefixes: bool = False) -> DecodeSession:
-    return DecodeSession(*(plan_engines(model, use_cache=cached, shares_prefixes=shares_prefixes) for model in models))
+def session(*models: Model, cached: bool = True) -> DecodeSession:
+    return DecodeSession(*(plan_engines(model, use_cache=cached) for model in models))
 
 
 class SessionDriver:
@@ -28,11 +28,10 @@ class SessionDriver:
         lengths: Tensor | None = None,
         *,
         cached: bool = True,
-        shares_prefixes: bool = False,
         coverage: bool = False,
     ) -> None:
         models = models if isinstance(models, list) else [models]
-        self.session = session(*models, cached=cached, shares_prefixes=shares_prefixes)
+        self.session = session(*models, cached=cached)
         self._sources: list[SourceBatch] | None = None
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths

@@ -12,8 +12,8 @@ from lm.config.model import ModelConfig
 from lm.decoding.batching import Batch, Finish, Sample, TextStream, Token, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
+from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import plan_engines
-from lm.engine.sequence_cache import PrefixCache
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face

@@ -32,7 +32,7 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
 
 
 def search(model, *, prompts=(PROMPT,), cached=True, **options):
-    return beam_search(session(model, cached=cached, shares_prefixes=True), torch.tensor(prompts), **options)
+    return beam_search(session(model, cached=cached), torch.tensor(prompts), **options)
 
 
 def forced(model, tokens, prompt=PROMPT) -> list[float]:

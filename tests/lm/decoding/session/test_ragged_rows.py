@@ -5,8 +5,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.decoding.session import DecodeSession
+from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import plan_engines
-from lm.engine.sequence_cache import PrefixCache
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session.test_windows import SHAPES
 from tests.lm.decoding.session_driver import SessionDriver

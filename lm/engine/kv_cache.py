@@ -1,20 +1,23 @@
-"""The per-sequence KV cache, and the cache of prompt prefixes that its rows may start with."""
+"""The KV cache of rows of different lengths, and the cache of prompt prefixes that rows may start with."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.kv_cache import DecoderCache, LayerKVCache
 from lm.model.mask import Mask, padding_bias
-from lm.model.transformer import DecoderOnly
+from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
 
+DecoderModel = DecoderOnly | EncoderDecoder
 ModelCache = DecoderCache | RecurrentCache
 
 _MIN_SHARED = 32
@@ -65,7 +68,8 @@ class PrefixCache:
 
     def _usable_length(self, known: tuple[int, ...], ids: tuple[int, ...]) -> int:
         """Return how many tokens of a known prefix can be taken for other IDs: all, or its beginning if it is long."""
-        common = _common_length(known, ids)
+        pairs = enumerate(zip(known, ids, strict=False))
+        common = next((index for index, (a, b) in pairs if a != b), min(len(known), len(ids)))
         can_truncate = not self._model.config.is_recurrent  # which has only the last state
         return common if common == len(known) or (common >= _MIN_SHARED and can_truncate) else 0
 
@@ -81,45 +85,89 @@ class PrefixCache:
         return cache
 
 
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
+class StepArrays(NamedTuple):
+    """The inputs of a compiled decode step: tokens, possibly several per row, and the caches.
+
+    Attributes:
+        ids: (number,) tokens; those of a row one after the other.
+        rows: (number,) the buffer row of each token.
+        positions: (number,) of the tokens in their rows.
+        shared: (rows, length) the buffer row of each position of the past that rows share; the rest is in their own.
+        sources: (number,) the source of each token; empty without sources.
+        source_lengths: (sources,) real positions.
+        caches: (layers, 2) addresses of keys and values, each (rows, kv_heads, capacity, head) float32.
+        capacity: positions per row.
+        cross_caches: (layers, 2) addresses of those of the sources; (0, 2) without sources.
+        source_capacity: positions per source.
+    """
+
+    ids: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    shared: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    source_lengths: NDArray[np.int64]
+    caches: NDArray[np.int64]
+    capacity: int
+    cross_caches: NDArray[np.int64]
+    source_capacity: int
 
 
-class SequenceKVCache:
-    """A contiguous KV cache: each sequence, of any length, has a buffer row of its own, written in place.
+class KVCache:
+    """A KV cache in which each row, of any length, has a row of the buffers, written in place.
 
-    A released buffer row is reused by the next new row (continuous batching).
+    A released buffer row is reused by the next new row (continuous batching). Rows of equal length that are repeated or
+    change places, as a beam's do, are not copied: a table says in which buffer row each position of their past is
+    (cache indirection). Compiled code reads through the table; before PyTorch computes, rows are copied.
 
     Attributes:
         lengths: cached positions of each row.
-        removes_rows_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
+        removes_rows_for_free: whether removing rows costs nothing, as compiled code computes; else it costs about as
+            much as a decode step.
 
-    Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
+    Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling); the table is FasterTransformer's.
     """
 
     removes_rows_for_free = False
 
-    def __init__(self, model: DecoderModel, *, is_enabled: bool = True, source: EncodedSource | None = None) -> None:
-        """Create a cache without rows, or with one for each source.
+    def __init__(
+        self,
+        model: DecoderModel,
+        *,
+        is_enabled: bool = True,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
+    ) -> None:
+        """Create a cache without rows, or with one for each source of an encoder-decoder, which is encoded.
 
         Args:
             is_enabled: else nothing is cached and everything is recomputed: the reference, and compressed attention,
                 whose keys cover several positions.
-            source: the encoder output of the rows' sources.
+            source: (sources, length) IDs, or (sources, length, 4) with dependency trees.
+            source_lengths: (sources,) real IDs.
         """
         config = model.config
-        self._model, self._first_parameter = model, next(model.parameters())
-        self._is_enabled, self._source = is_enabled, source
+        self._model, self._first_parameter, self._is_enabled = model, next(model.parameters()), is_enabled
         self.lengths: list[int] = []
         self._buffer_rows: list[int] = []  # of each row
         self._free_rows: list[int] = []  # a stack
         self._n_buffer_rows = 0
+        self._shared: Tensor | None = None  # see `StepArrays`
         self._states = RowRecurrentCache() if config.is_recurrent else None
         n_layers = 0 if config.is_recurrent else config.n_layers
-        self._layers = [_SequenceLayer(config.context_length) for _ in range(n_layers)]
+        self._layers = [_RowsLayer(config.context_length) for _ in range(n_layers)]
+        self._cross_layers: Sequence[LayerKVCache] = ()
+        self._encoder_output: Tensor | None = None
+        self._source_lengths: Tensor | None = None
+        self._sources: list[int] = []  # of each row
         if source is not None:
-            self.add(len(source.output))
+            assert isinstance(model, EncoderDecoder)
+            device = self._first_parameter.device
+            if source_lengths is not None and int(source_lengths.min()) < source.shape[1]:
+                self._source_lengths = source_lengths.to(device)
+            self._encoder_output = model.encode(source.to(device), lengths=self._source_lengths)
+            self._sources = list(range(len(source)))
+            self.add(len(source))
 
     def needs_prefill(self, row: int) -> bool:
         """Whether a row has no cached positions."""
@@ -127,6 +175,7 @@ class SequenceKVCache:
 
     def add(self, rows: int) -> None:
         """Add empty rows."""
+        self._copy_shared()
         missing, size = rows - len(self._free_rows), self._n_buffer_rows
         if missing > 0:
             self._free_rows = [*reversed(range(size, size + missing)), *self._free_rows]
@@ -144,19 +193,20 @@ class SequenceKVCache:
             lengths: real tokens of each row; padding follows them.
             past: of the rows' common prefix; it becomes the caller's no more.
         """
+        self._copy_shared()
         start, cache = 0 if past is None else past.length, past or self._model.new_cache()
         tokens, updated_cache = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
         real_lengths = None if min(lengths) == tokens.shape[1] else self._index(lengths)
         if isinstance(self._model, DecoderOnly):
             hidden = self._model.hidden(tokens, cache=updated_cache, target_lengths=real_lengths)
         else:
-            assert self._source is not None
-            cache.cross_attention = list(self._source.layers) or cache.cross_attention
+            assert self._encoder_output is not None
+            cache.cross_attention = list(self._cross_layers) or cache.cross_attention
             hidden = self._model.hidden(
-                tokens, encoder_output=self._source.output, lengths=self._source.lengths, cache=updated_cache,
+                tokens, encoder_output=self._encoder_output, lengths=self._source_lengths, cache=updated_cache,
                 target_lengths=real_lengths,
             )  # fmt: skip
-            self._source.layers = cache.cross_attention if self._is_enabled else ()
+            self._cross_layers = cache.cross_attention if self._is_enabled else ()
         if self._is_enabled:
             buffer_rows = self._index_of(rows)
             if isinstance(cache, RecurrentCache):
@@ -171,8 +221,11 @@ class SequenceKVCache:
 
     def step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Compute (rows, n, d_model) final states of the next tokens; free buffer rows take part with any tokens."""
+        self._copy_shared()
+        self.removes_rows_for_free = False
         if 2 * len(rows) <= self._n_buffer_rows and len(rows) == len(self._buffer_rows):
-            self._gather_rows(self._buffer_rows)
+            self._share(range(len(self.lengths)))
+            self._copy_shared()
         n, starts, at = (
             tokens.shape[1],
             [min(positions)] * self._n_buffer_rows,
@@ -185,9 +238,8 @@ class SequenceKVCache:
             batch[at] = tokens
         for row, position in zip(at, positions, strict=True):
             starts[row] = position
-        source = self._source
-        cross_inputs = None if source is None else AttentionInputs(
-            Mask.key_padding(source.lengths), encoder_output=source.output, caches=source.layers
+        cross_inputs = None if self._encoder_output is None else AttentionInputs(
+            Mask.key_padding(self._source_lengths), encoder_output=self._encoder_output, caches=self._cross_layers
         )  # fmt: skip
         hidden = self._model.decode(
             batch.to(self._first_parameter.device), self._attention_inputs(starts, n), cross_inputs
@@ -214,17 +266,29 @@ class SequenceKVCache:
             key_positions=torch.arange(end, device=device)[None] if needs_keys else None,
         )  # fmt: skip
 
-    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepArrays:
         """Return the inputs of a compiled step, and count its positions as cached."""
         n = tokens.shape[1]
-        end = max(positions) + n
         for layer in self._layers:
-            layer.set_write_positions(0, end)
+            layer.set_write_positions(0, max(positions) + n, rows=self._n_buffer_rows)
         self._advance(rows, n)
-        buffer_rows, starts = self._index_of(rows), torch.tensor(positions)
+        self.removes_rows_for_free = True
+        buffer_rows, starts, nothing = self._index_of(rows), torch.tensor(positions), torch.empty(0, dtype=torch.long)
+        sources, source_lengths = nothing, nothing
+        if self._encoder_output is not None:
+            n_sources, source_length, _ = self._encoder_output.shape
+            sources = self._index([self._sources[row] for row in rows])
+            source_lengths = self._source_lengths
+            source_lengths = torch.full((n_sources,), source_length) if source_lengths is None else source_lengths
         if n > 1:
-            buffer_rows, starts = buffer_rows.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return CompiledStepInputs(tokens.flatten(), buffer_rows, starts, self._layers, end)
+            buffer_rows, sources = buffer_rows.repeat_interleave(n), sources.repeat_interleave(n)
+            starts = (starts[:, None] + torch.arange(n)).flatten()
+        shared = nothing.view(0, 0) if self._shared is None else self._shared
+        batch = (tokens.flatten(), buffer_rows, starts, shared, sources, source_lengths)
+        return StepArrays(
+            *(tensor.contiguous().numpy() for tensor in batch), *_addresses(self._layers),
+            *_addresses(self._cross_layers),
+        )  # fmt: skip
 
     def _advance(self, rows: Sequence[int], n: int) -> None:
         for row in rows:
@@ -243,38 +307,62 @@ class SequenceKVCache:
             self.lengths[row] = self.lengths[other]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes the former row `rows[i]`; rows may be repeated or left out. All are copied at once."""
-        if list(rows) != list(range(self._n_buffer_rows)) or len(self._buffer_rows) < self._n_buffer_rows:
-            self._gather_rows([self._buffer_rows[row] for row in rows])
-            self.lengths = [self.lengths[row] for row in rows]
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
+        if list(rows) == list(range(self._n_buffer_rows)) and len(self._buffer_rows) == self._n_buffer_rows:
+            return
+        self._share(rows)
+        if min(self.lengths, default=0) < max(self.lengths, default=1) or self._states is not None:
+            self._copy_shared()  # a row must not write where others read
 
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
-        if self._source is not None:  # no new rows will come
-            return self.select([row for row in range(len(self.lengths)) if row not in rows])
-        self._free_rows += [self._buffer_rows[row] for row in sorted(rows)]
         kept = [row for row in range(len(self.lengths)) if row not in rows]
+        if self._encoder_output is not None or self._shared is not None:
+            return self.select(kept)
+        self._free_rows += [self._buffer_rows[row] for row in sorted(rows)]
         self._buffer_rows, self.lengths = [self._buffer_rows[row] for row in kept], [self.lengths[row] for row in kept]
         return None
 
-    def _gather_rows(self, buffer_rows: Sequence[int]) -> None:
-        """Buffer row i becomes the former `buffer_rows[i]`."""
-        index = self._index(buffer_rows)
-        for part in (*self._layers, self._states):
-            if part is not None:
-                part.reorder(index)
-        if self._source is not None:
-            self._source.select(index)
-        self._buffer_rows, self._free_rows = list(range(len(buffer_rows))), []
-        self._n_buffer_rows = len(buffer_rows)
+    def _share(self, rows: Sequence[int]) -> None:
+        """Row i reads the past of the former row `rows[i]`, and writes into buffer row i."""
+        own = self._index(self._buffer_rows)[:, None]
+        past = own[:, :0] if self._shared is None else self._shared
+        self.lengths = [self.lengths[row] for row in rows]
+        length = max(self.lengths, default=0)
+        past = torch.cat((past, own.expand(-1, max(0, length - past.shape[1]))), dim=1)
+        self._shared = past[:, :length].index_select(0, self._index(rows))
+        self._sources = [self._sources[row] for row in rows] if self._sources else []
+        self._buffer_rows, self._free_rows = list(range(len(rows))), []
+        self._n_buffer_rows = max(self._n_buffer_rows, len(rows))
+
+    def _copy_shared(self) -> None:
+        """Copy the past of rows that share it, and their sources: all of a row is in its buffer row then."""
+        if self._shared is not None:
+            self._share(range(len(self.lengths)))  # up to now
+            table, self._shared, self._n_buffer_rows = self._shared, None, len(self.lengths)
+            for layer in (*self._layers, self._states):
+                if isinstance(layer, _RowsLayer) and table.shape[1] and not bool((table == table[:, :1]).all()):
+                    layer.gather(table)
+                elif layer is not None:
+                    layer.reorder(table[:, 0] if table.shape[1] else self._index([0] * len(table)))
+        if self._encoder_output is not None and self._sources != list(range(len(self._encoder_output))):
+            index, self._sources = self._index(self._sources), list(range(len(self._sources)))
+            self._encoder_output = self._encoder_output.index_select(0, index)
+            if self._source_lengths is not None:
+                self._source_lengths = self._source_lengths.index_select(0, index)
+            for layer in self._cross_layers:
+                layer.reorder(index)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate each row to a length; a row whose recurrent state of then is not kept becomes empty."""
+        if self._shared is not None and min(lengths) < self._shared.shape[1]:
+            self._copy_shared()
         for row, (cached_length, length) in enumerate(zip(self.lengths, lengths, strict=True)):
             self.lengths[row] = cached_length if cached_length <= length else 0 if self._states is not None else length
 
     def clear(self, row: int) -> None:
         """Empty a row."""
+        self._copy_shared()
         self.lengths[row] = 0
 
     def _index_of(self, rows: Sequence[int]) -> Tensor:
@@ -284,7 +372,14 @@ class SequenceKVCache:
         return torch.tensor(numbers, dtype=torch.long, device=self._first_parameter.device)
 
 
-class _SequenceLayer(LayerKVCache):
+def _addresses(layers: Sequence[LayerKVCache]) -> tuple[NDArray[np.int64], int]:
+    """(layers, 2) addresses of the keys and values of layers, and their capacity in positions."""
+    buffers = [layer.buffers() for layer in layers]
+    addresses = np.array([(keys.data_ptr(), values.data_ptr()) for keys, values in buffers], np.int64).reshape(-1, 2)
+    return addresses, buffers[0][0].shape[2] if buffers else 0
+
+
+class _RowsLayer(LayerKVCache):
     """Keys and values of one layer, with rows of different lengths.
 
     Beyond a row's length the buffers hold stale values, which a mask hides; they are always finite, as unwritten ones
@@ -299,9 +394,6 @@ class _SequenceLayer(LayerKVCache):
 
     def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
         """Write (rows, kv_heads, length, head) keys and values at the start of some rows."""
-        if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
-            self._key, self._value, self.length = key, value, key.shape[2]
-            return
         length = key.shape[2]
         self._key, self._value = (
             self._grow(buffer, like, int(rows.max()) + 1, length)
@@ -311,10 +403,10 @@ class _SequenceLayer(LayerKVCache):
         self._key[rows, :, :length] = key
         self._value[rows, :, :length] = value
 
-    def set_write_positions(self, positions: Tensor | int, end: int) -> None:
+    def set_write_positions(self, positions: Tensor | int, end: int, rows: int = 0) -> None:
         """Set where the next positions of each row are written, (rows,) or the same for all, all before `end`."""
         self._write_positions, self.length = positions, end
-        self._key, self._value = (self._grow(buffer, buffer, len(buffer), end) for buffer in self.buffers())
+        self._key, self._value = (self._grow(buffer, buffer, max(rows, len(buffer)), end) for buffer in self.buffers())
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write (rows, kv_heads, n, head) keys and values, and return those of all positions."""
@@ -326,6 +418,16 @@ class _SequenceLayer(LayerKVCache):
                 rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), new.shape[2]))
                 buffer[rows[:, None], :, at[:, None] + n] = new.transpose(1, 2)
         return self.keys_and_values()
+
+    def gather(self, table: Tensor) -> None:
+        """Row i becomes the positions of the buffer rows `table[i]`, of a (rows, length) table."""
+        rows, length = table.shape
+        _, heads, capacity, head = self.buffers()[0].shape
+        every_head, positions = (torch.arange(size, device=table.device) for size in (heads, length))
+        gathered = [buffer.new_zeros(rows, heads, capacity, head) for buffer in self.buffers()]
+        for new, buffer in zip(gathered, self.buffers(), strict=True):
+            new[:, :, :length] = buffer[table[:, None], every_head[:, None], positions]
+        self._key, self._value = gathered
 
     def _grow(self, buffer: Tensor | None, like: Tensor, rows: int, length: int) -> Tensor:
         """Return a buffer of at least `rows` rows and `length` positions with the contents of the old one."""
