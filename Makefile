@@ -28,7 +28,7 @@ test-medium: $(VENV)/installed-dev
 	$(BIN)/python -m pytest $(PARALLEL) -m 'medium and not slow'
 
 test-portable: $(VENV)/installed-dev
-	$(AVX2) $(BIN)/python -m pytest $(PARALLEL) -m 'not slow' tests/system tests/lm/kernels tests/lm/engine
+	$(AVX2) $(BIN)/python -m pytest $(PARALLEL) -m 'not slow' tests/lm/kernels tests/lm/engine
 	$(AVX2) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(PLAIN) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(BIN)/python -m tests.roundings

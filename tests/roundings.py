@@ -2,7 +2,7 @@
 
     python -m tests.roundings [--all] [pytest options]
 
-By default one case of each numerical test runs under three settings, in minutes; --all runs all cases of them under
+By default one case of each numerical test runs under the setting that differs most, in minutes; --all runs all cases of them under
 every setting. Numerical tests are those of modules that use `tests.tolerances`. Settings that this processor lacks
 are left out, and named. The exit code is 1 if any test fails.
 """
@@ -26,8 +26,6 @@ ROUNDINGS: dict[str, Mapping[str, str]] = {
 }
 QUICK: dict[str, Mapping[str, str]] = {
     "MKL compatible, ATen default, one thread": {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"},
-    "MKL AVX2, ATen AVX2, two threads": {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "TEST_THREADS": "2"},
-    "MKL AVX-512, two threads": {"MKL_CBWR": "AVX512", "TEST_THREADS": "2"},
 }
 NEEDS = {"AVX2": ("AVX2", "AVX512"), "avx2": ("AVX2", "AVX512"), "AVX512": ("AVX512",)}
 """What the processor must be capable of for the value of a variable."""
