@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from lm.checkpoint import LoadedModel
-from lm.corpus.overlap import Hashes, hash_records, is_notable, measure_overlap
 from lm.corpus.store import Split, open_split
+from lm.corpus.survey import Hashes, hash_records
 from lm.errors import InputError
 from lm.evaluation.held_out import find_prepared_folder
 from lm.evaluation.scoring import Scored
@@ -55,11 +57,11 @@ class ContaminationCheck:
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few."""
-        seen = [(names[file], _describe_seen(hashes, self._train)) for file, hashes in self._hashes.items()]
+        seen = ((names[file], np.concatenate(hashes)) for file, hashes in self._hashes.items())
         said = [
             f"{name}: {part} was training text of {self._folder}; measure it on text that it has not seen"
-            for name, part in seen
-            if part
+            for name, hashes in seen
+            if (part := _describe_seen(hashes, self._train))
         ]
         others = len(said) - _MAX_NAMED
         return [*said[:_MAX_NAMED], f"and {others:,} more files that were training text"] if others > 0 else said
@@ -76,15 +78,15 @@ def describe_seen_held_out(base: Path, folder: Path) -> str | None:
     with contextlib.suppress(InputError):
         held_out = open_split(folder, "validation")
         train = open_split(find_prepared_folder(checkpoint, load_config(checkpoint)), "train")
-        if held_out.documents and (part := _describe_seen([held_out.column("passages")], train)):
+        if held_out.documents and (part := _describe_seen(held_out.column("passages"), train)):
             seen = f"{part} was training text of {base}"
             return f"the held-out text: {seen}, so the validation loss is too low; hold out other text"
     return None
 
 
-def _describe_seen(hashes: Sequence[Hashes], train: Split | None) -> str | None:
+def _describe_seen(hashes: Hashes, train: Split | None) -> str | None:
     """Return how much of a text is training text; None if it isn't notable, or the prepared data are damaged."""
-    with contextlib.suppress(InputError):
-        if train is not None and is_notable(fraction := measure_overlap(hashes, train), train.manifest):
+    with contextlib.suppress(InputError, OSError):
+        if train is not None and train.is_notable(fraction := train.find_overlap(hashes)):
             return "all of it" if fraction >= 0.995 else f"{fraction:.0%} of it"
     return None

@@ -37,7 +37,7 @@ from lm.config.model import ModelConfig, check_heads_given
 from lm.corpus.encode import TreeReader, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, length_batches
-from lm.data.pairs import select_layout
+from lm.data.pairs import PairLayout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
 from lm.hardware import select_inference_hardware
@@ -444,7 +444,7 @@ class Scorer:
             has_tags=config.has_language_tags,
         )  # fmt: skip
         frames, trees = build_pair_frames(self._tokenizer, source_tokenizer, tag=tag), TreeReader(source_tokenizer)
-        layout, limit = select_layout(config.model), config.model.position_limit
+        layout, limit = PairLayout(config.model.decoder_only), config.model.position_limit
         for index, pair in enumerate(file.records()):
             where = f"{file.name}: line {pair.line}"
             if pair.source is None or pair.is_blank:
@@ -499,7 +499,7 @@ class Scorer:
         if not sources:
             return Batch.from_rows(tokens, [window.is_scored for window in windows])
         start = build_pair_frames(self._tokenizer, self.loaded.source_tokenizer).start
-        layout = select_layout(self.model.config)
+        layout = PairLayout(self.model.config.decoder_only)
         return layout.batch(RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens), start=start)
 
     def _score_masked(self, model: EncoderOnly, window: Window) -> Nats:

@@ -106,7 +106,7 @@ class Tokenizer:
     ) -> None:
         """Copy a tokenizer of the `tokenizers` library.
 
-        Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training.
+        Scoring and prompts use one segmentation of each text; `lm.data.pairs` varies it in training.
         """
         self.chat_template = chat_template
         self.special_ids = special_ids or {}
