@@ -130,8 +130,6 @@ def _report(event: Event) -> None:
         _report_corpus(event)
     elif isinstance(event, Planned):
         _print_plan(event.plan)
-        for warning in event.data.warnings():
-            print_labelled("warning", warning)
     elif isinstance(event, Started) and event.is_resumed:
         run = event.run
         print_note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")

@@ -36,8 +36,6 @@ Ids = Sequence[int] | NDArray[Any]
 OUTSIDE_TREE = (-1, -1, -1)
 """The tree position of special tokens."""
 
-_MAX_TOKEN_BYTES = np.iinfo(np.int16).max
-
 
 @dataclass(slots=True)
 class Encoded:
@@ -57,7 +55,7 @@ class Encoded:
     tokens: NDArray[Any]
     learned: int = 0
     bytes: int = 0
-    replies: NDArray[np.int16] | None = None
+    replies: Integers | None = None
     spelled: Sequence[str] = ()
     words: NDArray[np.bool_] | None = None
     source_tokens: NDArray[Any] | None = None
@@ -106,7 +104,7 @@ def _encode_conversation(record: Record, tokenizer: Tokenizer) -> Encoded:
         np.array(encoded.ids),
         learned=int((sizes >= 0).sum()),
         bytes=int(sizes.clip(min=0).sum()),
-        replies=sizes.clip(max=_MAX_TOKEN_BYTES).astype(np.int16),
+        replies=sizes,
         spelled=[text or "" for text in encoded.texts],
     )
 

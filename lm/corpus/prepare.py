@@ -11,12 +11,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 from lm import files, processes
 from lm.config.data import ParallelTextConfig
 from lm.corpus.encode import Encoded, Tokenizers, encode
-from lm.corpus.overlap import hash_records, measure_repetition
 from lm.corpus.store import (
     CHUNK,
     COLUMNS,
@@ -37,12 +37,12 @@ from lm.corpus.store import (
     SPLITS,
     ChunkRecord,
     Manifest,
+    Split,
     SplitName,
     SplitRecord,
-    open_tokenizers,
     verify_checksums,
 )
-from lm.corpus.survey import Corpus, Item
+from lm.corpus.survey import Corpus, Item, hash_records
 from lm.errors import InputError
 from lm.text.find import ProgressCallback
 from lm.tokenizer.chat_template import CONFIG_FILE
@@ -100,13 +100,14 @@ def prepare_corpus(
         UsageError: the tokenizer has no end token, which examples need.
     """
     tokenizers, size = (tokenizer, source_tokenizer), max(CHUNK_BYTES, corpus.bytes // _MAX_CHUNKS)
-    limits = parallel and [parallel.max_length, parallel.max_ratio, corpus.languages]
+    parallel = parallel or ParallelTextConfig()
+    ratios = dict.fromkeys(SPLITS, parallel.max_ratio) | ({} if corpus.fraction else {"validation": math.inf})
     sums, fraction = [each and each.sha256 for each in tokenizers], str(corpus.fraction)
-    depends = [Manifest.format_version, sums, fraction, limits, corpus.identity(corpus.summaries)]
+    inputs = [corpus.identity(corpus.summaries), sums, fraction, corpus.languages, parallel.max_length, ratios]
     start, end = tokenizer.start_of_text, tokenizer.end_of_text
     manifest = Manifest(
         kind=corpus.kind,
-        key=hashlib.sha256(json.dumps(depends).encode()).hexdigest(),
+        key=hashlib.sha256(json.dumps([Manifest.format_version, *inputs]).encode()).hexdigest(),
         tokenizer=tokenizer.sha256,
         config=corpus.config,
         languages=corpus.languages,
@@ -125,12 +126,16 @@ def prepare_corpus(
         others = [path for path in destination.iterdir() if suffix not in path.name and path.name not in own]
         if others and folder is not None and not force:
             raise InputError(f"{folder}: holds something else already; choose another folder, or use --force")
-        manifest = replace(manifest, tokenizers=_save_tokenizers(destination, tokenizers))
-        used = min(workers or processes.available_cores(), max(1, corpus.bytes // size))
-        threads = {"RAYON_NUM_THREADS": str(max(1, processes.available_cores() // used))}
-        filtered, read, chunks = SPLITS if corpus.fraction else SPLITS[:1], 0, list[ChunkRecord]()
-        config = parallel or ParallelTextConfig()
-        work = partial(_tokenize_chunk, manifest=manifest, parallel=config, filtered=filtered)
+        (destination / MANIFEST).unlink(missing_ok=True)
+        for name, each in zip((FILE_NAME, SOURCE_TOKENIZER), tokenizers, strict=True):
+            if each is not None:
+                each.save(destination / name)
+                manifest.tokenizers[name] = files.sha256(destination / name)
+        cores = processes.available_cores()
+        used = min(workers or cores, max(1, corpus.bytes // size))
+        threads = {"RAYON_NUM_THREADS": str(max(1, cores // used))}
+        read, chunks = 0, list[ChunkRecord]()
+        work = partial(_tokenize_chunk, tokenizers=tokenizers, max_length=parallel.max_length, max_ratios=ratios)
 
         def unfinished() -> Iterator[tuple[Path, list[Item]]]:
             nonlocal read
@@ -145,34 +150,29 @@ def prepare_corpus(
                     except (OSError, msgspec.DecodeError, InputError):  # missing or damaged
                         yield path, items
 
-        for chunk in processes.map_in_processes(work, unfinished(), processes=used, environment=threads):
-            chunks.append(chunk)
+        for made in processes.map_in_processes(work, unfinished(), processes=used, environment=threads):
+            chunks.append(made)
             if progress:
                 progress(read, corpus.bytes)
         if read != corpus.bytes:
             raise InputError("the corpus changed while it was read; try again")
         manifest = replace(manifest, chunks=tuple(sorted(chunks, key=lambda chunk: chunk.name)))
-        if part is not None:
-            return PreparedFolder(destination, manifest, reused=False)
-        if not manifest.splits["train"].documents:
-            raise InputError("nothing is left to train on beside validation")
-        manifest = measure_repetition(destination, manifest)
-        for path in destination.iterdir():
-            if "chunk-" in path.name and path.name not in {chunk.name for chunk in chunks}:
-                shutil.rmtree(path)
-        files.write_json(destination / MANIFEST, msgspec.to_builtins(manifest))
-    return PreparedFolder(destination, manifest, reused=False)
+        return PreparedFolder(destination, manifest if part else _complete(destination, manifest), reused=False)
 
 
-def _save_tokenizers(folder: Path, tokenizers: Tokenizers) -> dict[str, str]:
-    """Replace the tokenizers of a store, which is not complete any more; returns their checksums."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    if tokenizers[1] is None:
-        (folder / SOURCE_TOKENIZER).unlink(missing_ok=True)
-    paths = [folder / name for name in (FILE_NAME, SOURCE_TOKENIZER)]
-    for path, tokenizer in zip(paths, filter(None, tokenizers), strict=False):
-        tokenizer.save(path)
-    return {path.name: files.sha256(path) for path in paths if path.exists()}
+def _complete(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a store; counts copies of documents, and measures how much held-out text the training split has."""
+    train, held_out = (Split(folder, manifest, name) for name in SPLITS)
+    if not train.documents:
+        raise InputError("nothing is left to train on beside validation")
+    hashes = np.concatenate([split.column("hash").astype(np.uint64) for split in (train, held_out)])
+    repeated = train.find_overlap(held_out.column("passages")) if held_out.documents else None
+    manifest = replace(manifest, copies=len(hashes) - len(np.unique(hashes)), repeated=repeated)
+    for path in folder.iterdir():
+        if "chunk-" in path.name and path.name not in {chunk.name for chunk in manifest.chunks}:
+            shutil.rmtree(path)
+    files.write_json(folder / MANIFEST, msgspec.to_builtins(manifest))
+    return manifest
 
 
 @contextlib.contextmanager
@@ -201,21 +201,16 @@ def _group(items: Iterable[Item], *, limit: int) -> Iterator[tuple[list[Item], i
         yield group, size
 
 
-@cache
-def _open_tokenizers(folder: Path, _key: str) -> Tokenizers:
-    return open_tokenizers(folder)
-
-
 def _tokenize_chunk(
-    job: tuple[Path, list[Item]], *, manifest: Manifest, parallel: ParallelTextConfig, filtered: Sequence[SplitName]
+    job: tuple[Path, list[Item]],
+    *,
+    tokenizers: Tokenizers,
+    max_length: int,
+    max_ratios: Mapping[SplitName, float],
 ) -> ChunkRecord:
-    """Tokenize the records of a chunk into its folder.
-
-    Args:
-        filtered: the splits whose pairs are filtered by their length ratio.
-    """
+    """Tokenize the records of a chunk into its folder; the limits are those of pairs."""
     path, items = job
-    kind, tokenizers = manifest.kind, _open_tokenizers(path.parent, manifest.key)
+    kind = items[0].record.kind
     token_dtype = "<u2" if all(each is None or each.vocab_size <= 1 << 16 for each in tokenizers) else "<u4"
     counts: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
     columns, completions, texts = defaultdict[str, list[NDArray[Any]]](list), dict[str, int](), list[str]()
@@ -226,8 +221,7 @@ def _tokenize_chunk(
             own: dict[str, Any] = {"hash": [hashed] * record.starts, "ends": length}
             if encoded.source_tokens is not None:
                 shorter, longer = sorted((len(encoded.source_tokens), length))
-                max_length = min(parallel.max_length, parallel.max_ratio * shorter if split in filtered else np.inf)
-                if not shorter or longer > max_length:
+                if not shorter or longer > min(max_length, max_ratios[split] * shorter):
                     counts[split]["left_out"] += 1
                     continue
                 counted |= {"bytes": sizes[1], "source_bytes": sizes[0], "source_tokens": len(encoded.source_tokens)}

@@ -32,10 +32,7 @@ class RaggedArray:
     @classmethod
     def concatenate(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
         lengths = [part.lengths() for part in parts]
-        return cls(
-            _concatenate([part.values for part in parts]),
-            np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *lengths])),
-        )
+        return cls(_concatenate([part.values for part in parts]), np.cumsum(_concatenate(lengths)))
 
     @classmethod
     def join_rows(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
@@ -52,8 +49,7 @@ class RaggedArray:
 
     def positions(self) -> Integers:
         """Return (values,) positions of the values in their rows."""
-        lengths = self.lengths()
-        return np.arange(len(self.values)) - np.repeat(self.ends - lengths, lengths)
+        return concatenate_ranges(np.zeros(len(self), dtype=np.int64), self.lengths())
 
     def row(self, number: int) -> NDArray[Any]:
         start = self.ends[number - 1] if number else 0

@@ -35,14 +35,14 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 COLUMNS: Mapping[str, str | None] = {
     "tokens": None, "hash": "<u8", "passages": "<u8", "ends": "<i8", "learned": "<i4", "bytes": "<i4",
-    "completion": "<i4", "replies": "<i2", "words": "?", "source_tokens": None, "source_ends": "<i8",
+    "completion": "<i4", "replies": "<i4", "words": "?", "source_tokens": None, "source_ends": "<i8",
     "source_words": "?", "places": "<i4",
 }  # fmt: skip
 """Columns with their dtypes; that of token IDs depends on the vocabulary. A kind of data has some of them.
 
 tokens          all tokens; of pairs, those of the targets
 hash            of each document or row, by which copies are found
-passages        hashes of some passages of text, see `lm.corpus.overlap`; those of rows and pairs
+passages        hashes of some passages of text, see `lm.corpus.survey.hash_records`; those of rows and pairs
 ends            where each row ends in `tokens`
 learned, bytes  how many tokens of an example or a conversation are learned, and their UTF-8 bytes
 completion      number of the completion of an example in the chunk's record
@@ -100,10 +100,10 @@ class Manifest:
     kind: DataKind
     key: str
     tokenizer: str
-    config: DataConfig = field(default_factory=DataConfig)
-    languages: tuple[str | None, str | None] = (None, None)
-    has_dependency_heads: bool = False
-    closing: int | None = None
+    config: DataConfig
+    languages: tuple[str | None, str | None]
+    has_dependency_heads: bool
+    closing: int | None
     chunks: tuple[ChunkRecord, ...] = ()
     tokenizers: dict[str, str] = field(default_factory=dict)
     copies: int = 0
@@ -167,19 +167,18 @@ class Split:
 
     def _load(self, number: int, column: str) -> NDArray[Any]:
         path = self._folder / self._chunks[number].name / f"{self.name}-{column}.npy"
-        if not path.is_file():
-            raise InputError(f"{path}: missing; prepare the corpus again")
         array: NDArray[Any] = np.load(path, mmap_mode="r")
         return array
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Copy (stop - start,) tokens, across chunks."""
         first, last = int(np.searchsorted(self._starts, start, side="right")) - 1, np.searchsorted(self._starts, stop)
-        parts = [np.full(int(stop > self._starts[-1]), self.manifest.closing or 0)]
-        for number in reversed(range(first, min(int(last), len(self._chunks)))):
-            offset = int(self._starts[number])
-            parts.insert(0, self._open(number, "tokens")[max(start - offset, 0) : stop - offset])
-        return np.concatenate(parts, dtype=np.int64)
+        parts = [
+            self._open(number, "tokens")[max(start - self._starts[number], 0) : stop - self._starts[number]]
+            for number in range(first, min(int(last), len(self._chunks)))
+        ]
+        closing = np.full(int(stop > self._starts[-1]), self.manifest.closing or 0)
+        return np.concatenate([*parts, closing], dtype=np.int64)
 
     def parts(self, column: str) -> Iterator[NDArray[Any]]:
         """Yield a column, chunk by chunk."""
@@ -207,6 +206,19 @@ class Split:
             parts.append(stored.take(rows[order[-1]] - self._rows[number]))
         return RaggedArray.concatenate(parts).take(np.argsort(np.concatenate(order), kind="stable"))
 
+    def find_overlap(self, hashes: NDArray[np.uint64]) -> float:
+        """Return the fraction of hashes of passages, rows or pairs (`lm.corpus.survey.hash_records`) that it has."""
+        sought = np.unique(hashes)
+        is_found = np.zeros(len(sought), dtype=bool)
+        for stored in self.parts("passages"):
+            places = np.searchsorted(sought, stored) % len(sought)
+            is_found[places[sought[places] == stored]] = True
+        return float(is_found.mean())
+
+    def is_notable(self, overlap: float) -> bool:
+        """Return whether a text overlaps with it clearly more than text of the same source does."""
+        return overlap >= max(0.05, min(0.5, 2 * (self.manifest.repeated or 0)))
+
     def completions(self) -> list[str] | None:
         """Return the completion of each example; None if there are too many different ones."""
         found: list[str] = []
@@ -222,10 +234,10 @@ def open_split(folder: Path | str, split: SplitName) -> Split:
     return Split(Path(folder), Manifest.read(Path(folder)), split)
 
 
-def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
+def open_tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer, Tokenizer | None]:
     """Load the tokenizer of a store, of its targets if it holds pairs, and that of the sources if separate."""
-    own = folder / SOURCE_TOKENIZER
-    return Tokenizer.load(folder / FILE_NAME), Tokenizer.load(own) if own.is_file() else None
+    has_own = SOURCE_TOKENIZER in manifest.tokenizers
+    return Tokenizer.load(folder / FILE_NAME), Tokenizer.load(folder / SOURCE_TOKENIZER) if has_own else None
 
 
 def read_held_out(folder: Path) -> Iterator[dict[str, Any]]:

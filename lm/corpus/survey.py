@@ -12,6 +12,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
 from lm import processes
 from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
@@ -19,6 +23,7 @@ from lm.corpus.encode import Tokenizers
 from lm.corpus.store import SplitName
 from lm.errors import InputError, UsageError
 from lm.files import sha256
+from lm.pseudorandom import hash64
 from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.records import Record
@@ -30,12 +35,18 @@ from lm.tokenizer.training import train
 FEW_DOCUMENTS = 100
 """With fewer documents, rows or pairs, hashes split them too unevenly."""
 
+PASSAGE_BYTES = 200
+"""About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
+
+_MULTIPLIER, _LIMIT = np.uint32(0x9E3779B1), np.uint32((1 << 32) // 128)
+_WORD_KEYS = hash64(np.arange(PASSAGE_BYTES // 8, dtype=np.uint64))
 _HASHED_CHARACTERS = 1 << 14
 _ALL_HASHES = 1 << 64
 _MAX_DEVIATION = Fraction(1, 3)  # relative standard deviation of the held-out fraction of bytes
 _MULTIPROCESSING_BYTES = 1 << 26  # worth the start of processes
 
 Source = TextFile | ParallelText
+Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -168,6 +179,29 @@ def record_hash(record: Record) -> int:
     return sum(map(hash_text, record.texts)) % _ALL_HASHES if record.source is not None else _split_hash(record)
 
 
+def hash_records(records: Sequence[Record], kind: DataKind) -> Hashes:
+    """Return the hashes by which records are found in the training split of a store of a kind.
+
+    Text is found by passages of 200 bytes, of which about one in 128 is hashed: those whose first four bytes have a
+    certain hash, so that the same passages are chosen wherever a text stands (Schleimer et al. 2003, Winnowing), and at
+    least one of each text, however short. Examples, conversations and sentence pairs are found as a whole.
+    """
+    if kind != "text":
+        return np.array([record_hash(record) for record in records], dtype=np.uint64)
+    texts = [record.text.encode().ljust(PASSAGE_BYTES, b"\0") for record in records]
+    data, ends = b"".join(texts), np.cumsum([*map(len, texts)])
+    beginnings = [np.frombuffer(data, "<u4", (len(data) - offset) // 4, offset) for offset in range(4)]
+    chosen = np.concatenate(
+        [4 * np.flatnonzero(words * _MULTIPLIER < _LIMIT) + offset for offset, words in enumerate(beginnings)]
+    )
+    numbers = np.searchsorted(ends, chosen, side="right")
+    is_inside = chosen + PASSAGE_BYTES <= ends[numbers]
+    first = np.delete(np.append(0, ends[:-1]), np.unique(numbers[is_inside]))  # of texts without a chosen one
+    places = np.append(chosen[is_inside], first)
+    passages = sliding_window_view(np.frombuffer(data, np.uint8), PASSAGE_BYTES)[places].view("<u8")
+    return hash64(passages ^ _WORD_KEYS).sum(axis=1, dtype=np.uint64)
+
+
 def _split_hash(record: Record) -> int:
     """Hash what decides the split of a record: pairs of the same source are in the same one."""
     if record.kind == "conversations":
@@ -214,7 +248,7 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
     """
     held_out: Sequence[TextFile] = ()
     if _parse_fraction(config.validation) is None:
-        held_out = find_text_files([config.validation], config, files[0].reading if files else None)
+        held_out = find_text_files([config.validation], config, files[0].reading)
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if len(kinds := {file.kind for file in (*kept, *held_out)}) > 1:
@@ -277,9 +311,7 @@ def _scan(source: Source) -> Summary:
 def _reading(source: Source) -> object:
     """Return what a source's records depend on beside its bytes."""
     columns = source.columns if isinstance(source, ParallelText) else ()
-    return columns, [
-        [file.format, dataclasses.asdict(file.data), dataclasses.asdict(file.reading)] for file in source.files
-    ]
+    return columns, [[file.format, str(file.data), str(file.reading)] for file in source.files]
 
 
 def read_training_texts(corpus: Corpus, sides: Sequence[str] = ()) -> Iterator[str]:

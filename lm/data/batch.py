@@ -180,10 +180,6 @@ class TrainingData(ABC):
     def set_total_steps(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
         """Set the total number of steps, which decides when BPE dropout ends; again when the end of a run is moved."""
 
-    def warnings(self) -> list[str]:
-        """Return what of the data does not fit into the context."""
-        return []
-
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002
         """Return the validation sentences to translate, or the first `limit` of them."""
         return []

@@ -1,8 +1,12 @@
-"""Batches of sentence pairs: order, directions, special tokens, BPE dropout, bucketing and layout."""
+"""Batches of sentence pairs: order, directions, special tokens, BPE dropout, bucketing and layout.
+
+BPE dropout skips merges at random, so that a model sees words in many segmentations (Provilkov et al. 2020, algorithm
+1). The generator of `tokenizers` cannot be seeded; here a segmentation is a pure function of a key, so that training is
+reproducible and resumable. Many words are merged at once with array operations.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,12 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.data import IGNORE_INDEX, ParallelTextConfig
-from lm.config.model import ModelConfig
 from lm.corpus.encode import attach_positions, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers, read_held_out
 from lm.data.batch import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches
-from lm.data.bpe_dropout import DropoutMerges, segment_words
 from lm.errors import InputError, UsageError
 from lm.pseudorandom import Indices, hash64, permute_indices
 from lm.tokenizer.special_tokens import (
@@ -30,11 +32,10 @@ from lm.tokenizer.special_tokens import (
     find_language_tags,
     format_language_tag,
 )
+from lm.tokenizer.tokenizer import MergeRules
 
 Integers = NDArray[np.int64]
 SideName = Literal["source", "target"]
-Sides = tuple[RaggedArray, RaggedArray]
-"""Sources and targets."""
 
 _POOL_SIZE = 1 << 14
 """Pairs that are bucketed together: enough to reduce padding, few enough to prepare during training."""
@@ -43,6 +44,11 @@ _EVALUATION_TOKENS = 8192
 """Positions of a validation batch per side, including padding; the loss doesn't depend on it."""
 
 _PREFIXES = {"target": "", "source": "source_"}  # of the columns and counts of a side in the store
+_NO_RULE = np.iinfo(np.int64).max
+"""Rank of a pair without a merge rule."""
+
+_BATCH_CHARACTERS = 1 << 16  # characters per batch, including padding: few enough for words of similar length
+_STEP = np.uint64(0x9E3779B97F4A7C15)
 _BATCH_ORDER_KEY = np.uint64(2)  # distinguishes the keys of batch permutations
 _SIDE_KEYS = np.uint64(0), np.uint64(1)  # of sources and targets
 
@@ -101,11 +107,6 @@ class PairLayout:
         )
 
 
-def select_layout(model: ModelConfig, *, learns_source: bool = False) -> PairLayout:
-    """Return the layout of a translation model; `learns_source` is ignored for encoder-decoders."""
-    return PairLayout(model.decoder_only, model.decoder_only and learns_source)
-
-
 class TranslationDirection(NamedTuple):
     """A translation direction; bidirectional models have the language tag of the target."""
 
@@ -156,15 +157,25 @@ class Pairs(TrainingData):
         self._folder, self._config, self._context, self._rows = folder, config, context, rows
         self._layout = layout or PairLayout()
         self._batch_tokens = batch_tokens and batch_tokens * (1 + self._layout.decoder_only)
-        self._manifest, (target, source) = Manifest.read(folder), open_tokenizers(folder)
+        self._manifest = Manifest.read(folder)
+        own, others = open_tokenizers(folder, self._manifest)
         self._splits: dict[SplitName, Split] = {name: Split(folder, self._manifest, name) for name in SPLITS}
-        self._tokenizers = {"source": source or target, "target": target}
-        merge_rules = {side: each.merge_rules for side, each in self._tokenizers.items() if config.bpe_dropout}
-        self._merges = {side: DropoutMerges(rules) for side, rules in merge_rules.items() if rules is not None}
+        self._tokenizers = {"source": others or own, "target": own}
+        self._merges = {
+            side: DropoutMerges(rules)
+            for side, tokenizer in self._tokenizers.items()
+            if config.bpe_dropout and (rules := tokenizer.merge_rules)
+        }
         self.directions = self._find_directions()
         self.tag = self.directions[0].tag
         self._start = self.directions[0].frames.start  # of the one vocabulary of targets
-        self._check_lengths()
+        longest = 0
+        for split, (source, target, frames, _) in itertools.product(self._splits.values(), self.directions):
+            sources = split.row_lengths(f"{_PREFIXES[source]}ends") + len(frames.source)
+            targets = split.row_lengths(f"{_PREFIXES[target]}ends") + len(frames.target)
+            longest = max(longest, int(self._layout.lengths(sources, targets).max(initial=0)))
+        if context is not None and longest > context:
+            raise InputError(f"the longest pair takes {longest} tokens, more than the context of {context}")
         train, held_out = (self._manifest.splits[name] for name in SPLITS)
         prefixes = [_PREFIXES[direction.target] for direction in self.directions]
         self.samples = train.documents * len(prefixes)
@@ -198,7 +209,7 @@ class Pairs(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length, one direction after the other."""
-        layout = dataclasses.replace(self._layout, learns_source=False)
+        layout = PairLayout(self._layout.decoder_only)
         for direction in self.directions:
             numbers = np.arange(self._splits["validation"].documents)
             sources, targets = self.framed("validation", direction, numbers)
@@ -217,7 +228,7 @@ class Pairs(TrainingData):
 
     def framed(
         self, split: SplitName, direction: TranslationDirection, numbers: Integers, keys: Indices | None = None
-    ) -> Sides:
+    ) -> tuple[RaggedArray, RaggedArray]:
         """Return the IDs of sources and targets with special tokens; of sources with trees, also tree positions.
 
         Args:
@@ -268,17 +279,6 @@ class Pairs(TrainingData):
             directions.append(TranslationDirection(source, target, frames, tag))
         return directions if tags else directions[:1]
 
-    def _check_lengths(self) -> None:
-        """Raise InputError if a pair does not fit into the context."""
-        longest = 0
-        for split, direction in itertools.product(self._splits.values(), self.directions):
-            source, target, frames, _ = direction
-            sources = split.row_lengths(f"{_PREFIXES[source]}ends") + len(frames.source)
-            targets = split.row_lengths(f"{_PREFIXES[target]}ends") + len(frames.target)
-            longest = max(longest, int(self._layout.lengths(sources, targets).max(initial=0)))
-        if self._context is not None and longest > self._context:
-            raise InputError(f"the longest pair takes {longest} tokens, more than the context of {self._context}")
-
     def _make_pool(self, epoch: int, pool: int, dropout: bool) -> tuple[RaggedArray, RaggedArray, RaggedArray]:
         """Return the sources, the targets and the batches of a pool."""
         key, (start, stop) = hash64(self._key ^ np.uint64(epoch)), self._pool_starts[pool : pool + 2]
@@ -298,3 +298,85 @@ class Pairs(TrainingData):
         batch_keys = hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY) ^ np.arange(len(batches), dtype=np.uint64)
         shuffled = np.argsort(hash64(batch_keys), kind="stable").tolist()
         return sources, targets, RaggedArray.from_rows([batches[number] for number in shuffled])
+
+
+class DropoutMerges:
+    """Merge rules of a BPE vocabulary, and the characters that its tokens are merged from.
+
+    A token that cannot be spelled with single-character tokens, such as an added token, is not split.
+    """
+
+    def __init__(self, merge_rules: MergeRules) -> None:
+        vocabulary, rules = merge_rules.vocabulary, merge_rules.rules
+        keys = np.array([(vocabulary[left] << 32) | vocabulary[right] for left, right in rules], dtype=np.int64)
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NO_RULE)
+        self.results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
+        spelled = [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
+        for token, index in vocabulary.items():
+            characters = [vocabulary.get(character, -1) for character in token]
+            if index not in merge_rules.whole and -1 not in characters:
+                spelled[index] = characters
+        self._characters = RaggedArray.from_rows(spelled)
+
+    def characters(self, words: RaggedArray) -> RaggedArray:
+        """Return the characters of words that are given as tokens."""
+        return self._characters.take(words.values).merge_rows(words.ends)
+
+    def ranks(self, left: Integers, right: Integers) -> Integers:
+        """Return the rank of the rule that merges each pair of tokens, or the largest integer without one."""
+        keys = (left << 32) | right
+        indices = np.searchsorted(self._keys[:-1], keys)
+        return np.where(self._keys[indices] == keys, self._ranks[indices], _NO_RULE)
+
+
+def segment_words(words: RaggedArray, merges: DropoutMerges, *, dropout: float, keys: Indices) -> RaggedArray:
+    """Merge the characters of words, skipping merges at random.
+
+    In each step every possible merge is skipped with probability `dropout`; of the others, the one of lowest rank is
+    applied, the leftmost on ties.
+
+    Args:
+        words: characters of each word, at least one.
+        dropout: 0 gives plain BPE, 1 the characters.
+        keys: (words,) the segmentation is a function of characters and key.
+
+    Returns:
+        The tokens.
+    """
+    batches = length_batches(words.lengths(), tokens=_BATCH_CHARACTERS)
+    done = [_merge_words(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
+    order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
+    return RaggedArray.concatenate(done).take(np.argsort(order, kind="stable"))
+
+
+def _merge_words(words: RaggedArray, merges: DropoutMerges, dropout: float, keys: Indices) -> RaggedArray:
+    """Merge words as linked lists in rows of arrays, with an empty column on both sides."""
+    lengths = words.lengths()
+    columns = np.arange(int(lengths.max()) + 2)
+    tokens = np.full((len(lengths), len(columns)), -1, dtype=np.int64)
+    tokens[(columns > 0) & (columns <= lengths[:, None])] = words.values
+    following, preceding = (np.tile(columns + step, (len(lengths), 1)) for step in (1, -1))
+    ranks = np.full(tokens.shape, _NO_RULE)
+    ranks[:, :-1] = merges.ranks(tokens[:, :-1], tokens[:, 1:])
+    candidates = ranks.copy()  # not skipped in this step
+    rows, draw = np.arange(len(keys)), np.uint64(0)
+    while len(rows):
+        left = candidates[rows].argmin(axis=1)
+        unfinished = candidates[rows, left] < _NO_RULE
+        rows, left = rows[unfinished], left[unfinished]
+        with np.errstate(over="ignore"):
+            draw += _STEP
+        skipped = (hash64(keys[rows] ^ draw) >> np.uint64(11)) < dropout * 2.0**53
+        candidates[rows[skipped], left[skipped]] = _NO_RULE
+        merged, left = rows[~skipped], left[~skipped]
+        right = following[merged, left]
+        after, before = following[merged, right], preceding[merged, left]
+        tokens[merged, left], tokens[merged, right] = merges.results[ranks[merged, left]], -1
+        following[merged, left], preceding[merged, after] = after, left
+        ranks[merged, right] = _NO_RULE
+        for first, second in ((before, left), (left, after)):
+            ranks[merged, first] = merges.ranks(tokens[merged, first], tokens[merged, second])
+        candidates[merged] = ranks[merged]
+    kept = tokens >= 0
+    return RaggedArray(tokens[kept], np.cumsum(kept.sum(axis=1)))

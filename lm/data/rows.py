@@ -1,7 +1,7 @@
 """Examples, labelled texts and conversations as batches: one per row, in a new order in each epoch.
 
-Completions that a decoder learns count as labels if there are 2 to 200 different ones of at most 100 bytes, with five
-examples each on average (`find_label_completions`). They are recorded in the run and used by `lm classify`.
+Completions that a decoder learns count as labels if there are 2 to 200 different ones of at most 100 characters, with
+five examples each on average (`find_label_completions`). They are recorded in the run and used by `lm classify`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
 
 
-_MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
-"""Limits of completions that are labels: number, bytes, and mean number of examples of each."""
+_MAX_LABELS, _MAX_LABEL_LENGTH, _MIN_EXAMPLES = 200, 100, 5
+"""Limits of completions that are labels: number, characters, and mean number of examples of each."""
 
 
 class Rows(TrainingData):
@@ -61,11 +61,9 @@ class Rows(TrainingData):
             raise InputError(f"nothing that is learned fits into the context of {context} tokens")
         self.steps_per_epoch = self.samples / rows
         self.tokens, self.validation_bytes = int(learned[0].sum()), int(sizes[1].sum())
-        lengths, room = train.lengths[self._used["train"]], context + 1
         if labels:
-            lengths, room = lengths - learned[0] + 1, context
-            self.tokens = int(np.minimum(lengths, room).sum())
-        self.n_truncated = int((lengths > room).sum())
+            lengths = train.lengths[self._used["train"]] - learned[0] + 1
+            self.tokens = int(np.minimum(lengths, context).sum())
 
     def batch(self, consumed: int) -> Batch:
         """Return the rows after `consumed` ones; a batch may cross the end of an epoch."""
@@ -79,21 +77,9 @@ class Rows(TrainingData):
         for numbers in length_batches(self._validation.lengths[used], rows=rows):
             yield self._make_batch(self._validation, used[numbers])
 
-    def warnings(self) -> list[str]:
-        """Warn about rows that are truncated, or left out because nothing is learned within the context."""
-        left_out = self._train.documents - self.samples
-        if not left_out and not self.n_truncated:
-            return []
-        rows = f"{self._train.documents:,} {self._train.manifest.kind}"
-        return [f"of {rows}, {self.n_truncated:,} are truncated to the context, and {left_out:,} left out"]
-
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
-        """Return validation examples with their label indices; none if there are too many labels."""
-        split = self._validation
-        try:
-            indices = label_indices(split, labels)
-        except UsageError:
-            return []
+        """Return validation examples with their label indices."""
+        split, indices = self._validation, label_indices(self._validation, labels)
         count = min(limit, split.documents)
         chosen = np.arange(count) * split.documents // max(1, count)
         rows, learned = split.take(chosen), split.column("learned")[chosen].tolist()
@@ -184,7 +170,7 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
         counts.update(found)
     completions, labels = tuple(sorted(counts, key=parse_label)), {*map(parse_label, counts)}
     are_few = 2 <= len(labels) == len(completions) <= min(_MAX_LABELS, counts.total() / _MIN_EXAMPLES)
-    if not are_few or max(len(label.encode()) for label in labels) > _MAX_LABEL_BYTES:
+    if not are_few or max(map(len, labels)) > _MAX_LABEL_LENGTH:
         return ()
     encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
     return completions if len({ids.tobytes() for ids in encoded}) == len(completions) else ()

@@ -15,8 +15,8 @@ import numpy as np
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataKind, FilesConfig
 from lm.config.run_config import RunConfig
-from lm.corpus.overlap import Hashes, hash_records, is_notable, measure_overlap
 from lm.corpus.store import Manifest, Split, open_split, read_held_out, verify_checksums
+from lm.corpus.survey import Hashes, hash_records
 from lm.data.rows import find_examples
 from lm.errors import InputError, UsageError, list_some
 from lm.evaluation.scoring import Scored, ScoredTexts
@@ -165,7 +165,8 @@ class ContaminationCheck:
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning if files are contaminated."""
-        seen = {names[file]: _notable(hashes, self._train) for file, hashes in self._hashes.items()}
+        found = ((file, np.concatenate(hashes)) for file, hashes in self._hashes.items())
+        seen = {names[file]: _notable(hashes, self._train) for file, hashes in found}
         some = list_some([f"{name} ({fraction:.0%})" for name, fraction in seen.items() if fraction], limit=_MAX_NAMED)
         return [f"{some}: training text of {self._folder}; measure other text"] if some else []
 
@@ -181,14 +182,14 @@ def describe_seen_held_out(base: Path, folder: Path) -> str | None:
     with contextlib.suppress(InputError):
         held_out = open_split(folder, "validation")
         train = open_split(find_prepared_folder(checkpoint, load_config(checkpoint)), "train")
-        if held_out.documents and (fraction := _notable([held_out.column("passages")], train)):
+        if held_out.documents and (fraction := _notable(held_out.column("passages"), train)):
             return f"{fraction:.0%} of the held-out text was training text of {base}: the validation loss is too low"
     return None
 
 
-def _notable(hashes: Sequence[Hashes], train: Split | None) -> float | None:
+def _notable(hashes: Hashes, train: Split | None) -> float | None:
     """Return how much of a text is training text; None if it isn't notable, or the prepared data are damaged."""
-    with contextlib.suppress(InputError):
-        if train is not None and is_notable(fraction := measure_overlap(hashes, train), train.manifest):
+    with contextlib.suppress(InputError, OSError):
+        if train is not None and train.is_notable(fraction := train.find_overlap(hashes)):
             return fraction
     return None

@@ -34,7 +34,6 @@ from lm.config.model import ModelConfig, check_heads_given
 from lm.corpus.encode import attach_positions, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, length_batches
-from lm.data.pairs import select_layout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
@@ -187,7 +186,7 @@ class Scorer:
         self.context, self.stride = resolve_window_sizes(loaded.config.model, config)
         self.is_masked = isinstance(self.model, EncoderOnly)
         self._tokenizer, self._offsets = loaded.tokenizer, TokenOffsets(loaded.tokenizer)
-        self._layout = select_layout(loaded.config.model)
+        self._layout = PairLayout(loaded.config.model.decoder_only)
 
     def score(self, texts: ScoredTexts) -> Iterator[Scored]:
         """Score texts, in reading order.

@@ -137,7 +137,7 @@ class Tokenizer:
     ) -> None:
         """Copy a tokenizer of the `tokenizers` library.
 
-        Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training.
+        Scoring and prompts use one segmentation of each text; `lm.data.pairs` varies it in training.
         """
         self.chat_template, self.special_ids = chat_template, special_ids or {}
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())

@@ -13,7 +13,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.corpus.encode import Tokenizers
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, TrainingData, batch_rows
-from lm.data.pairs import select_layout
+from lm.data.pairs import PairLayout
 from lm.hardware import time_work
 from lm.model.cost import total_parameters
 from lm.training.evaluation import measure_cost
@@ -48,7 +48,7 @@ class RandomData(TrainingData):
                 return Batch(ids[:, :-1], ids[:, 1:])
             sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
             sides = [RaggedArray.from_rows([*rng.integers(size, size=(rows, SENTENCE_LENGTH))]) for size in sizes]
-            return select_layout(model, learns_source=config.training.source_loss > 0).batch(*sides, start=0)
+            return PairLayout(model.decoder_only, learns_source=config.training.source_loss > 0).batch(*sides, start=0)
 
         self._batches = [draw() for _ in range(_N_BATCHES)]
 

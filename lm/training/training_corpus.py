@@ -27,7 +27,7 @@ from lm.corpus.survey import (
     train_tokenizers,
 )
 from lm.data.batch import TrainingData, batch_rows
-from lm.data.pairs import Pairs, select_layout
+from lm.data.pairs import PairLayout, Pairs
 from lm.data.rows import Rows, find_label_completions, load_labels
 from lm.data.windows import Masking, Windows
 from lm.errors import InputError, UsageError
@@ -262,7 +262,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
             rows=training.batch_size if training.batch_tokens is None else None,
             seed=training.seed,
             context=model.position_limit,
-            layout=select_layout(model, learns_source=training.source_loss > 0),
+            layout=PairLayout(model.decoder_only, learns_source=training.source_loss > 0),
         )
     train, validation = (store.Split(folder, manifest, name) for name in store.SPLITS)
     context, rows, seed = model.context_length, batch_rows(config), training.seed

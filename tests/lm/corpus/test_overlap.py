@@ -6,9 +6,9 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT
-from lm.corpus.overlap import hash_records, is_notable, measure_overlap
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import open_split
+from lm.corpus.survey import hash_records
 from lm.text.records import Record
 from tests.lm.corpus import small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
@@ -26,8 +26,7 @@ def noise(size, seed):
 
 
 def found(folder, *texts: str) -> float:
-    train = open_split(folder, "train")
-    return measure_overlap([hash_records([Record.of_text(text) for text in texts], "text")], train)
+    return open_split(folder, "train").find_overlap(hash_records([Record.of_text(text) for text in texts], "text"))
 
 
 @pytest.mark.parametrize("seen", [0.0, 0.3, 1.0])
@@ -37,7 +36,7 @@ def test_the_fraction_of_a_text_that_was_trained_on_is_found(tmp_path, seen):
     own = int(100_000 * seen)
     measured = found(folder, train[5000 : 5000 + own] + noise(100_000 - own, 2))
     assert measured == pytest.approx(seen, abs=0.05)
-    assert is_notable(measured, open_split(folder, "train").manifest) == (seen > 0)
+    assert open_split(folder, "train").is_notable(measured) == (seen > 0)
     assert found(folder, "a few words") == 0
 
 
@@ -64,5 +63,5 @@ def test_pairs_are_found_in_either_direction(tmp_path):
     pairs = [Record.of_pair(source.strip(), target.strip()) for source, target in zip(sources, targets, strict=True)]
     swapped = [Record.of_pair(pair.text, pair.source) for pair in pairs[:50]]
     other = [Record.of_pair(pair.source, "other") for pair in pairs[:25]]
-    measured = [measure_overlap([hash_records(each, "pairs")], train) for each in (pairs, [*swapped, *other], other)]
+    measured = [train.find_overlap(hash_records(each, "pairs")) for each in (pairs, [*swapped, *other], other)]
     assert measured == [1.0, 50 / 75, 0.0]

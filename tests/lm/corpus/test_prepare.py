@@ -1,9 +1,7 @@
 """Preparing a corpus: what is stored, what is held out, and that interruptions, processes and parts change nothing."""
 
+import multiprocessing
 import random
-import shutil
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -55,20 +53,20 @@ def _cut(ids, tokenizer):
 
 
 def test_documents_are_stored_once_and_held_out_by_hash(tmp_path):
-    prepared = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2"))
+    prepared = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
     stored = {split: [text for text in decoded(prepared.folder, split) if text] for split in SPLITS}
     ended = [f"{text}\n" for text in DOCUMENTS[:-1]] + DOCUMENTS[-1:]
     bound = 2**64 // 5
     assert stored["validation"] == [text for text in ended if hash_text(text) < bound]
     assert stored["train"] == [text for text in ended if hash_text(text) >= bound]
     assert len(prepared.manifest.chunks) > 3
-    again = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2"))
+    again = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
     assert (again.reused, again.folder) == (True, prepared.folder)
 
 
 def test_few_documents_hold_out_the_end_of_each_file(tmp_path):
     texts = "a" * 100 + "é" * 50, "b" * 400
-    prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1"))
+    prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1", keep_line_ends=True))
     assert "".join(decoded(prepared.folder, "train")) == texts[0][:140] + texts[1][:360]
     assert "".join(decoded(prepared.folder, "validation")) == texts[0][140:] + texts[1][360:]
 
@@ -77,7 +75,7 @@ def test_any_text_survives(tmp_path):
     draw = random.Random(1)
     points = (draw.randrange(1, 0x110000 - 0x800) for _ in range(20_000))
     text = "".join(chr(point + 0x800 * (point >= 0xD800)) for point in points)
-    prepared = prepare(written(tmp_path, text), BYTES, DataConfig(validation="0"))
+    prepared = prepare(written(tmp_path, text), BYTES, DataConfig(validation="0", keep_line_ends=True))
     assert "".join(decoded(prepared.folder, "train")) == text
 
 
@@ -106,46 +104,28 @@ def test_processes_and_parts_change_nothing(tmp_path, kind):
 
 
 def test_a_preparation_killed_at_random_moments_keeps_what_is_finished(tmp_path):
-    kill_at_random_moments(tmp_path, kills=5)
-
-
-def kill_at_random_moments(tmp_path, *, kills):
-    """Kill a preparation again and again: no finished chunk is tokenized again, and the result is that of one run."""
-    file, draw, folder = written(tmp_path, TEXT * 4)[0], random.Random(1), tmp_path / "killed"
-    corpus = scan_corpus([file], DataConfig(validation="0.1"))
+    """No finished chunk is tokenized again, and the result is that of one run."""
+    draw, folder = random.Random(1), tmp_path / "killed"
+    corpus = scan_corpus(written(tmp_path, TEXT * 4), DataConfig(validation="0.1"))
+    started = time.monotonic()
     whole = prepare_corpus(corpus, BYTES, folder=tmp_path / "whole", workers=1)
-    code = (
-        "import sys; from pathlib import Path; from lm.corpus import prepare; from lm.corpus.survey import scan_corpus;"
-        "from lm.config.data import DataConfig; from lm.text.text_file import TextFile;"
-        "from tests.lm.corpus.preparing import byte_tokenizer; prepare.CHUNK_BYTES = 1 << 11;"
-        f"file = TextFile({file.name!r}, Path({str(file.path)!r}), DataConfig());"
-        "corpus, tokenizer = scan_corpus([file], DataConfig(validation='0.1')), byte_tokenizer(); print(flush=True);"
-        f"prepare.prepare_corpus(corpus, tokenizer, folder=Path({str(folder)!r}), workers=1)"
-    )
-    seconds, finished, interrupted = 0.0, dict[str, int](), 0
-    for _ in range(kills + 1):  # the first time it is timed
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        started = time.monotonic()
-        if seconds:
-            time.sleep(draw.uniform(0, seconds / 3))
-            process.kill()
-        process.communicate()
-        seconds = seconds or time.monotonic() - started
+    seconds, finished, interrupted = time.monotonic() - started, dict[str, int](), 0
+    for _ in range(6):
+        options = {"folder": folder, "workers": 1}
+        process = multiprocessing.get_context("fork").Process(
+            target=prepare_corpus, args=(corpus, BYTES), kwargs=options
+        )
+        process.start()
+        time.sleep(draw.uniform(0, seconds / 3))
+        process.kill()
+        process.join()
         now = chunk_inodes(folder)
         interrupted += 0 < len(now) < len(whole.manifest.chunks)
         assert finished.items() <= now.items()
         finished = now
-        if (folder / MANIFEST).exists():
-            assert arrays(folder) == arrays(whole.folder)
-            shutil.rmtree(folder)
-            finished = {}
     assert interrupted
     resumed = prepare_corpus(corpus, BYTES, folder=folder, workers=1)
-    assert (
-        finished.items() <= {path.parent.name: path.stat().st_ino for path in folder.glob("chunk-*/chunk.json")}.items()
-    )
+    assert finished.items() <= chunk_inodes(folder).items()
     assert (arrays(resumed.folder), resumed.manifest) == (arrays(whole.folder), whole.manifest)
 
 
@@ -199,9 +179,9 @@ def test_pairs_are_filtered_and_keep_their_trees(tmp_path):
 
 def test_tokens_are_those_of_the_whole_text_across_chunks(tmp_path):
     text = "".join(random.Random(3).choices("abcd ef\n", k=200_000))
-    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text))
-    prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0"))
+    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text)).tokenizer
+    prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0", keep_line_ends=True))
     tokens = open_split(prepared.folder, "train")
     assert len(prepared.manifest.chunks) > 1
     assert tokens.read(1, len(tokens) - 1).tolist() == tokenizer.encode(text)
-    assert tokens.read(70_000, 70_010).tolist() == tokens.read(0, len(tokens))[70_000:70_010].tolist()
+    assert tokens.read(70_000, 70_010).tolist() == tokenizer.encode(text)[69_999:70_009]

@@ -9,9 +9,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
-from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows, length_batches, micro_batch_rows
-from lm.data.pairs import PairLayout
 
 N = IGNORE_INDEX
 
@@ -24,20 +22,10 @@ def test_learned_tokens_are_predicted_from_those_before():
     assert (batch.lengths.tolist(), batch.n_targets) == ([2, 1, 0], 2)
 
 
-def test_smaller_and_truncated_batches_keep_padding_lengths_and_places_in_trees():
-    sources = RaggedArray.from_rows([[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]])
-    batch = PairLayout().batch(sources, RaggedArray.from_rows([[13, 9], [9]]), start=8)
-    small = batch.with_vocab_size(10)
-    assert (small.inputs[0].tolist(), small.targets.tolist()) == ([8, 3], [[3, 9], [9, N]])
-    assert small.source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
-    part = batch.truncate(rows=1, length=2)
-    assert (part.source.tolist(), part.source_lengths.tolist()) == (sources.row(0)[None, :2].tolist(), [2])
-
-
-@pytest.mark.parametrize(("tokens", "rows"), [(None, 7), (79, 4), (80, 5), (3, 1)])
-def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill(tokens, rows):
-    training = TrainingConfig(batch_size=7, batch_tokens=tokens)
-    assert batch_rows(RunConfig(ModelConfig(context_length=16), training=training)) == rows
+def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill():
+    for tokens, rows in ((None, 7), (79, 4), (80, 5), (3, 1)):
+        training = TrainingConfig(batch_size=7, batch_tokens=tokens)
+        assert batch_rows(RunConfig(ModelConfig(context_length=16), training=training)) == rows
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
@@ -81,10 +69,3 @@ def test_batches_are_as_large_as_the_limits_allow(tokens, rows):
     assert all(is_allowed(batch) or len(batch) == 1 for batch in found)
     assert not any(is_allowed(np.append(batch, after[0])) for batch, after in itertools.pairwise(found))
     assert length_batches([], tokens=tokens, rows=rows) == []
-
-
-def test_the_order_of_items_may_be_another():
-    """Longest first, nine positions: 4 and 3 are eight if padded, and a third item would make twelve."""
-    lengths = np.array([2, 4, 2, 3, 9])
-    order = np.argsort(-lengths, kind="stable")
-    assert [batch.tolist() for batch in length_batches(lengths, tokens=9, order=order)] == [[4], [1, 3], [0, 2]]

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lm.config.data import IGNORE_INDEX, DataConfig
@@ -71,7 +70,6 @@ def test_a_completion_that_does_not_fit_is_left_out(tmp_path):
     data = examples(tmp_path, [("a", "b"), ("a", "c" * 20), ("d", "e" * 19), ("f", "g"), ("h", "i")], context=20)
     batches = [data.batch(first) for first in range(0, data.samples, 3)] + list(data.validation())
     assert {*learned(batches)} == {"b", "e" * 19, "g", "i"}
-    assert data.warnings()[0] == "of 4 examples, 1 are truncated to the context, and 1 left out"
 
 
 @pytest.mark.parametrize("context", [40, 60, 200])
@@ -83,18 +81,9 @@ def test_only_replies_within_the_context_are_learned(tmp_path, context):
     assert all(batch.inputs.shape[1] <= context for batch in batches)
     if context == 200:
         assert sum(text.count("reply") for text in texts[: data.samples] + learned(data.validation())) >= 21
-        assert data.n_truncated == 0
     assert data.validation_bytes == sum(len(text.encode()) for text in learned(data.validation()))
 
 
 def test_a_context_without_any_reply_is_refused(tmp_path):
     with pytest.raises(InputError, match="nothing that is learned fits into the context of 8 tokens"):
         conversations(tmp_path, [1, 1, 1], context=8)
-
-
-def test_rows_are_drawn_without_repetition(tmp_path):
-    data = examples(tmp_path, drawn(40), context=80, rows=1)
-    for epoch in range(3):
-        firsts = range(epoch * data.samples, (epoch + 1) * data.samples)
-        rows = [tuple(data.batch(first).inputs[0]) for first in firsts]
-        assert len({np.array(row).tobytes() for row in rows}) >= len(rows) - 5
