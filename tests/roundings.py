@@ -3,8 +3,8 @@
     python -m tests.roundings [--all] [pytest options]
 
 By default one case of each numerical test runs under the setting that differs most, in minutes; --all runs all cases
-of them under every setting. Numerical tests are those of modules that use `tests.tolerances`. Settings that this processor lacks
-are left out, and named. The exit code is 1 if any test fails.
+of them under every setting. Numerical tests are those of modules that use `tests.tolerances`. Settings that this
+processor lacks are left out, and named. The exit code is 1 if any test fails.
 """
 
 import argparse

@@ -34,6 +34,7 @@ from lm.config.model import ModelConfig, check_heads_given
 from lm.corpus.encode import attach_positions, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, length_batches
+from lm.data.pairs import PairLayout
 from lm.data.rows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
