@@ -35,7 +35,7 @@ class TrainingConfig(Config):
     budget: Annotated[str | None, "Training time, such as 10m or 1h30m; default by the corpus."] = None
     batch_size: Annotated[_Rows, "Sequences per step."] = 32
     batch_tokens: Annotated[_Rows | None, "Tokens per step, instead of batch_size."] = None
-    micro_batch_size: Annotated[_Rows | None, "Gradient accumulation: sequences per pass; default all that fit."] = None
+    micro_batch_size: Annotated[_Rows | None, "Gradient accumulation: sequences per pass; default all."] = None
     learning_rate: Annotated[_Scale, "Peak learning rate."] = 1e-3
     schedule: Annotated[Schedule, "Learning-rate schedule."] = "cosine"
     warmup_steps: Annotated[Natural, "Learning-rate warm-up."] = 50

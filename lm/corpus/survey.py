@@ -320,20 +320,6 @@ def read_training_texts(corpus: Corpus) -> Iterator[str]:
             yield piece.text
 
 
-def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
-    """Yield the same initial fraction of each file of a corpus, about `limit` bytes in all."""
-    fraction = min(1.0, limit / max(1, corpus.files_bytes))
-    for summary in corpus.sources:
-        remaining, parts = math.ceil(fraction * (summary.bytes + summary.source_bytes)), []
-        for record in summary.source.records():
-            data = record.text.encode()
-            parts.append(data[:remaining].decode(errors="ignore"))
-            remaining -= len(data)
-            if remaining <= 0:
-                break
-        yield "".join(parts)
-
-
 def load_or_train_tokenizer(
     corpus: Corpus,
     config: TokenizerConfig,

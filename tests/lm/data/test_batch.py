@@ -5,10 +5,10 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig, RunPlan
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
-from lm.data.batch import Batch, batch_rows, micro_batch_rows
+from lm.data.batch import Batch, batch_rows
 from lm.data.pairs import PairLayout
 
 N = IGNORE_INDEX
@@ -58,25 +58,3 @@ def test_parts_hold_every_row_once(rows, with_source):
         joined = np.concatenate([getattr(part, name) for part in parts])
         assert np.array_equal(joined, getattr(batch, name))
     assert sum(part.n_targets for part in parts) == batch.n_targets == 11
-
-
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("shape", [(480, 32), (7, 5), (1, 40)])
-@pytest.mark.parametrize("tokens", [1, 33, 100, 10**6])
-def test_passes_that_fit_are_as_few_as_possible_and_equal(tokens, shape, processes):
-    plan = RunPlan("cuda", "bfloat16", 1, 9, "data", "key", processes=processes, micro_batch_tokens=tokens)
-    batch = Batch(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
-    rows, here = micro_batch_rows(RunConfig(plan=plan), batch), -(-shape[0] // processes)
-    most = max(1, tokens // shape[1])  # a sequence is never parted
-    assert rows <= most
-    assert -(-here // rows) == -(-here // most)
-    assert (-(-here // rows)) * rows - here < -(-here // rows)  # passes differ by a sequence at most
-
-
-def test_what_is_asked_for_goes_before_what_fits():
-    ids = np.zeros((9, 4), dtype=np.int64)
-    pairs = Batch(ids, ids, source=np.zeros((9, 8), dtype=np.int64), source_lengths=np.full(9, 8))
-    plan = RunPlan("cuda", "bfloat16", 1, 9, "data", "key", micro_batch_tokens=24)
-    assert micro_batch_rows(RunConfig(plan=plan), pairs) == 3  # by the longer side
-    assert micro_batch_rows(RunConfig(training=TrainingConfig(micro_batch_size=5), plan=plan), pairs) == 5
-    assert micro_batch_rows(RunConfig(), pairs) is None
