@@ -33,7 +33,7 @@ _SHAPE = ("n_encoder_layers", "n_layers", "d_model", "n_heads", "context_length"
 _INDENT = 26
 
 
-@with_settings(SECTIONS, "shard batch_tokens micro_batch_size")
+@with_settings(SECTIONS, "")
 def info(
     target: Annotated[
         str | None,
@@ -44,10 +44,6 @@ def info(
         ),
     ] = None,
     *,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Memory and communication of each of N processes."),
-    ] = None,
     as_json: AsJson = False,
     options: Options,
 ) -> None:
@@ -59,7 +55,6 @@ def info(
       lm info
       lm info gpt2
       lm info runs/novel --json
-      lm info gpt2 --processes 8 --shard --batch-tokens 524288 --micro-batch-size 8
     """
     from cli.console.tables import print_table
 
@@ -84,7 +79,7 @@ def info(
         config, facts = _read_run(target)
         sections = {name: kind(**overlay(config.to_dict()[name], changed[name])) for name, kind in SECTIONS.items()}
         config = config.replace(**sections)
-    costs = _compute_costs(config, processes)
+    costs = _compute_costs(config)
     if as_json:
         values = {"name": target, "preset": config.preset, **costs, "config": config.to_dict(), **facts}
         print(format_json_line(values))
@@ -125,10 +120,10 @@ def _read_run(target: str) -> tuple[RunConfig, dict[str, Any]]:
     return config, {name: value for name, value in facts.items() if value}
 
 
-def _compute_costs(config: RunConfig, processes: int | None) -> dict[str, Any]:
+def _compute_costs(config: RunConfig) -> dict[str, Any]:
     """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
     from lm.model import cost
-    from lm.training.planning.memory import training_state_bytes
+    from lm.training.planning.hardware import training_state_bytes
 
     model, training, total = config.model, config.training, cost.total_parameters(config.model)
     parts = {part: count for part, count in cost.parameters_by_part(model, config.lora).items() if count}
@@ -145,12 +140,6 @@ def _compute_costs(config: RunConfig, processes: int | None) -> dict[str, Any]:
             lora=config.lora,
         ),
     }
-    if processes is not None:
-        from lm.training.planning.memory import estimate_memory
-
-        dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
-        memory = estimate_memory(config, processes=processes, dtype=dtype)
-        costs["bytes_per_process"] = {"dtype": dtype, "total": memory.total, **dataclasses.asdict(memory)}
     return costs
 
 

@@ -10,7 +10,7 @@ from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
 
 _IN_WORDS = {"budget": "time and corpus", "from_run": "base run"}
-_WEAK = ("default", "other settings", "preset", "from_run")
+_WEAK = ("default", "from_run")
 """Reasons that say less than others of the same row."""
 
 Row = tuple[str, str, str]

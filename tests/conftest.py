@@ -150,9 +150,9 @@ def the_first_is_fastest() -> Iterator[None]:
     """
     from lm import hardware
     from lm.model import cpu_kernels
-    from lm.training.planning import hardware_selection
+    from lm.training.planning import hardware as hardware_selection
 
-    def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
+    def first(choices: Sequence[object], measure: Callable[..., float]) -> object:
         return choices[0]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -38,10 +38,10 @@ from lm.model.transformer import count_parameters
 from lm.signals import StopSignals
 from lm.text.records import parse_label
 from lm.training.events import TrainingWarning
-from lm.training.measure import SpeedEstimator, SpeedMeter
-from lm.training.planning.memory import estimate_memory
-from lm.training.planning.plan import Plan, plan_spec, probe_config
-from lm.training.run import Run
+from lm.training.measure import SpeedMeter
+from lm.training.planning.hardware import training_state_bytes
+from lm.training.planning.plan import Plan, probe_config
+from lm.training.run import Run, batch_flops
 from lm.training.run_summaries import best_accuracy, best_score, has_improved
 from lm.training.trainer import Event, Planned, Started, Trainer
 from lm.training.training_corpus import CorpusPrepared
@@ -62,14 +62,13 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     After a signal, typer.Exit is raised with 128 + its number.
     """
     start_time = started_at if (launch_time := launcher_env.start_time()) is None else launch_time
-    meter = SpeedEstimator(probe_config(plan_spec(spec), pairs=spec.data.are_pairs)) if dry_run else SpeedMeter()
-    with Trainer(spec, start_time=start_time, progress=show_bytes, speed_meter=meter) as trainer:
+    with Trainer(spec, start_time=start_time, progress=show_bytes) as trainer:
         is_main, is_single = trainer.world.is_main, trainer.world.size == 1
         for event in trainer:
             if is_main:
                 _report(event)
             if dry_run and isinstance(event, Planned):
-                _report_costs(event, meter)
+                _report_costs(event)
                 return
             if isinstance(event, Started):
                 break
@@ -173,18 +172,15 @@ def _report_corpus(event: CorpusPrepared) -> None:
     warn_of_repetition(manifest)
 
 
-def _report_costs(event: Planned, meter: SpeedMeter) -> None:
-    """Report the estimated time and memory of a plan."""
-    config, plan, corpus = event.plan.config, event.plan.config.plan, event.corpus
+def _report_costs(event: Planned) -> None:
+    """Report the estimated time of a plan's steps, and the memory that it needs besides activations."""
+    config, plan, data = event.plan.config, event.plan.config.plan, event.data
     assert plan is not None
     if config.training.budget is None:
-        speed = meter.measure_training_speed(
-            config, event.data, (corpus.tokenizer, corpus.source_tokenizer), seconds=_SECONDS_TO_MEASURE
-        )
-        duration = format_duration(plan.steps * speed.step_seconds)
-        print_labelled("time", f"about {duration} and {speed.evaluation_cost.loss_seconds:.1f} s for each evaluation")
-    memory = _PROCESS_BYTES + estimate_memory(config, processes=1, dtype=plan.dtype).total
-    print_labelled("memory", f"about {format_bytes(memory)}")
+        probe = probe_config(event.plan, pairs=data.holds_pairs)
+        rate = SpeedMeter().measure_flop_rate(probe, seconds=_SECONDS_TO_MEASURE)
+        print_labelled("time", f"about {format_duration(plan.steps * batch_flops(config, data.batch(0)) / rate)}")
+    print_labelled("memory", f"{format_bytes(_PROCESS_BYTES + training_state_bytes(config))} and activations")
 
 
 def _report_results(run: Run) -> None:

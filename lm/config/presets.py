@@ -157,12 +157,12 @@ PUBLISHED: dict[str, Preset] = {
     ),
     "gpt1": _preset(
         "GPT (Radford et al. 2018)",
-        **{**_GPT2, "vocab_size": 40478, "context": 512}, norm_position="post", batch_size=64, epochs=100.0,
-        learning_rate=2.5e-4, warmup_steps=2000, weight_decay=0.01,
+        **{**_GPT2, "vocab_size": 40478, "context": 512}, norm_position="post", batch_size=64, micro_batch_size=16,
+        epochs=100.0, learning_rate=2.5e-4, warmup_steps=2000, weight_decay=0.01,
     ),
     "gpt2": _preset(
         "GPT-2 (Radford et al. 2019)",
-        **_GPT2, batch_size=480, steps=600_000, learning_rate=6e-4, warmup_steps=2000,
+        **_GPT2, batch_size=480, micro_batch_size=16, steps=600_000, learning_rate=6e-4, warmup_steps=2000,
     ),
     "llama-15m": _preset(
         "Llama's block at the size of llama2.c's stories15M",
@@ -186,8 +186,8 @@ PUBLISHED: dict[str, Preset] = {
     ),
     "bert-base": _preset(
         "BERT base (Devlin et al. 2019), a masked model",
-        **_BERT, batch_size=256, steps=1_000_000, learning_rate=1e-4, schedule="linear", warmup_steps=10_000,
-        final_learning_rate_fraction=0.0, beta2=0.999, epsilon=1e-6, weight_decay=0.01,
+        **_BERT, batch_size=256, micro_batch_size=32, steps=1_000_000, learning_rate=1e-4, schedule="linear",
+        warmup_steps=10_000, final_learning_rate_fraction=0.0, beta2=0.999, epsilon=1e-6, weight_decay=0.01,
     ),
 }  # fmt: skip
 

@@ -26,8 +26,6 @@ class RunPlan:
 
     Attributes:
         optimizer_dtype: of Muon's matmuls.
-        micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
-            `training.micro_batch_size` applies.
         steps: number of optimizer steps; with `budget_seconds`, an estimate.
         epochs: passes over the data in so many steps.
         data_key: hash of the inputs and settings that the data were prepared from.
@@ -38,7 +36,6 @@ class RunPlan:
         decay_scale: learning rate there, as a fraction of the peak.
         on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
-        extended_from: step of the checkpoint whose weights an extended run continues from, if not the last.
     """
 
     device: str
@@ -54,10 +51,8 @@ class RunPlan:
     decay_scale: float = 1.0
     on_plateau: bool = False
     extended_at: int | None = None
-    extended_from: int | None = None
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
-    micro_batch_tokens: int | None = None
 
     @property
     def decay_start(self) -> tuple[int, float] | None:

@@ -324,18 +324,6 @@ def read_training_texts(corpus: Corpus, sides: Sequence[str] = ()) -> Iterator[s
             yield from (piece.text for piece in split_into_pieces(summary.source.records(), tokenizer=None))
 
 
-def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
-    """Yield the same initial fraction of each file of a corpus, about `limit` bytes in all."""
-    fraction = min(1.0, limit / max(1, corpus.files_bytes))
-    for summary in corpus.sources:
-        size, beginning = math.ceil(fraction * summary.all_bytes), b""
-        for record in summary.source.records():
-            beginning += record.text.encode()
-            if len(beginning) >= size:
-                break
-        yield beginning[:size].decode(errors="ignore")
-
-
 def train_tokenizers(
     corpus: Corpus, config: TokenizerConfig, parallel: ParallelTextConfig | None = None, *, has_mask: bool = False
 ) -> Tokenizers:

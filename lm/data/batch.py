@@ -109,20 +109,6 @@ def batch_rows(config: RunConfig) -> int:
     return max(1, training.batch_tokens // config.model.context_length)
 
 
-def micro_batch_rows(config: RunConfig, batch: Batch) -> int | None:
-    """Return the number of sequences of a micro-batch on each rank; None for the whole batch.
-
-    It is `micro_batch_size`, or what fits into the plan's `micro_batch_tokens`: as few passes as possible, of nearly
-    equal size.
-    """
-    if config.training.micro_batch_size is not None or config.plan is None or config.plan.micro_batch_tokens is None:
-        return config.training.micro_batch_size
-    length = max(ids.shape[1] for ids in (batch.inputs, batch.source) if ids is not None)
-    most = max(1, config.plan.micro_batch_tokens // length)
-    rows = -(-batch.rows // config.plan.processes)
-    return -(-rows // -(-rows // most))
-
-
 class ReferenceTranslation(NamedTuple):
     """A sentence to translate, with its reference translation.
 

@@ -231,23 +231,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return hidden_gradient.mul_(total_gradient), weight_gradient, bias_gradient, *[None] * 5
 
 
-def estimate_loss_bytes(
-    positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True
-) -> int:
-    """Estimate the peak memory of `linear_cross_entropy` in bytes, besides final states and weights.
-
-    Args:
-        positions: with a target.
-        bytes_per_value: of the matmul's dtype.
-        on_cpu: whether it runs on a CPU, where chunks are smaller.
-    """
-    rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
-    logits_bytes = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
-    states_bytes = 12 * positions * d_model  # float32: three; bfloat16: two, and two in float32
-    weight_bytes = 8 * vocab_size * d_model  # the gradient, and that of a chunk; bfloat16: both halved, and a copy
-    return logits_bytes + states_bytes + weight_bytes
-
-
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
     rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, min(rows, max(1, _PROBABILITIES_ON_CPU // vocabulary)) if on_cpu else rows

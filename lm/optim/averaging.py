@@ -38,6 +38,6 @@ def average_checkpoints(checkpoints: Sequence[Path], out: Path) -> Path:
             raise InputError(f"{folder}: another tokenizer or other tensor shapes than in {checkpoints[0]}")
         known = model
         for name, value in weights.items():
-            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + value.double()
+            total[name] = total.get(name, 0) + value.double()
     average = {name: (value / len(checkpoints)).float() for name, value in total.items()}
     return checkpoint.write_derived_run(checkpoints[-1], out, average)

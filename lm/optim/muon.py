@@ -16,7 +16,6 @@ _NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NS_STEPS = 5
 _MIN_ASPECT_RATIO = 1.5
 """Columns per row from which iterating on Gram matrices takes fewer FLOPs."""
-_EPSILON = 1e-7
 _ADAMW_UPDATE_RMS = 0.2
 
 
@@ -56,12 +55,19 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            rate, weights = group["lr"], [weight for weight in group["params"] if weight.grad is not None]
-            for at_once in [[weight] for weight in weights] if self._ranks == "sharded" else [weights]:
-                nesterov = [*map(full_tensor, self._average_gradients(at_once, group["momentum"]))]
+            rate, is_sharded = group["lr"], self._ranks == "sharded"
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            for at_once in [[weight] for weight in weights] if is_sharded else [weights]:
+                for weight in at_once:
+                    if "momentum" not in self.state[weight]:
+                        self.state[weight]["momentum"] = torch.zeros_like(weight)
+                averages = [self.state[weight]["momentum"] for weight in at_once]
+                gradients: list[Any] = [weight.grad for weight in at_once]
+                torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+                nesterov = [*map(full_tensor, torch._foreach_lerp(gradients, averages, group["momentum"]))]
                 torch._foreach_mul_(at_once, 1 - rate * group["weight_decay"])
                 # shards get their part of an update that is computed in full
-                targets = [torch.zeros_like(update) for update in nesterov] if self._ranks == "sharded" else at_once
+                targets = [torch.zeros_like(update) for update in nesterov] if is_sharded else at_once
                 by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
                 for weight, *stacked in zip(at_once, targets, nesterov, strict=True):
                     for matrices in zip(*(tensor.split(self._rows[weight]) for tensor in stacked), strict=True):
@@ -71,18 +77,8 @@ class Muon(torch.optim.Optimizer):
                     orthogonal = self._orthogonalise(torch.stack(updates).to(self._dtype)).to(updates[0].dtype)
                     scale = _ADAMW_UPDATE_RMS * max(shape) ** 0.5
                     torch._foreach_add_(of_shape, [*orthogonal], alpha=-rate * scale)
-                if self._ranks == "sharded":
+                if is_sharded:
                     at_once[0].add_(shard_like(at_once[0], targets[0]))
-
-    def _average_gradients(self, weights: list[Tensor], momentum: float) -> Sequence[Tensor]:
-        """Update the moving averages; return them one step ahead (Nesterov)."""
-        for weight in weights:
-            if "momentum" not in self.state[weight]:
-                self.state[weight]["momentum"] = torch.zeros_like(weight)
-        gradients: list[Any] = [weight.grad for weight in weights]
-        averages = [self.state[weight]["momentum"] for weight in weights]
-        torch._foreach_lerp_(averages, gradients, 1 - momentum)
-        return torch._foreach_lerp(gradients, averages, momentum)
 
     def _orthogonalise(self, matrices: Tensor) -> Tensor:
         """Orthogonalise (matrices, rows, columns); replicated ranks divide them."""
@@ -107,7 +103,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     a, b, c = _NS_COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_EPSILON)
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     rows, columns = x.shape[-2:]
     if x.dtype is torch.float32 and columns >= _MIN_ASPECT_RATIO * rows:
         x = _compose_iterations(x @ x.mT, _NS_STEPS) @ x

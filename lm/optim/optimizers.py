@@ -30,7 +30,7 @@ def build_optimizers(
     Source: Loshchilov and Hutter 2019; weight decay groups: Radford et al. 2018, section 4.1.
     """
     matrices = hidden_matrices(model) if config.optimizer == "muon" else {}
-    rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
+    rate, decay = config.learning_rate, config.weight_decay
     others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
     groups = [
         {
@@ -41,7 +41,9 @@ def build_optimizers(
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if others:
-        optimizers.append(torch.optim.AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True))
+        optimizers.append(
+            torch.optim.AdamW(groups, lr=rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+        )
     if matrices:
         optimizers.append(Muon(matrices, lr=rate, weight_decay=decay, dtype=dtype, ranks=ranks))
     return optimizers
@@ -54,11 +56,11 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
         The row counts of the matrices stacked in each parameter, as in fused QKV.
     """
     matrices: dict[Tensor, Sequence[int]] = {}
-    for block in (module for module in model.modules() if isinstance(module, Block)):
-        matrices |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
-        for module in block.modules():
-            if isinstance(module, Linear):
-                matrices[module.weight] = module.projected
+    for module in model.modules():
+        if isinstance(module, Block):
+            matrices |= {parameter: (len(parameter),) for parameter in module.parameters() if parameter.ndim == 2}
+        elif isinstance(module, Linear) and module.weight in matrices:  # after its block
+            matrices[module.weight] = module.projected
             if isinstance(module, LoraLinear):
                 matrices |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
     return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
@@ -98,12 +100,12 @@ class MovingAverage:
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         """Start at the model's weights; `decay` is the final value."""
         self._model, self._decay = model, decay
-        self.weights = {name: value.detach().clone() for name, value in trainable_weights(self._model).items()}
+        self.weights = {name: value.detach().clone() for name, value in trainable_weights(model).items()}
 
     def update(self, step: int) -> None:
         """Update the average after optimizer step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        averages, weights = list(self.weights.values()), list(trainable_weights(self._model).values())
+        averages, weights = [*self.weights.values()], [*trainable_weights(self._model).values()]
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

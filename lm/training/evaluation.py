@@ -24,7 +24,6 @@ from lm.model.variants.experts import count_expert_tokens, expert_fractions
 from lm.text.records import parse_label
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
-from lm.training.planning.budget import EvaluationCost
 from lm.training.run import Run
 
 _SAMPLE_TOKENS = 60
@@ -128,8 +127,8 @@ def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]
     return guesses
 
 
-def measure_cost(run: Run, *, seconds: float) -> EvaluationCost:
-    """Estimate the cost of an evaluation from a part of it.
+def measure_cost(run: Run, *, seconds: float) -> tuple[float, float]:
+    """Estimate the seconds for the loss of an evaluation, and for each sentence to translate, from a part of it.
 
     The loss is timed for about `seconds`. An untrained model translates up to the length limit, so that a translation
     takes a fraction of what is measured.
@@ -152,7 +151,7 @@ def measure_cost(run: Run, *, seconds: float) -> EvaluationCost:
         if references := run.data.references(_TIMED_SENTENCES):
             taken = time_work(lambda: _translate_locally(run, references), run.hardware)
             sentence_seconds = _FRACTION_OF_LONGEST * taken / len(references)
-    return EvaluationCost(loss_seconds, sentence_seconds)
+    return loss_seconds, sentence_seconds
 
 
 def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:

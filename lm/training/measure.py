@@ -15,11 +15,9 @@ from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, TrainingData, batch_rows
 from lm.data.pairs import PairLayout
 from lm.hardware import time_work
-from lm.model.cost import total_parameters
 from lm.training.evaluation import measure_cost
-from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, TrainingSpeed
-from lm.training.planning.hardware_selection import select_training_hardware
-from lm.training.planning.memory import estimate_micro_batch_tokens
+from lm.training.planning.budget import UNLIMITED_STEPS, TrainingSpeed
+from lm.training.planning.hardware import select_training_hardware
 from lm.training.run import Run, batch_flops
 
 Timer = Callable[[], float]
@@ -28,19 +26,15 @@ Timer = Callable[[], float]
 SENTENCE_LENGTH = 16
 """Tokens per side, including the end token: a short sentence."""
 _N_BATCHES = 4
-_MOST_PARAMETERS, _MOST_FLOPS = 3e7, 3e11
-"""Of a model and its step that are measured where an estimate would do: half a gigabyte, and seconds on one core."""
 
 
 class RandomData(TrainingData):
-    """Random tokens, or short random sentence pairs for translation models."""
+    """A few batches of random tokens, or of short random sentence pairs for translation models."""
 
     samples, tokens, steps_per_epoch, validation_bytes = 1, 1, 1.0, 0
 
     def __init__(self, config: RunConfig, rows: int) -> None:
-        """Draw a few batches of some rows."""
-        model, self._rows = config.model, rows
-        rng = np.random.default_rng(0)
+        model, rng = config.model, np.random.default_rng(0)
 
         def draw() -> Batch:
             if not model.translates:
@@ -53,7 +47,7 @@ class RandomData(TrainingData):
         self._batches = [draw() for _ in range(_N_BATCHES)]
 
     def batch(self, consumed: int) -> Batch:
-        return self._batches[consumed // self._rows % _N_BATCHES]
+        return self._batches[consumed // self._batches[0].rows % _N_BATCHES]
 
     def validation(self) -> Iterator[Batch]:
         yield from ()
@@ -61,10 +55,8 @@ class RandomData(TrainingData):
 
 def trial_run(config: RunConfig, data: TrainingData, tokenizers: Tokenizers | None = None) -> Run:
     """Return a run without a folder, to be stepped; its hardware is selected."""
-    training = config.training
-    hardware = select_training_hardware(config, next(data.batch(0).split(training.micro_batch_size)))
-    fitting = estimate_micro_batch_tokens(config, hardware) if training.micro_batch_size is None else None
-    plan = RunPlan(**vars(hardware), steps=UNLIMITED_STEPS, data="", data_key="", micro_batch_tokens=fitting)
+    hardware = select_training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
+    plan = RunPlan(**vars(hardware), steps=UNLIMITED_STEPS, data="", data_key="")
     return Run(dataclasses.replace(config, plan=plan), data, tokenizers)
 
 
@@ -81,7 +73,7 @@ class SpeedMeter:
         tokens = config.training.batch_tokens
         is_pairs = config.model.translates and tokens is not None
         run = random_run(config, rows=max(1, (tokens or 0) // SENTENCE_LENGTH) if is_pairs else batch_rows(config))
-        return batch_flops(run.config, run.data.batch(0)) / measure_step_seconds(run, seconds=seconds)
+        return batch_flops(run.config, run.data.batch(0)) / _measure_step_seconds(run, seconds=seconds)
 
     def measure_training_speed(
         self, config: RunConfig, data: TrainingData, tokenizers: Tokenizers, *, seconds: float
@@ -92,35 +84,13 @@ class SpeedMeter:
             seconds: for steps; a quarter of that is for evaluations.
         """
         run = trial_run(config, data, tokenizers)
-        step_seconds = measure_step_seconds(run, seconds=seconds)
-        return TrainingSpeed(step_seconds, measure_cost(run, seconds=seconds / 4), run.hardware)
+        step_seconds = _measure_step_seconds(run, seconds=seconds)
+        return TrainingSpeed(step_seconds, *measure_cost(run, seconds=seconds / 4), run.hardware)
 
 
-class SpeedEstimator(SpeedMeter):
-    """Estimates training speed without building a large model, for plans that are only shown."""
-
-    def __init__(self, probe: RunConfig) -> None:
-        """Create the estimator; `probe` is a small model, whose FLOP/s are measured."""
-        self._probe = probe
-
-    def measure_training_speed(
-        self, config: RunConfig, data: TrainingData, tokenizers: Tokenizers, *, seconds: float
-    ) -> TrainingSpeed:
-        """Measure a small model; of a large one the time is estimated from FLOPs."""
-        batch = data.batch(0)
-        flops = batch_flops(config, batch)
-        if total_parameters(config.model) <= _MOST_PARAMETERS and flops <= _MOST_FLOPS:
-            return super().measure_training_speed(config, data, tokenizers, seconds=seconds)
-        step_seconds = flops / self.measure_flop_rate(self._probe, seconds=seconds)
-        targets = sum(held_out.n_targets for held_out in data.validation())
-        cost = EvaluationCost(step_seconds / 3 * targets / batch.n_targets, 0.0)  # a forward pass
-        return TrainingSpeed(step_seconds, cost, select_training_hardware(config, batch.truncate(rows=1, length=64)))
-
-
-def measure_step_seconds(run: Run, *, seconds: float) -> float:
+def _measure_step_seconds(run: Run, *, seconds: float) -> float:
     """Return the median step time in seconds, excluding one warm-up step."""
-    step = training_step_timer(run)
-    return statistics.median(measured for (measured,) in time_interleaved([step], seconds=seconds))
+    return statistics.median(time for (time,) in time_interleaved([training_step_timer(run)], seconds=seconds))
 
 
 def training_step_timer(run: Run) -> Timer:

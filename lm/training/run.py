@@ -20,7 +20,7 @@ from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
-from lm.data.batch import Batch, TrainingData, micro_batch_rows
+from lm.data.batch import Batch, TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
@@ -39,8 +39,7 @@ from lm.training.events import DecayStarted, EndRescheduled, Saved, Step
 from lm.training.initial_weights import initial_weights, load_initial_weights
 from lm.training.objective import Objective, count_learned_tokens, hidden_states_fn
 from lm.training.planning.budget import BudgetClock
-from lm.training.planning.extension import extend, find_overfit
-from lm.training.planning.plan import Plan
+from lm.training.planning.plan import Plan, extend
 from lm.training.run_log import RunLog
 from lm.training.training_corpus import open_data, verify_data
 
@@ -164,9 +163,6 @@ class Run:
         state = TrainingState() if is_new else run_folder.load_state(last)
         if not is_new and not run_folder.is_checkpoint(run_folder.checkpoint_folder(folder, state.best_step or 0)):
             state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
-        if is_restored := plan.extended_at == state.step and plan.extended_from is not None:
-            last = run_folder.checkpoint_folder(folder, plan.extended_from or 0)
-            state = dataclasses.replace(state, evaluation_due=False)
         data = data or open_data(Path(plan.data), config)
         tokenizers = checkpoint.load_tokenizers(last)
         run = cls(config, data, tokenizers, folder=folder, state=state, world=world, clock=clock)
@@ -177,8 +173,6 @@ class Run:
             is_comparable = load_initial_weights(run.model, run.ema, weights, config)
             run.state = dataclasses.replace(state, evaluation_due=is_comparable and data.validation_bytes > 0)
         elif not is_new:
-            if is_restored:
-                run_folder.verify_checkpoint(last)
             if config.lora:
                 load_frozen(run.model, load_tensors(find_base_weights(last, config)))
             run.load_checkpoint(last)
@@ -263,7 +257,7 @@ class Run:
             count_learned_tokens(batch, source_loss=config.source_loss),
         )
         with _converting_errors(self, batch):
-            for micro_batch in self.world.micro_batches(batch, rows=micro_batch_rows(self.config, batch)):
+            for micro_batch in self.world.micro_batches(batch, rows=config.micro_batch_size):
                 total += self.parallel.backward(micro_batch, learned=learned)
         total, norm = self.world.all_reduce(total), self.parallel.clip_gradients(config.clip)
         # the only GPU sync of a step
@@ -307,7 +301,7 @@ class Run:
             steps = self.clock.total_if_due(step, config=training, since=plan.decay_step or 0)
             if steps is None:
                 return None
-            return self._start_decay(steps, plan.decay_scale, "budget clock", from_best=self._has_overfit())
+            return self._start_decay(steps, plan.decay_scale, "budget clock")
         steps = self.clock.rescheduled_total(step, plan.steps, config=training)
         if steps is None or (plan.on_plateau and steps > plan.steps):
             return None  # the rest of the budget isn't used
@@ -328,19 +322,17 @@ class Run:
         else:
             steps = min(steps, self.clock.affordable_total(state.step, steps, config=training))
         reason = "validation loss no longer falls"
-        return self._start_decay(steps, self._learning_rate_fraction, reason, from_best=True, on_plateau=True)
+        return self._start_decay(steps, self._learning_rate_fraction, reason, on_plateau=True)
 
-    def _start_decay(
-        self, steps: int, fraction: float, reason: str, *, from_best: bool, on_plateau: bool = False
-    ) -> DecayStarted:
+    def _start_decay(self, steps: int, fraction: float, reason: str, *, on_plateau: bool = False) -> DecayStarted:
         """Start the decay of the learning rate from a fraction of its peak; collective.
 
         Args:
-            from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit. The
-                step count continues, and with it the order of the data.
+            on_plateau: go back to the weights of the best checkpoint, as later steps have only overfit. The step count
+                continues, and with it the order of the data.
         """
         step = self.state.step
-        restored = self._restore_best() if from_best else None
+        restored = self._restore_best() if on_plateau else None
         if restored is not None:
             reason = f"{reason}; from the weights of step {restored}, the best"
             length = total_steps_from_decay(restored, config=self.config.training) - restored
@@ -356,13 +348,6 @@ class Run:
         """Learning rate of the next step as a fraction of the peak."""
         peak = self.config.training.learning_rate
         return self.learning_rate / peak if peak else 1.0
-
-    def _has_overfit(self) -> bool:
-        """Whether the last validation loss is clearly higher than the best, in a run that watches for plateaus."""
-        if self.config.training.decay_patience is None:
-            return False
-        last = self.log.last_validation_loss(self.state.step) if self.world.is_main else None
-        return bool(self.world.all_reduce_max(find_overfit(self.state, last)))
 
     def _restore_best(self) -> int | None:
         """Load weights and optimizer state of the best checkpoint; return its step, or None if it is gone."""
@@ -481,13 +466,11 @@ def prepare_resuming(
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
         parts = {name: dataclasses.replace(getattr(before, name), **new) for name, new in (changed or {}).items()}
-        config, reason = dataclasses.replace(before, plan=plan, **parts), "resume"
+        config = dataclasses.replace(before, plan=plan, **parts)
         if length is not None:
             can_choose = not is_user_given(log.reasons().get("model.dropout"))
-            last_loss, training_data = log.last_validation_loss(state.step), open_data(Path(plan.data), config)
-            config, reason = extend(
-                config, state, length, data=training_data, last_loss=last_loss, spent=spent, chooses_dropout=can_choose
-            )
+            opened = open_data(Path(plan.data), config)
+            config = extend(config, state, length, data=opened, spent=spent, chooses_dropout=can_choose)
             plan = _require_plan(config, last)
         if plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due:
             raise UsageError(f"{run}: finished after {state.step} steps; give more to train on")
@@ -497,7 +480,7 @@ def prepare_resuming(
             plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
         config = dataclasses.replace(config, plan=plan)
         log.truncate(state.step, evaluation_due=state.evaluation_due)
-        log.log_changes(state.step, before, config, by=reason)
+        log.log_changes(state.step, before, config, by="resume")
         files.write_json(run / run_folder.CONFIG, config.to_dict())
 
 
@@ -571,7 +554,7 @@ def _converting_errors(run: Run, batch: Batch) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
-            rows = micro_batch_rows(run.config, batch) or -(-batch.rows // run.world.size)
+            rows = run.config.training.micro_batch_size or -(-batch.rows // run.world.size)
             raise OutOfMemoryError(
                 f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
                 f"{batch.inputs.shape[1]} tokens in one pass; saved checkpoints are untouched"

@@ -21,7 +21,7 @@ EXPERT_USE = "validation_expert_use"
 
 _PLAN_REASONS = {
     "device": "hardware", "dtype": "speed measured", "threads": "speed measured", "optimizer_dtype": "speed measured",
-    "processes": "launcher", "micro_batch_tokens": "memory", "data": "corpus", "data_key": "corpus",
+    "processes": "launcher", "data": "corpus", "data_key": "corpus",
 }  # fmt: skip
 """What decides each field of a plan; all others follow from the length of the run."""
 

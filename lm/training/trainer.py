@@ -21,7 +21,6 @@ from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
 from lm.config.training import parse_duration
 from lm.corpus.store import Manifest, open_split
-from lm.corpus.survey import read_beginnings
 from lm.data.batch import TrainingData
 from lm.distributed import launcher_env
 from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
@@ -44,10 +43,8 @@ from lm.training import events
 from lm.training.initial_weights import check_tokenizers, initial_weights, measure_initial_loss
 from lm.training.loop import train
 from lm.training.measure import SpeedMeter
-from lm.training.planning import bpe_merges
 from lm.training.planning.budget import check_startup
-from lm.training.planning.hardware_selection import select_training_hardware
-from lm.training.planning.memory import estimate_micro_batch_tokens
+from lm.training.planning.hardware import select_training_hardware
 from lm.training.planning.plan import (
     Measured,
     Plan,
@@ -58,7 +55,6 @@ from lm.training.planning.plan import (
     plan_model,
     plan_spec,
     probe_config,
-    should_choose_merges,
     should_choose_size,
     should_choose_time,
 )
@@ -270,10 +266,6 @@ class Trainer:
             made_with = files.data_config(plan.config.data, typed=spec.typed("data"))
             plan = plan.replace_config("prepared corpus", dataclasses.replace(plan.config, data=made_with))
         _check_early(spec, plan.config, parent)
-        if not files.prepared and should_choose_merges(spec, plan.config):
-            sample = read_beginnings(files.survey(plan.config), limit=bpe_merges.SAMPLE_BYTES)
-            baselines = bpe_merges.measure_merge_baselines(sample, plan.config.tokenizer)
-            plan = plan if baselines is None else plan.choose(baselines.reason, baselines.settings())
         named = spec.tokenizer or spec.from_run
         corpus = yield from files.prepare(plan.config, Path(named) if named else None, self._progress)
         if spec.typed("parallel").get("bpe_dropout") and not corpus.has_merges:
@@ -298,15 +290,13 @@ class Trainer:
             config = with_base_hash(config, parent)
         micro_batch = config.training.micro_batch_size
         hardware = speed.hardware if speed else select_training_hardware(config, next(data.batch(0).split(micro_batch)))
-        size, fitted = self.world.size, micro_batch is None
         plan = add_run_plan(
             dataclasses.replace(plan, config=config),
             corpus,
             data,
             hardware,
             data_key=Manifest.read(corpus.folder).key,
-            micro_batch_tokens=estimate_micro_batch_tokens(config, hardware, processes=size) if fitted else None,
-            processes=size,
+            processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
             spent=self._elapsed(),
             max_steps=max_steps,

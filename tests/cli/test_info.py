@@ -61,21 +61,3 @@ def test_the_costs_of_gpt2(described):
     assert found["training_bytes"] == 4 * 4 * total  # weights, gradients, AdamW's two moments
     assert found["cache_bytes_per_token"] == 4 * 2 * 12 * 768
     assert "cross-attention" not in found["parameters"]
-
-
-def test_what_each_of_several_processes_holds_of_a_narrow_gpt2(succeed, described):
-    """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
-    narrow = ["gpt2", "--processes", 8, "--batch-tokens", 2 * 8 * 64]
-    narrow += ["--set", "model.context_length=64", "--set", "model.d_model=96", "--set", "model.n_heads=2"]
-    whole, shared = described(*narrow), described(*narrow, "--shard")
-    total, block = whole["parameters"]["total"], 12 * 96**2 + 13 * 96
-    whole, shared = whole["bytes_per_process"], shared["bytes_per_process"]
-    assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
-    assert shared["optimizer"] == whole["optimizer"] // 8
-    around = total - 12 * block
-    assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
-    assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
-    assert shared["activations"] == whole["activations"]
-    in_turns = described(*narrow, "--shard", "--micro-batch-size", 1)["bytes_per_process"]
-    assert in_turns["gradients"] == 4 * total  # which add up whole
-    assert "\nbytes per process " in succeed("info", *narrow)

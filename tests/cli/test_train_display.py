@@ -33,9 +33,9 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     assert list(plan_rows(dataclasses.replace(config, plan=plan), 788_000, chosen)) == [
         ("time", "1m", "flag"),
         ("model", "2 + 1 layer, 128 wide, 788k parameters", "time and corpus"),
-        ("vocabulary", "1,024 tokens (bpe)", "preset"),
-        ("context", "128 tokens", "preset"),
-        ("batch", "16 sequences", "preset"),
+        ("vocabulary", "1,024 tokens (bpe)", "default"),
+        ("context", "128 tokens", "default"),
+        ("batch", "16 sequences", "default"),
         ("length", "about 40 steps, 8.0 epochs", "time"),
         ("learning rate", "0.02 (wsd), muon", "width"),
         ("weight decay", "0.1", "default"),

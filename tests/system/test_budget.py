@@ -16,7 +16,6 @@ from lm.training.trainer import Planned, Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.forked import Forked
 from tests.lm.training.steady import steady as options
-from tests.lm.training.texts import of_characters, of_words
 from tests.system.conftest import SMALL
 
 
@@ -35,7 +34,7 @@ def steady(monkeypatch):
 def plan(steady, monkeypatch):
     """Plan a run with `--dry-run`; return its configuration, and what chose each setting."""
     planned: list[Planned] = []
-    monkeypatch.setattr(running, "_report_costs", lambda event, meter: planned.append(event))
+    monkeypatch.setattr(running, "_report_costs", planned.append)
 
     def plan(*arguments: object) -> tuple[RunConfig, Mapping[str, str]]:
         assert run(["train", *map(str, arguments), "--dry-run"]) == 0
@@ -98,43 +97,24 @@ def test_what_is_given_replaces_that_choice_alone(place, plan, flags, name, valu
         assert by["tokenizer.vocab_size"] == "budget"
 
 
-@pytest.mark.parametrize(
-    ("made", "flags", "merges"),
-    [
-        (of_characters, "", "characters"),
-        (of_characters, "--vocab-size 300", "words"),
-        (of_words, "", "words"),
-    ],
-)
-def test_n_gram_baselines_choose_between_words_and_characters(plan, tmp_path, made, flags, merges):
-    """Unless something of the tokenizer is given."""
-    (tmp_path / "text.txt").write_text(made(8_000), encoding="utf-8")
-    chosen, reasons = plan(tmp_path / "text.txt", "--budget", "1s", "--depth", "1", *flags.split())
-    assert chosen.tokenizer.merges == merges
-    is_measured = made is of_characters and not flags
-    assert reasons.get("tokenizer.merges", "").startswith("n-gram baselines: characters ") is is_measured
-
-
 @pytest.mark.medium
 def test_a_dry_run_does_not_build_the_model(place, tmp_path):
     """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
-    with (tmp_path / "said").open("w") as said, Forked(plan_large_runs, place / "text.txt", stderr=said) as process:
+    with (tmp_path / "said").open("w") as said, Forked(plan_a_large_run, place / "text.txt", stderr=said) as process:
         assert process.wait() == 0, (tmp_path / "said").read_text()
-    *memory, peak = re.findall(r"^memory +about ([\d.]+) GB|^peak (\d+)", (tmp_path / "said").read_text(), re.M)
-    assert len(memory) == 2
-    assert all(float(planned) > 4 for planned, _ in memory)
-    assert int(peak[1]) < 2e9
+    (memory, _), (_, peak) = re.findall(r"^memory +([\d.]+) GB|^peak (\d+)", (tmp_path / "said").read_text(), re.M)
+    assert float(memory) > 4
+    assert int(peak) < 2e9
 
 
-def plan_large_runs(text: str) -> None:
+def plan_a_large_run(text: str) -> None:
     import resource
 
     flags = ["--preset", "gpt2", "--n-layers", "40", "--context", "64", "--batch-size", "1", "--vocab-size", "300"]
-    flags += ["--dry-run", "--threads", "1", "--dtype", "float32"]
-    codes = [run(["train", text, *flags, *length]) for length in (["--steps", "7"], ["--budget", "5m"])]
+    code = run(["train", text, *flags, "--dry-run", "--threads", "1", "--dtype", "float32", "--steps", "7"])
     unit = 1 if sys.platform == "darwin" else 1024
     print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, file=sys.stderr)
-    sys.exit(max(codes))
+    sys.exit(code)
 
 
 def test_the_text_for_a_budget_may_come_from_a_pipe(place, steady, tmp_path, monkeypatch):
@@ -189,5 +169,5 @@ def test_a_run_is_not_resumed_for_a_budget_that_start_up_takes(place, steady, tm
 
 def test_a_time_that_is_chosen_has_room_for_a_slow_start_up(place, plan, steady):
     steady(startup=70.0, tick=0.0, flop_rate=1e11)
-    made, by = plan(place / "text.txt")
-    assert (made.training.budget, by["training.budget"]) == ("5m", "start-up")
+    made, _ = plan(place / "text.txt")
+    assert made.training.budget == "5m"

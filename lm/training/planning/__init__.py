@@ -1,5 +1,5 @@
-"""Planning of runs: settings, model size, regularisation, memory and time budgets.
+"""Planning of runs: settings, model size, regularisation and time budgets.
 
-Start reading at `resolve`, whose stages turn a specification into a plan. Of `lm.training` it imports only `corpus` and
-`objective`.
+Start reading at `plan`, whose stages turn a specification into a plan. Of `lm.training` it imports only
+`training_corpus` and `objective`.
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
@@ -15,34 +14,14 @@ from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
 
 UNLIMITED_STEPS = 1 << 40
-_STARTUP_FACTOR = 4  # of the budget that is suggested, to the seconds of start-up
 _MAX_STARTUP = 0.75  # fraction of a budget
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
-_TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
-    0.02,
-    0.5,
-    1.5,
-)  # fraction of the budget, seconds, steps: the end is moved if it misses the deadline by more
+_TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = 0.02, 0.5, 1.5
+"""Fraction of the budget, seconds, steps: the end is moved if it misses the deadline by more."""
 _MIN_STEPS = 10  # after which the speed is known
-_LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = (
-    120.0,
-    0.1,
-    0.2,
-)  # seconds, and the fractions reserved for evaluations
-
-
-@dataclass(frozen=True)
-class EvaluationCost:
-    """Estimated duration of an evaluation.
-
-    Attributes:
-        loss_seconds: for the loss on the whole validation split.
-        sentence_seconds: to translate one sentence; 0 without translation.
-    """
-
-    loss_seconds: float
-    sentence_seconds: float
+_LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = 120.0, 0.1, 0.2
+"""Seconds, and the fractions reserved for evaluations."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +29,22 @@ class TrainingSpeed:
     """Measured speed of a run on this machine.
 
     Attributes:
+        loss_seconds: for the loss on the whole validation split.
+        sentence_seconds: to translate one sentence in an evaluation; 0 without translation.
         hardware: the fastest hardware settings.
         evaluation_seconds: seconds to evaluate and save; known once the number of sentences to translate is.
     """
 
     step_seconds: float
-    evaluation_cost: EvaluationCost
+    loss_seconds: float
+    sentence_seconds: float
     hardware: Hardware
     evaluation_seconds: float = 0.0
 
     def scaled_to(self, processes: int) -> TrainingSpeed:
         """Return the speed of several processes, assuming linear scaling."""
-        if processes == 1:
-            return self
-        cost = EvaluationCost(
-            self.evaluation_cost.loss_seconds / processes, self.evaluation_cost.sentence_seconds / processes
-        )
-        return replace(self, step_seconds=self.step_seconds / processes, evaluation_cost=cost)
+        step, loss, sentence = self.step_seconds, self.loss_seconds, self.sentence_seconds
+        return TrainingSpeed(step / processes, loss / processes, sentence / processes, self.hardware)
 
 
 def evaluation_reserve(seconds_left: float) -> float:
@@ -74,14 +52,8 @@ def evaluation_reserve(seconds_left: float) -> float:
     return max(0.0, seconds_left) * (_RESERVE_OF_LONG if seconds_left >= _LONG_BUDGET else _RESERVE_OF_SHORT)
 
 
-def suggest_budget(startup_seconds: float) -> str:
-    """Return a budget of which start-up takes at most a quarter: a multiple of ten seconds, or of minutes."""
-    seconds = max(10, 10 * math.ceil(_STARTUP_FACTOR * startup_seconds / 10))
-    return f"{seconds}s" if seconds <= _LONG_BUDGET else f"{math.ceil(seconds / 60)}m"
-
-
 def check_startup(budget: str | None, seconds: float) -> None:
-    """Raise UsageError if start-up takes more than three quarters of a budget, which leaves too little for training.
+    """Raise UsageError if start-up took so much of a budget that too little is left for training.
 
     Args:
         budget: None if there is none.
@@ -98,6 +70,7 @@ class BudgetClock:
 
     Attributes:
         checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
+        max_steps: limit of the number of steps, however much time is left.
     """
 
     checkpoint_seconds = 0.0
@@ -117,15 +90,14 @@ class BudgetClock:
             seconds_left: seconds until the deadline.
             spent: seconds of the budget used before.
             evaluation_seconds: expected seconds to evaluate and save, until they have been measured.
-            max_steps: limit of the number of steps, however much time is left.
+            max_steps: see the attribute; None for no limit.
             clock: in seconds; the same for all ranks, so that they decide alike.
         """
         self._clock = clock or time.monotonic
         self.max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
         self._last = self._clock()
         self._deadline = self._last + seconds_left
-        self._budget = max(0.0, seconds_left) + spent
-        self._reserve = evaluation_reserve(seconds_left)
+        self._budget, self._reserve = max(0.0, seconds_left) + spent, evaluation_reserve(seconds_left)
         self._steps: deque[float] = deque(maxlen=_STEP_WINDOW)
         self._evaluations: list[float] = []
         self._expected_evaluation = evaluation_seconds
@@ -133,10 +105,6 @@ class BudgetClock:
     @property
     def seconds_left(self) -> float:
         return self._deadline - self._clock()
-
-    def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Return seconds from the last step to step `steps`, at most to the deadline; doesn't read the clock."""
-        return min(self._deadline - self._last, self._seconds_to_end(step, steps, config=config))
 
     def record_step(self, *, is_plain: bool) -> None:
         """Record the duration of a step; unless `is_plain`, it was followed by an evaluation or a checkpoint."""
@@ -160,9 +128,26 @@ class BudgetClock:
             since: step at which the run was extended.
         """
         steps = total_steps_from_decay(step, config=config, since=since)
-        if steps < self.max_steps and self._seconds_to_end(step, steps, config=config) < self.seconds_left:
+        if steps < self.max_steps and self._seconds_to_end(step, steps, config) < self.seconds_left:
             return None
         return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))
+
+    def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
+        """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""
+        off = self._seconds_to_end(step, steps, config) - self.seconds_left
+        tolerance = max(_TOLERANCE_SECONDS, _TOLERANCE * self._budget, _TOLERANCE_STEPS * self._step_seconds)
+        if step >= steps or not self._steps or abs(off) <= tolerance:
+            return None
+        fitting = self.affordable_total(step, steps, config=config)
+        return fitting if fitting != steps else None
+
+    def affordable_total(
+        self, step: int, steps: int, *, config: TrainingConfig, seconds_left: float | None = None
+    ) -> int:
+        """Return the number of steps, at least `step` + 1, that fit into some time [default: what is left]."""
+        seconds = (self.seconds_left if seconds_left is None else seconds_left) - self._overhead(step, steps, config)
+        more = int(seconds / self._step_seconds) if self._step_seconds else 1
+        return step + max(1, min(more, self.max_steps - step))
 
     def forecast_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
         """Return the number of steps that fit as of the last one; doesn't read the clock.
@@ -172,20 +157,11 @@ class BudgetClock:
         """
         if len(self._steps) < _MIN_STEPS or not self._step_seconds:
             return steps
-        seconds_left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
-        return self.limited_total(step, int(seconds_left / self._step_seconds))
+        return self.affordable_total(step, steps, config=config, seconds_left=self._deadline - self._last)
 
-    def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
-        """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""
-        off = self._seconds_to_end(step, steps, config=config) - self.seconds_left
-        if (
-            step >= steps
-            or not self._steps
-            or abs(off) <= max(_TOLERANCE_SECONDS, _TOLERANCE * self._budget, _TOLERANCE_STEPS * self._step_seconds)
-        ):
-            return None
-        fitting = self.affordable_total(step, steps, config=config)
-        return fitting if fitting != steps else None
+    def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Return seconds from the last step to step `steps`, at most to the deadline; doesn't read the clock."""
+        return min(self._deadline - self._last, self._seconds_to_end(step, steps, config))
 
     @property
     def _step_seconds(self) -> float:
@@ -195,23 +171,12 @@ class BudgetClock:
     def _evaluation_seconds(self) -> float:
         return statistics.fmean(self._evaluations) if self._evaluations else self._expected_evaluation
 
-    def _seconds_to_end(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Return seconds from now to the end of a run of `steps` steps."""
-        return (steps - step) * self._step_seconds + self._overhead_seconds(step, steps, config=config)
+    def _seconds_to_end(self, step: int, steps: int, config: TrainingConfig) -> float:
+        return (steps - step) * self._step_seconds + self._overhead(step, steps, config)
 
-    def _overhead_seconds(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+    def _overhead(self, step: int, steps: int, config: TrainingConfig) -> float:
         """Return seconds for the remaining evaluations that are affordable, and for the end of the run."""
-        pauses = 1
-        if config.evaluate_every:
-            pauses += (steps - 1) // config.evaluate_every - step // config.evaluate_every
+        interval = config.evaluate_every
+        pauses = 1 + ((steps - 1) // interval - step // interval if interval else 0)
         affordable = max(self._evaluation_seconds, self._reserve - sum(self._evaluations))
         return min(pauses * self._evaluation_seconds, affordable) + self.checkpoint_seconds + _EXIT_SECONDS
-
-    def affordable_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
-        """Return the number of steps that fit into the remaining time, at least `step` + 1."""
-        for_steps = self.seconds_left - self._overhead_seconds(step, steps, config=config)
-        return self.limited_total(step, int(for_steps / self._step_seconds) if self._step_seconds else 1)
-
-    def limited_total(self, step: int, more: int) -> int:
-        """Return the total of `step` and at least one more, within the limit of the number of steps."""
-        return step + max(1, min(more, self.max_steps - step))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
-from lm.data.batch import Batch, micro_batch_rows
+from lm.data.batch import Batch
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training.measure import Timer
 
@@ -36,7 +36,7 @@ def training_timer(config: RunConfig, hardware: Hardware, batches: Callable[[], 
 
     def step() -> None:
         batch = batches()
-        for part in batch.split(micro_batch_rows(config, batch)):
+        for part in batch.split(training.micro_batch_size):
             inputs = torch.from_numpy(part.inputs).to(hardware.torch_device, non_blocking=True)
             with hardware.autocast():
                 loss = model(inputs, labels=inputs, use_cache=False).loss

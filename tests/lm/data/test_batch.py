@@ -7,9 +7,9 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig, RunPlan
+from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.data.batch import Batch, batch_rows, length_batches, micro_batch_rows
+from lm.data.batch import Batch, batch_rows, length_batches
 
 N = IGNORE_INDEX
 
@@ -37,20 +37,6 @@ def test_parts_hold_every_row_once(rows):
     for name in ("inputs", "targets", "source", "source_lengths"):
         joined = np.concatenate([getattr(part, name) for part in parts])
         assert np.array_equal(joined, getattr(batch, name))
-
-
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("shape", [(480, 32), (7, 5), (1, 40)])
-@pytest.mark.parametrize("tokens", [1, 33, 10**6])
-def test_passes_that_fit_are_as_few_as_possible_and_equal(tokens, shape, processes):
-    plan = RunPlan("cuda", "bfloat16", 1, 9, "data", "key", processes=processes, micro_batch_tokens=tokens)
-    batch = Batch(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
-    rows, here = micro_batch_rows(RunConfig(plan=plan), batch), -(-shape[0] // processes)
-    most = max(1, tokens // shape[1])  # a sequence is never parted
-    assert rows <= most
-    assert -(-here // rows) == -(-here // most)
-    assert (-(-here // rows)) * rows - here < -(-here // rows)  # passes differ by a sequence at most
-    assert micro_batch_rows(RunConfig(training=TrainingConfig(micro_batch_size=5), plan=plan), batch) == 5
 
 
 LENGTHS = np.random.default_rng(0).integers(0, 50, size=300)

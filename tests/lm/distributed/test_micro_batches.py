@@ -27,12 +27,3 @@ def test_each_row_is_taken_once_and_all_make_as_many_passes(size):
         for of_rank in taken:
             assert [micro_batch.is_last for micro_batch in of_rank] == [False] * (len(of_rank) - 1) + [True]
             assert all(micro_batch.batch.rows == 1 for micro_batch in of_rank if not micro_batch.is_real)
-
-
-@pytest.mark.parametrize("at_once", [None, 1, 3, 8, 20])
-def test_one_process_takes_the_batch_as_it_is_split(at_once):
-    whole = batch(8)
-    expected = [part.inputs for part in whole.split(at_once)]
-    found = [micro_batch.batch.inputs for micro_batch in World().micro_batches(whole, rows=at_once)]
-    assert all(map(np.array_equal, found, expected))
-    assert len(found) == len(expected)

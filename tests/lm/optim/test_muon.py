@@ -42,21 +42,6 @@ def test_equals_torch():
         torch.testing.assert_close(p, q, atol=0.02, rtol=0.02)
 
 
-def test_matrices_in_one_parameter_are_as_if_they_were_apart():
-    torch.manual_seed(0)
-    together = torch.randn(24 + 8 + 8, 16).requires_grad_()
-    apart = [part.clone().requires_grad_() for part in together.detach().split([24, 8, 8])]
-    one = Muon({together: [24, 8, 8]}, lr=0.02, weight_decay=0.1)
-    other = Muon({p: [len(p)] for p in apart}, lr=0.02, weight_decay=0.1)
-    for _ in range(3):
-        together.grad = torch.randn_like(together)
-        for p, gradient in zip(apart, together.grad.split([24, 8, 8]), strict=True):
-            p.grad = gradient.clone()
-        one.step()
-        other.step()
-    torch.testing.assert_close(together, torch.cat(apart))
-
-
 @pytest.mark.parametrize("draw", [torch.randn, rank_one])
 @pytest.mark.parametrize("shape", [(3, 20, 20), (3, 80, 20), (3, 20, 80), (3, 20, 25), (1, 1, 5)])
 def test_orthogonalised_matrices_are_those_of_float64(draw, shape):

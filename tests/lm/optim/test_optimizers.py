@@ -3,17 +3,13 @@
 import pytest
 import torch
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
-from lm.model.lora import build_model_with_lora
 from lm.model.transformer import build_model
 from lm.optim.optimizers import (
     build_optimizers,
     hidden_matrices,
 )
-from lm.training.planning.memory import training_state_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -60,23 +56,3 @@ def test_each_matrix_of_each_expert_is_orthogonalised_alone(activation):
             for update in (p.detach() - before[name]).split(names[name]):
                 values = torch.linalg.svdvals(update) / (0.2 * 48**0.5)
                 assert 0.5 < values.min() < values.max() < 1.4
-
-
-@pytest.mark.parametrize("ema", [0.0, 0.99])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
-    model = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, objective="masked", labels=("a", "b"))
-    lora, config = LoraConfig(rank=3), TrainingConfig(steps=1, optimizer=optimizer, ema=ema)
-    built = build_model_with_lora(model, lora)
-    optimizers = build_optimizers(built, config, dtype=torch.float32)
-    for parameter in built.parameters():
-        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
-    for each in optimizers:
-        each.step()
-    trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
-    assert {id(p) for each in optimizers for p in each.state} == {id(p) for p in trained}
-    states = [tensor for each in optimizers for state in each.state.values() for tensor in state.values()]
-    kept = [*built.parameters(), *trained, *(trained if ema else []), *(tensor for tensor in states if tensor.ndim)]
-    assert sum(4 * tensor.numel() for tensor in kept) == training_state_bytes(
-        RunConfig(model, training=config, lora=lora)
-    )

@@ -10,7 +10,7 @@ from lm.corpus.store import Manifest
 from lm.data.batch import TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, World
 from lm.run_folder import find_checkpoint
-from lm.training.planning import hardware_selection
+from lm.training.planning import hardware as hardware_selection
 from lm.training.planning.budget import TrainingSpeed
 from lm.training.planning.plan import Plan, add_run_plan, plan_corpus
 from lm.training.run import Run, prepare_resuming
@@ -26,7 +26,6 @@ def start_run(
     data: TrainingData | None = None,
     speed: TrainingSpeed | None = None,
     max_steps: int | None = None,
-    micro_batch_tokens: int | None = None,
     world: World = SINGLE_PROCESS,
 ) -> Run:
     """Plan, create and open a run; on ranks other than 0 only open it."""
@@ -38,8 +37,7 @@ def start_run(
         hardware = speed.hardware if speed else hardware_selection.select_training_hardware(plan.config, micro_batch)
         plan = add_run_plan(
             plan, corpus, data, hardware, data_key=Manifest.read(corpus.folder).key,
-            micro_batch_tokens=micro_batch_tokens, processes=world.size,
-            step_seconds=speed.step_seconds if speed else 1.0, max_steps=max_steps,
+            processes=world.size, step_seconds=speed.step_seconds if speed else 1.0, max_steps=max_steps,
         )  # fmt: skip
         Run.create(folder, plan, base=base)
     world.broadcast(0)

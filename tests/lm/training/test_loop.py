@@ -1,6 +1,5 @@
 """Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -65,22 +64,6 @@ def test_accumulation_changes_nothing(make_run):
         losses.append([event.loss for event in train(run) if isinstance(event, Step)])
     assert losses[0] == approx(losses[1], model=run.model, depth=12)
     assert losses[0] == approx(losses[2], model=run.model, depth=12)
-
-
-def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
-    whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
-    run, rows = make_run("run", model={"dropout": 0.0}), []
-    run.config = dataclasses.replace(run.config, plan=dataclasses.replace(run.plan, micro_batch_tokens=2 * 16))
-    backward = run.parallel.backward
-
-    def noted(micro_batch, *, learned):
-        rows.append(micro_batch.batch.rows)
-        return backward(micro_batch, learned=learned)
-
-    monkeypatch.setattr(run.parallel, "backward", noted)
-    assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
-    assert set(rows) == {2}
-    assert len(rows) == 3 * 12
 
 
 def test_dropout_depends_on_the_seed_and_the_step_alone(make_run):

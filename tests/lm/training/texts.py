@@ -18,11 +18,3 @@ def of_characters(length: int, *, seed: int = 1) -> str:
         at = followers[at, choice]
         found.append(chr(characters[at]))
     return "".join(found)
-
-
-def of_words(length: int, *, letters: str = "etaoinshrdlucmfw", seed: int = 1) -> str:
-    """Words of some letters with spaces between them, frequent ones above all (Zipf)."""
-    draw = np.random.default_rng(seed)
-    words = ["".join(draw.choice(list(letters), size=draw.integers(2, 9))) for _ in range(_KINDS)]
-    zipf = 1 / np.arange(1, _KINDS + 1)
-    return " ".join(words[at] for at in draw.choice(_KINDS, size=length // 5, p=zipf / zipf.sum()))

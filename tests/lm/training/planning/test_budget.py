@@ -2,19 +2,17 @@
 
 import itertools
 import json
-import shutil
 
 import pytest
 
 from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import MODEL, checkpoint_folder
 from lm.safetensors_io import load_tensors
-from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Saved, Step, StoppedEarly
+from lm.training.events import DecayStarted, Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
-from lm.training.planning.budget import EvaluationCost, TrainingSpeed
+from lm.training.planning.budget import TrainingSpeed
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import FakeTime, metrics_lines, new_run, sums
 from tests.lm.training.runs import resume_run, start_run
@@ -34,17 +32,6 @@ def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
         yield from run.writer.wait()  # which takes none of that time
         time.now += step * isinstance(event, Step) + evaluation * isinstance(event, Evaluation)
         yield event
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.9])
-@pytest.mark.parametrize("step", [11, 100, 999])
-def test_the_decay_of_a_run_begins_where_it_was_decided(fraction, step):
-    config = TrainingConfig(schedule="wsd", decay_fraction=fraction, warmup_steps=10, learning_rate=1.0)
-    steps = total_steps_from_decay(step, config=config)
-    assert learning_rate(step, config=config, steps=steps) > 0.9 or steps - step < 10
-    assert learning_rate(step - 1, config=config, steps=steps) == 1.0
-    assert learning_rate(step + 2, config=config, steps=steps) < 1.0
-    assert (steps - step) / (steps - 10) == pytest.approx(fraction, abs=1 / (steps - 10))
 
 
 @pytest.mark.medium
@@ -112,9 +99,6 @@ def test_a_finished_run_can_be_given_more_time(make_run, time):
     assert json.loads((run.folder / "config.json").read_text())["training"]["budget"] == "50s"
 
 
-STEPS = TrainingConfig(schedule="wsd", decay_fraction=0.5, warmup_steps=0, evaluate_every=0)
-
-
 def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, time):
     """Fifty steps of a second are half of the time, less one to finish. Then they take two.
 
@@ -145,7 +129,7 @@ def paced(tmp_path, shards, byte_tokenizer, make_run):
     like = make_run("like", **BUDGET, evaluate_every=10, weight_decay=1.0)
 
     def make(seconds: float, **options):
-        speed = TrainingSpeed(seconds, EvaluationCost(0.0, 0.0), Hardware("cpu", "float32", 1))
+        speed = TrainingSpeed(seconds, 0.0, 0.0, Hardware("cpu", "float32", 1))
         corpus = TrainingCorpus(shards, byte_tokenizer)
         return start_run(tmp_path / "paced", like.config, corpus, speed=speed, **options)
 
@@ -204,30 +188,6 @@ def test_the_decay_starts_on_a_plateau_from_the_best_checkpoint_and_training_sto
     if stopped:  # the loss rose in the decay too: patience counts from its beginning
         assert run.state.step >= decay.step + 2 * 4
     assert run.state.finished
-
-
-def test_without_its_best_checkpoint_the_decay_on_a_plateau_starts_from_the_current_weights(make_run):
-    run = make_run(**MEMORISING)
-    for event in train(run):
-        waited = run.state.step - (run.state.best_step or 0)
-        if isinstance(event, Evaluation) and waited >= MEMORISING["decay_patience"] * MEMORISING["evaluate_every"]:
-            before = {name: value.clone() for name, value in run.model.state_dict().items()}
-            run.writer.wait()
-            shutil.rmtree(checkpoint_folder(run.folder, run.state.best_step))
-        if isinstance(event, DecayStarted):
-            break
-    assert event.restored_step is None
-    assert all(run.model.state_dict()[name].equal(value) for name, value in before.items())
-
-
-def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
-    run = make_run(**{**MEMORISING, "steps": None, "budget": "400s"})
-    began = time.now
-    events = list(driven(run, time, step=1.0))
-    assert [event.on_plateau for event in events if isinstance(event, DecayStarted)] == [True]
-    assert time.now - began < 300
-    assert run.state.finished
-    assert not [event for event in events if isinstance(event, EndRescheduled)]  # nor is the decay made longer
 
 
 @pytest.mark.parametrize("left_at", [None, Step, Evaluation, DecayStarted])
