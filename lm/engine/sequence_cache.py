@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs, Mask, padding_bias
 from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.mask import Mask, padding_bias
 from lm.model.transformer import DecoderOnly
-from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
+from lm.model.variants.recurrent import RecurrentCache, RowRecurrentCache
 
 ModelCache = DecoderCache | RecurrentCache
 
@@ -202,7 +201,7 @@ class SequenceKVCache:
         end, device = first + n, self._first_parameter.device
         queries = None if positions is None else positions[:, None] + torch.arange(n, device=device)
         if self._states is not None:
-            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=queries, end=end)
+            return AttentionInputs(Mask.causal(), caches=[self._states], start=first, query_positions=queries, end=end)
         for layer in self._layers:
             layer.set_write_positions(first if positions is None else positions, end)
         if queries is None:

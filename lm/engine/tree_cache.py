@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs, Mask, padding_bias
 from lm.model.kv_cache import DecoderCache
-from lm.model.mask import Mask, padding_bias
 from lm.model.transformer import DecoderOnly
 
 _FIRST_SLOTS = 32

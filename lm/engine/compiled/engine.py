@@ -150,8 +150,7 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
         return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
     if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
-        biases, _ = positions.compute_bias(torch.empty(0), distances, layer=0)
-        return {"biases": biases[0, :, 0].float().contiguous()}
+        return {"biases": positions.bias(distances)[0, :, 0].float().contiguous()}
     return {}
 
 

@@ -9,8 +9,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lm.config.model import ModelConfig, Positions
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.mask import Mask
+from lm.model.attention import AttentionInputs, Mask
 from lm.model.positions import (
     Rotation,
     rotary_frequencies,

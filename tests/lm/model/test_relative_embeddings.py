@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.mask import Mask
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, capture_attention_weights
 from lm.model.transformer import Stack
 from tests.tolerances import assert_close
 

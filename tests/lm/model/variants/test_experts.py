@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs, Mask
 from lm.model.layers import ACTIVATIONS, FeedForward
-from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.experts import (
     MixtureOfExperts,
