@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -148,7 +148,7 @@ class AttentionInputs:
         end: an upper bound of `query_positions`.
         key_positions: (batch, keys) positions of the keys [default: consecutive from 0]. Schemes of relative positions
             need them; masked keys may have any.
-        rotation: rotates queries and keys by position (rotary embeddings).
+        rotation: a `Rotation` of queries and keys by position (rotary embeddings), if any.
         relative_embeddings: for each layer, those by each kind of distance.
         first_layer_values: (batch, kv_heads, length, head), once the first layer that mixes them has run.
         lengths: (batch,) real positions in each row; what follows is padding, which is not routed to experts. None if
@@ -162,7 +162,7 @@ class AttentionInputs:
     query_positions: Tensor | None = None
     end: int = 0
     key_positions: Tensor | None = None
-    rotation: Callable[[Tensor], Tensor] | None = None
+    rotation: Any = None
     relative_embeddings: Sequence[Sequence[RelativeEmbeddings]] = ()
     first_layer_values: list[Tensor] = field(default_factory=list)
     lengths: Tensor | None = None
@@ -312,8 +312,21 @@ class MultiHeadAttention(nn.Module):
 
     @torch.no_grad()
     def weights(self, query: Tensor, key: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Compute the attention weights, without dropout: (batch, heads, queries, positions) float32."""
-        return compute_attention_weights(query, key, mask=self.mask(query, inputs))
+        """Compute the attention weights, without dropout: (batch, heads, queries, positions) float32.
+
+        Rows sum to one; a row without any visible key is zero.
+        """
+        mask, groups = self.mask(query, inputs), self.heads // self.kv_heads
+        with torch.autocast(query.device.type, enabled=False):
+            scores = query.float() @ key.float().repeat_interleave(groups, dim=1).transpose(-1, -2)
+        scores = scores * self.head_size**-0.5
+        if mask.bias is not None:
+            scores = scores + mask.bias.float()
+        allowed = mask.build_tensor(query.shape[2], key.shape[2], query.device)
+        if allowed is None:
+            return scores.softmax(-1)
+        weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+        return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
 
 def normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
@@ -434,30 +447,6 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     ):  # a GPU would synchronise
         weights = weights.masked_fill(sees_nothing, 0.0)
     return weights
-
-
-def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
-    """Compute the weights of `attend`, without dropout.
-
-    Args:
-        query: (batch, heads, queries, head).
-        key: (batch, kv_heads, keys, head), where kv_heads divides heads.
-        mask: which keys each query may attend to.
-
-    Returns:
-        (batch, heads, queries, keys) float32. Rows sum to one; a row without any visible key is zero.
-    """
-    groups = query.shape[1] // key.shape[1]
-    with torch.autocast(query.device.type, enabled=False):
-        scores = query.float() @ key.float().repeat_interleave(groups, dim=1).transpose(-1, -2)
-    scores = scores * query.shape[-1] ** -0.5
-    if mask.bias is not None:
-        scores = scores + mask.bias.float()
-    allowed = mask.build_tensor(query.shape[2], key.shape[2], query.device)
-    if allowed is None:
-        return scores.softmax(-1)
-    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
 
 @contextmanager

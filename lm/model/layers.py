@@ -6,6 +6,7 @@ A module may have a method `initialise`, which draws the initial values of its o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -92,15 +93,6 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
     return output
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _relu_squared(x: Tensor) -> Tensor:
-    """Source: So et al. 2021 (Primer)."""
-    return F.relu(x).square()
-
-
 def _swiglu(x: Tensor) -> Tensor:
     """(…, 2·width), gate and value -> (…, width). Source: Shazeer 2020."""
     gate, value = x.chunk(2, dim=-1)
@@ -110,8 +102,8 @@ def _swiglu(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu-tanh": _gelu_tanh,
-    "relu2": _relu_squared,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
     "silu": F.silu,
     "swiglu": _swiglu,
 }

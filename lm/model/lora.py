@@ -83,17 +83,12 @@ def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0
             if isinstance(module, ClassificationHead):  # it is randomly initialised
                 module.requires_grad_()
         owners = tuple(_OWNERS[kind] for kind in lora.kinds)
-        layers = [
-            (owner, *child)
-            for owner in built.modules()
-            if isinstance(owner, owners)
-            for child in owner.named_children()
-        ]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for owner, name, layer in layers:
-                if isinstance(layer, Linear):
-                    setattr(owner, name, LoraLinear(layer, lora))
+            for owner in [module for module in built.modules() if isinstance(module, owners)]:
+                for name, layer in list(owner.named_children()):
+                    if isinstance(layer, Linear):
+                        setattr(owner, name, LoraLinear(layer, lora))
     return built
 
 

@@ -127,10 +127,6 @@ class Rotation:
         rotated: Tensor = _ApplyRotation.apply(x[..., :turned], self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
         return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
 
-    def strided(self, step: int, *, first: int) -> Rotation:
-        """Return the rotation of every `step`-th position, starting with `first`."""
-        return Rotation(self.cos[first::step], self.sin[first::step])
-
 
 class _ApplyRotation(torch.autograd.Function):
     """Applies a rotation; the gradient is rotated back in three passes, where autograd would take seven."""
@@ -374,13 +370,12 @@ class InputEmbedding(nn.Module):
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std
-        self.token_embedding_std = config.d_model**-0.5 if config.scale_embeddings else self.std
 
     def initialise(self) -> None:
         """Draw from a normal distribution; token embeddings that are scaled by √d_model have a std of 1/√d_model."""
         if self.types is not None:
             nn.init.normal_(self.types, std=self.std)
-        nn.init.normal_(self.tokens.weight, std=self.token_embedding_std)
+        nn.init.normal_(self.tokens.weight, std=self.std if self.scale == 1.0 else 1 / self.scale)
 
     def forward(
         self, tokens: Tensor, inputs: AttentionInputs, *, combine: Callable[[Tensor | None], Tensor] | None = None

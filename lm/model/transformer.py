@@ -39,7 +39,8 @@ class Block(nn.Module):
 
     The feed-forward layer may be a mixture of experts.
 
-    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm).
+    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm); Black et al. 2022, section 2.1
+    (GPT-NeoX-20B: parallel, with a norm for each).
     """
 
     def __init__(
@@ -67,18 +68,16 @@ class Block(nn.Module):
         Returns:
             (batch, length, d_model).
         """
-        if self.is_parallel:
-            return self._parallel(x, inputs)
+        if (
+            self.is_parallel
+        ):
+            attended = self.attention(self.attention_norm(x), inputs)
+            fed = self.feed_forward(self.feed_forward_norm(x), inputs)
+            return x + self.dropout(attended) + self.dropout(fed)
         x = self._residual(x, self.attention_norm, self.attention, inputs)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, cross_inputs)
         return self._residual(x, self.feed_forward_norm, self.feed_forward, inputs)
-
-    def _parallel(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
-        attended = self.attention(self.attention_norm(x), inputs)
-        fed = self.feed_forward(self.feed_forward_norm(x), inputs)
-        return x + self.dropout(attended) + self.dropout(fed)
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, seen: AttentionInputs | None) -> Tensor:
         if self.norm_first:
@@ -128,8 +127,9 @@ def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
 
     Source: Chen et al. 2016.
     """
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        stack.activation_checkpointing = enabled
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.activation_checkpointing = enabled
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -319,9 +319,6 @@ class EncoderDecoder(Transformer):
 
         A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
-        assert source.ndim == 2 + (self.syntax_positions is not None), (
-            "dependency trees are for models that read them alone"
-        )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
         if self.syntax_positions is None:

@@ -40,13 +40,12 @@ class MemoryCompressedAttention(MultiHeadAttention):
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Project to (batch, heads, length, head) queries, and to all compressed keys and values."""
-        assert inputs.start == 0, "compressed attention has no cache"
-        assert inputs.caches is None
+        assert inputs.caches is None, "compressed attention has no cache"
         query, key, value = self.project_self(x, inputs)
         key = normalise(self.key_norm, self._convolve(key, self.key_convolution, inputs))
         if inputs.rotation is not None:
-            assert isinstance(inputs.rotation, Rotation)
-            key = inputs.rotation.strided(self.stride, first=self.first)(key)
+            cos, sin = (table[self.first :: self.stride] for table in (inputs.rotation.cos, inputs.rotation.sin))
+            key = Rotation(cos, sin)(key)
         return query, key, self._convolve(value, self.value_convolution, inputs)
 
     def _convolve(self, x: Tensor, convolution: Linear, inputs: AttentionInputs) -> Tensor:
@@ -80,12 +79,10 @@ class MemoryCompressedAttention(MultiHeadAttention):
 
     def weights(self, query: Tensor, key: Tensor, inputs: AttentionInputs) -> Tensor:
         """Spread the weight of each compressed key evenly over the positions that it covers."""
-        weights, length = super().weights(query, key, inputs), query.shape[2]
-        window_sizes = torch.full((weights.shape[-1],), self.stride, device=weights.device)
-        if window_sizes.numel() * self.stride > length:
-            window_sizes[-1] -= window_sizes.numel() * self.stride - length
-        expanded = (weights / window_sizes).repeat_interleave(self.stride, dim=-1)[..., :length]
-        return F.pad(expanded, (0, length - expanded.shape[-1]))
+        length, starts = query.shape[2], self.stride * torch.arange(key.shape[2], device=key.device)
+        weights = super().weights(query, key, inputs) / (length - starts).clamp(max=self.stride)
+        spread = weights.repeat_interleave(self.stride, dim=-1)[..., :length]
+        return F.pad(spread, (0, length - spread.shape[-1]))
 
 
 def _zero_padding(x: Tensor, mask: Mask) -> Tensor:

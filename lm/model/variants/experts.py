@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -135,11 +135,6 @@ def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     counts: dict[str, Tensor] = {}
     with _hook_routers(model, lambda name, routes: counts.update({name: counts.get(name, 0) + routes.counts[:-1]})):
         yield counts
-
-
-def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Return the fraction of positions of each expert, by layer, from `count_expert_tokens`."""
-    return {name: (tokens / tokens.sum()).tolist() for name, tokens in counts.items()}
 
 
 @contextmanager

@@ -186,10 +186,9 @@ class RecurrentDecoder(_RecurrentLayers):
 def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
     """The last states of both directions: (batch, length, d_model) -> (batch, d_model)."""
     forward, backward = encoder_output.chunk(2, dim=-1)
-    if lengths is None:
-        return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
-    last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, forward.shape[-1])
-    return torch.cat((forward.gather(1, last)[:, 0], backward[:, 0]), dim=-1)
+    rows = torch.arange(len(forward), device=forward.device)
+    last = forward[:, -1] if lengths is None else forward[rows, lengths.clamp(min=1) - 1]
+    return torch.cat((last, backward[:, 0]), dim=-1)
 
 
 class RecurrentAttention(nn.Module):

@@ -99,15 +99,6 @@ def ids(*shape):
     return torch.randint(40, shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("kind", ["window", "bigbird"])
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_cached_equals_uncached(kind, positions):
-    model, tokens = model_of(kind, positions=positions), ids(2, 203)
-    cache = model.new_cache()
-    logits = torch.cat([model(part, cache=cache) for part in tokens.split([5, 1, 1, 1, 100, 1, 94], dim=1)], dim=1)
-    assert_close(logits, model(tokens), model=model)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
 def test_padding_changes_nothing_in_an_encoder(kind, positions):
