@@ -172,7 +172,7 @@ class BlockSparseAttention(MultiHeadAttention):
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         length, pattern, mask = query.shape[2], self.pattern, inputs.mask
-        is_long = pattern.dense_length < length == key.shape[2] and inputs.query_positions is None
+        is_long = 2 * pattern.dense_length < length == key.shape[2] and inputs.query_positions is None
         if is_long and (query.device.type == "cpu" or length > _MASKED_ON_GPU):
             table = key_block_table(pattern, -(-length // pattern.block_size), is_causal=mask.is_causal)
             if 2 * table.shape[1] * pattern.block_size <= length:
