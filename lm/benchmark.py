@@ -42,7 +42,7 @@ from lm.hardware import (
 )
 from lm.kernels import code_cache
 from lm.model.cost import training_flops
-from lm.model.cpu_kernels import linear
+from lm.model.layers import linear
 from lm.model.transformer import DecoderOnly, EncoderOnly, build_model
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
 from lm.training.measure import Timer, random_run, time_interleaved, training_step_timer

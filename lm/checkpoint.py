@@ -19,7 +19,6 @@ from lm.config.lora import LoraConfig
 from lm.config.run_config import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, trim_malloc_memory
-from lm.model.cpu_kernels import choose_kernels
 from lm.model.layers import quantise
 from lm.model.lora import merge_adapters
 from lm.model.transformer import (
@@ -203,8 +202,6 @@ def prepare_for_inference(model: M, hardware: Hardware) -> M:
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
         quantise(model)
-    elif hardware.device == "cpu":
-        choose_kernels(model.config, hardware.torch_dtype)
     return model
 
 

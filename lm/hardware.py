@@ -161,22 +161,6 @@ def single_threaded() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, tries: int) -> float:
-    """Return the speed-up of `work` over `other`: the median of interleaved rounds after a warm-up.
-
-    Measured in CPU time with one thread, because other processes may be running.
-    """
-    with single_threaded():
-        rounds = [(_cpu_seconds(work), _cpu_seconds(other)) for _ in range(1 + tries)]
-    return statistics.median(others / ours for ours, others in rounds[1:])
-
-
-def _cpu_seconds(work: Callable[[], object]) -> float:
-    start = time.thread_time()
-    work()
-    return time.thread_time() - start
-
-
 def synchronized_time(hardware: Hardware) -> float:
     """Synchronise the device, and return seconds of a monotonic clock."""
     if hardware.device != "cpu":

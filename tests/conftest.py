@@ -142,14 +142,13 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def the_first_is_fastest() -> Iterator[None]:
-    """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time.
+    """Runs train in float32 wherever they may choose, so that they learn the same every time.
 
     The speed of the machine, which they report, is measured with a small matmul.
 
     Other processes choose for themselves: tests that compare what these compute name the dtype.
     """
     from lm import hardware
-    from lm.model import cpu_kernels
     from lm.training.planning import hardware as hardware_selection
 
     def first(choices: Sequence[object], measure: Callable[..., float]) -> object:
@@ -158,7 +157,6 @@ def the_first_is_fastest() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware_selection, "select_fastest", first)
         patch.setattr(hardware, "CPU_MATRIX", 64)
-        patch.setattr(cpu_kernels, "measure_speedup", lambda *_, **__: 1.0)
         yield
 
 

@@ -274,10 +274,8 @@ class ModelConfig(Config):
             yield "syntax is for the encoder of a translation model"
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             yield "attention linformer is for encoders and masked models: it mixes later positions into earlier ones"
-        if self.attention == "linformer" and self.positions in DISTANCES:
-            yield f"attention linformer has no distances for positions {self.positions}"
-        if self.attention != "full" and self.has_tree_distances:
-            yield f"distances in trees (syntax) need attention full, not {self.attention}"
+        if self.attention != "full" and (self.has_tree_distances or self.positions in DISTANCES):
+            yield f"distances (positions alibi, relative and t5, syntax) need attention full, not {self.attention}"
         if self.experts and self.experts_per_token > self.experts:
             yield f"experts_per_token {self.experts_per_token} is more than experts {self.experts}"
 

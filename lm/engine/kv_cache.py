@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs, Mask, padding_bias
 from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.mask import Mask, padding_bias
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
+from lm.model.variants.recurrent import RecurrentCache, RowRecurrentCache
 
 DecoderModel = DecoderOnly | EncoderDecoder
 ModelCache = DecoderCache | RecurrentCache
@@ -254,7 +253,7 @@ class KVCache:
         end, device = first + n, self._first_parameter.device
         queries = None if positions is None else positions[:, None] + torch.arange(n, device=device)
         if self._states is not None:
-            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=queries, end=end)
+            return AttentionInputs(Mask.causal(), caches=[self._states], start=first, query_positions=queries, end=end)
         for layer in self._layers:
             layer.set_write_positions(first if positions is None else positions, end)
         if queries is None:

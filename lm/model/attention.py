@@ -1,24 +1,19 @@
-"""Multi-head self- and cross-attention, and the scaled dot-product attention kernels."""
+"""Attention: masks, the inputs of attention layers, multi-head self- and cross-attention, and the kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
-from lm.model.cpu_kernels import blockwise_causal_attention, uses_blocks
-from lm.model.kv_cache import LayerKVCache
-from lm.model.layers import Linear, RMSNorm, output_std
+from lm.model.layers import Linear, blockwise_causal_attention, output_std, uses_blocks
 from lm.model.layers import dropout as apply_dropout
-from lm.model.mask import Mask
-from lm.model.module import Module, count_macs
 
 _MAX_KEYS_FOR_MATMULS = 512
 """Keys up to which two matmuls beat torch's fused kernel, forward and backward in bfloat16."""
@@ -28,6 +23,162 @@ _MIN_SOFTMAX_KEYS = 16
 """The fewest keys of a softmax on a CPU; see `_pad_keys`."""
 _VECTOR_SIZE = 32
 """Bfloat16 numbers in a 512-bit vector; see `_matmul_attention`."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may attend to. The parts restrict each other; with none, all queries attend to all keys.
+
+    Queries are the last positions of the keys: with n_queries < n_keys (a KV cache), query i stands at position n_keys
+    - n_queries + i.
+
+    Attributes:
+        is_causal: a query attends to its own position and earlier ones.
+        key_lengths: (batch,) the number of real keys in each row; the rest is padding.
+        visible: booleans, True where a query attends to a key, broadcastable to (batch, 1, queries, keys).
+        bias: added to the scores, broadcastable to (batch, heads, queries, keys).
+    """
+
+    is_causal: bool = False
+    key_lengths: Tensor | None = None
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def causal(cls, *, bias: Tensor | None = None) -> Mask:
+        return cls(is_causal=True, bias=bias)
+
+    @classmethod
+    def key_padding(cls, lengths: Tensor | None) -> Mask:
+        """A padding mask: each query attends to the first `lengths[row]` keys of its row, or to all without lengths."""
+        return cls(key_lengths=lengths)
+
+    def with_bias(self, bias: Tensor) -> Mask:
+        """Add a bias, broadcastable to (batch, heads, queries, keys)."""
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
+
+    def needs_no_tensor(self, n_queries: int, n_keys: int) -> bool:
+        """Whether a kernel's own `is_causal` flag, or no mask at all, expresses this mask."""
+        if self.key_lengths is not None or self.visible is not None or self.bias is not None:
+            return False
+        return not self.is_causal or n_queries in (1, n_keys)
+
+    def build_tensor(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+        """Build (batch or 1, 1, n_queries, n_keys) booleans, True for visible pairs; None for a full mask."""
+        allowed, keys = self.visible, torch.arange(n_keys, device=device)
+        if self.is_causal:
+            past = (keys[n_keys - n_queries :, None] >= keys)[None, None]
+            allowed = past if allowed is None else allowed & past
+        if self.key_lengths is not None:
+            is_real = (keys < self.key_lengths[:, None])[:, None, None]
+            allowed = is_real if allowed is None else allowed & is_real
+        return allowed
+
+
+def padding_bias(lengths: Tensor, longest: int) -> Tensor:
+    """Build a (rows, longest) float32 bias: 0 for real positions, -inf for padding."""
+    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
+    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)
+
+
+@dataclass(frozen=True)
+class RelativeEmbeddings:
+    """Learned embeddings by relative position that one layer adds to its keys and values.
+
+    The sums are never materialised: queries are multiplied by each embedding once and the results gathered by key; the
+    attention weights are summed by distance and then multiplied by the value embeddings.
+
+    Attributes:
+        rows: (batch or 1, 1, queries, keys) the table row of each query-key pair.
+        keys: (kv_heads, distances, head).
+        values: like `keys`.
+
+    Source: Shaw et al. 2018, equations 3 and 4, and section 3.3.
+    """
+
+    rows: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Return what the key embeddings add to the scores: (batch, heads, queries, keys).
+
+        Args:
+            query: (batch, heads, queries, head).
+        """
+        by_distance = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
+        return by_distance.gather(-1, self.rows.expand(*by_distance.shape[:2], -1, -1))
+
+    def output(self, weights: Tensor) -> Tensor:
+        """Return what the value embeddings add to the output: (batch, heads, queries, head).
+
+        Weights are summed in float32 or better: many keys share the rows of the greatest distances.
+
+        Args:
+            weights: (batch, heads, queries, keys).
+        """
+        exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
+        summed = summed.scatter_add(-1, self.rows.expand(*weights.shape[:2], -1, -1), exact)
+        return _matmul_by_group(summed.to(weights.dtype), self.values)
+
+
+def _matmul_by_group(x: Tensor, tables: Tensor) -> Tensor:
+    """(batch, heads, queries, n) @ (kv_heads, n, m) of each head's group -> (batch, heads, queries, m)."""
+    batch, heads, queries, n = x.shape
+    with torch.autocast(x.device.type, enabled=False):
+        grouped = x.reshape(batch, len(tables), -1, n) @ tables.to(x.dtype)
+    return grouped.view(batch, heads, queries, -1)
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """The mask, KV caches and positions that attention layers get besides the hidden states.
+
+    Self-attention has one, and cross-attention another. The model sets mask, caches and positions; its stack adds the
+    position scheme and the first layer's values, which all layers share.
+
+    Attributes:
+        mask: which keys each query may attend to.
+        encoder_output: (batch, source length, d_model) states to attend to, in cross-attention.
+        caches: for each layer a `LayerKVCache` of earlier positions, extended in place; those of an encoder output are
+            computed once. Of recurrent layers one `RecurrentCache` of all.
+        start: the position of the first query.
+        query_positions: (batch or 1, queries) positions of the queries, if they are not consecutive from `start`.
+        end: an upper bound of `query_positions`.
+        key_positions: (batch, keys) positions of the keys [default: consecutive from 0]. Schemes of relative positions
+            need them; masked keys may have any.
+        rotation: a `Rotation` of queries and keys by position (rotary embeddings), if any.
+        relative_embeddings: for each layer, those by each kind of distance.
+        first_layer_values: (batch, kv_heads, length, head), once the first layer that mixes them has run.
+        lengths: (batch,) real positions in each row; what follows is padding, which is not routed to experts. None if
+            all are real.
+    """
+
+    mask: Mask
+    encoder_output: Tensor | None = None
+    caches: Sequence[Any] | None = None
+    start: int = 0
+    query_positions: Tensor | None = None
+    end: int = 0
+    key_positions: Tensor | None = None
+    rotation: Any = None
+    relative_embeddings: Sequence[Sequence[RelativeEmbeddings]] = ()
+    first_layer_values: list[Tensor] = field(default_factory=list)
+    lengths: Tensor | None = None
+
+    def compute_query_positions(self, length: int, device: torch.device) -> Tensor:
+        """(batch or 1, length) positions of the queries."""
+        if self.query_positions is not None:
+            return self.query_positions
+        return torch.arange(self.start, self.start + length, device=device)[None]
+
+    def compute_distances(self, length: int, device: torch.device) -> Tensor:
+        """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
+        queries, keys = self.compute_query_positions(length, device), self.key_positions
+        if keys is None:
+            keys = torch.arange(self.start + length, device=device)[None]
+        return keys[:, None, :] - queries[:, :, None]
 
 
 def _view_heads(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -52,32 +203,19 @@ class _SplitHeads(torch.autograd.Function):
         return projected_gradient, None
 
 
-class Attention(Module):
-    """An attention layer whose weights can be computed for inspection."""
-
-    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Compute the attention weights, without dropout.
-
-        Args:
-            x: (batch, length, d_model).
-
-        Returns:
-            (batch, heads, queries, positions) float32.
-        """
-        raise NotImplementedError
-
-
-class MultiHeadAttention(Attention):
-    """Multi-head attention, from `x` to itself or to an encoder output.
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention, from `x` to itself or to an encoder output, which is projected once for any target length.
 
     One matrix holds the projections to queries, keys and values, in this order; cross-attention applies the first part
     to `x` and the rest to the encoder output.
+
+    Attributes:
+        captured: see `capture_attention_weights`.
     """
 
-    part = "attention"
-    parts: ClassVar = {"value_scalars": "residual scalars"}
+    captured: list[Tensor] | None = None
 
-    def __init__(self, config: ModelConfig, *, layer: int = 0, value_residual: bool = False) -> None:
+    def __init__(self, config: ModelConfig, *, layer: int = 0, is_cross: bool = False) -> None:
         """Build the attention of a layer, counted from 0 in its stack."""
         super().__init__()
         self.layer = layer
@@ -89,9 +227,9 @@ class MultiHeadAttention(Attention):
             projected=projected,
         )  # fmt: skip
         self.output = Linear(projected[0], config.d_model, bias=config.attention_bias == "all", std=output_std(config))
-        self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
-        self.value_scalars = nn.Parameter(torch.empty(2)) if value_residual else None
+        self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
+        self.value_scalars = nn.Parameter(torch.empty(2)) if config.value_residual and not is_cross else None
 
     def initialise(self) -> None:
         """Mix both values equally. Source: Zhou et al. 2024."""
@@ -114,91 +252,88 @@ class MultiHeadAttention(Attention):
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
-        attended = self.attend_heads(*self.project_qkv(x, inputs), inputs)
+        query, key, value = self.project_qkv(x, inputs)
+        if self.captured is not None:
+            self.captured.append(self.weights(query, key, inputs))
+        attended = self.attend_heads(query, key, value, inputs)
         return self.output(attended.transpose(1, 2).flatten(2))
+
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to (batch, heads, length, head) queries, and to all keys and values, cached ones included."""
+        cache = None if inputs.caches is None else inputs.caches[self.layer]
+        if inputs.encoder_output is None:
+            query, key, value = self.project_self(x, inputs)
+            key = normalise(self.key_norm, key)
+            key = key if inputs.rotation is None else inputs.rotation(key)
+        else:
+            width = self.heads * self.head_size
+            (query,) = self._split(self.input.forward_slice(x, slice(0, width)), self.heads)
+            query = normalise(self.query_norm, query)
+            if cache is not None and cache.length:
+                return query, *cache.keys_and_values()
+            projected = self.input.forward_slice(inputs.encoder_output, slice(width, None))
+            key, value = self._split(projected, self.kv_heads, self.kv_heads)
+            key = normalise(self.key_norm, key)
+        return query, *((key, value) if cache is None else cache.extend(key, value))
+
+    def project_self(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to queries, which are ready, keys, which are neither normalised nor rotated, and mixed values."""
+        query, key, value = self._split(self.input(x), self.heads, self.kv_heads, self.kv_heads)
+        query = normalise(self.query_norm, query)
+        if self.value_scalars is not None:
+            if not inputs.first_layer_values:
+                inputs.first_layer_values.append(value)
+            first_weight, own_weight = self.value_scalars
+            value = first_weight * inputs.first_layer_values[0] + own_weight * value
+        return query if inputs.rotation is None else inputs.rotation(query), key, value
+
+    def _split(self, projected: Tensor, *heads: int) -> tuple[Tensor, ...]:
+        """(batch, length, sum(heads)·head) -> one (batch, heads[i], length, head) each."""
+        if projected.requires_grad:
+            return _SplitHeads.apply(projected, heads)  # type: ignore[no-untyped-call]
+        return _view_heads(projected, heads)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attend with (batch, heads, length, head) queries; return the same shape."""
-        relative = inputs.relative_embeddings_of(self.layer)
+        relative = inputs.relative_embeddings[self.layer] if inputs.relative_embeddings else ()
         return attend(query, key, value, mask=self.mask(query, inputs), dropout=self.active_dropout, relative=relative)
+
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
+        """Return the mask with the bias of relative positions."""
+        if not inputs.relative_embeddings:
+            return inputs.mask
+        first, *others = (embeddings.scores(query) for embeddings in inputs.relative_embeddings[self.layer])
+        return inputs.mask.with_bias(sum(others, first))
 
     @property
     def active_dropout(self) -> float:
         """The dropout rate of the attention weights in the current mode."""
         return self.dropout if self.training else 0.0
 
-    def new_cache(self) -> LayerKVCache:
-        return LayerKVCache()
+    @torch.no_grad()
+    def weights(self, query: Tensor, key: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Compute the attention weights, without dropout: (batch, heads, queries, positions) float32.
 
-    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """See `Attention.weights`; self-attention must be called without a cache, which would be extended twice."""
-        assert inputs.encoder_output is not None or inputs.caches is None, "the cache would be extended twice"
-        query, key, _ = self.project_qkv(x, replace(inputs, first_layer_values=None))
-        weights = compute_attention_weights(query, key, mask=self.mask(query, inputs))
-        return weights if inputs.encoder_output is not None else self.weights_by_position(weights, x.shape[1])
-
-    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
-        """Expand (batch, heads, queries, keys) weights to the `length` positions that the keys come from."""
-        return weights
-
-    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to (batch, heads, length, head) queries, and to all keys and values, cached ones included."""
-        cache = inputs.layer_cache(self.layer)
-        if inputs.encoder_output is not None:
-            return self._project_cross(x, inputs.encoder_output, cache)
-        query, key, value = self._project_self(x)
-        if inputs.rotation is not None:
-            query, key = inputs.rotation(query), inputs.rotation(key)
-        if inputs.first_layer_values is not None and self.value_scalars is not None:
-            value = inputs.first_layer_values.mix(value, self.value_scalars)
-        if cache is not None:
-            key, value = cache.extend(key, value)
-        return query, key, value
-
-    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        """Return the mask with the bias of relative positions."""
-        relative = inputs.relative_embeddings_of(self.layer)
-        return inputs.mask if relative is None else inputs.mask.with_bias(relative.scores(query))
-
-    def _project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
-        return self._normalise(self.query_norm, query), self._normalise(self.key_norm, key), value
-
-    def _project_cross(
-        self, x: Tensor, encoder_output: Tensor, cache: LayerKVCache | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        width = self.heads * self.head_size
-        projected_query = self.input.forward_slice(x, slice(0, width))
-        query = self._normalise(self.query_norm, *self._split(projected_query, (self.heads,)))
-        if cache is not None and cache.length:
-            return query, *cache.keys_and_values()
-        projected_output = self.input.forward_slice(encoder_output, slice(width, None))
-        key, value = self._split(projected_output, (self.kv_heads, self.kv_heads))
-        key = self._normalise(self.key_norm, key)
-        return query, *(cache.extend(key, value) if cache is not None else (key, value))
-
-    def _split(self, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
-        """(batch, length, sum(heads)·head) -> one (batch, heads[i], length, head) each."""
-        if projected.requires_grad:
-            return _SplitHeads.apply(projected, heads)  # type: ignore[no-untyped-call]
-        return _view_heads(projected, heads)
-
-    @staticmethod
-    def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-        """Normalise in the dtype of `x`; under autocast a GPU would use float32."""
-        if norm is None:
-            return x
-        return F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps).to(x.dtype)
+        Rows sum to one; a row without any visible key is zero.
+        """
+        mask, groups = self.mask(query, inputs), self.heads // self.kv_heads
+        with torch.autocast(query.device.type, enabled=False):
+            scores = query.float() @ key.float().repeat_interleave(groups, dim=1).transpose(-1, -2)
+        scores = scores * self.head_size**-0.5
+        if mask.bias is not None:
+            scores = scores + mask.bias.float()
+        allowed = mask.build_tensor(query.shape[2], key.shape[2], query.device)
+        if allowed is None:
+            return scores.softmax(-1)
+        weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+        return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
 
-class CrossAttention(MultiHeadAttention):
-    """Attention from each target position to an encoder output, which is projected once for any target length."""
-
-    part = "cross-attention"
-
-    def macs_per_source_position(self) -> float:
-        """Return the MACs of keys and values, which are per source position."""
-        return count_macs(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
+def normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
+    """Normalise queries or keys in their dtype; under autocast a GPU would use float32."""
+    if norm is None:
+        return x
+    return F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps).to(x.dtype)
 
 
 def attend(
@@ -208,7 +343,7 @@ def attend(
     *,
     mask: Mask,
     dropout: float = 0.0,
-    relative: RelativeEmbeddings | None = None,
+    relative: Sequence[RelativeEmbeddings] = (),
 ) -> Tensor:
     """Scaled dot-product attention with grouped key/value heads; a query without any visible key gets zeros.
 
@@ -225,7 +360,7 @@ def attend(
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
     """
     n_queries, n_keys = query.shape[2], key.shape[2]
-    if relative is not None or matmuls_are_faster(query, n_keys, dropout, mask.bias):
+    if relative or matmuls_are_faster(query, n_keys, dropout, mask.bias):
         return _matmul_attention(query, key, value, mask, dropout, relative)
     grouped = query.shape[1] != key.shape[1]
     if mask.needs_no_tensor(n_queries, n_keys):
@@ -264,7 +399,7 @@ def matmuls_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor 
 
 
 def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeEmbeddings | None = None
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: Sequence[RelativeEmbeddings]
 ) -> Tensor:
     """Compute softmax(query keyᵀ / √head) value as two matmuls, with one key/value head per group of query heads.
 
@@ -286,7 +421,10 @@ def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
             scores, value, allowed = _pad_keys(scores, value, allowed)
         weights = apply_dropout(_masked_softmax(scores, allowed).to(query.dtype), dropout)
         output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
-        return output if relative is None else output + relative.output(weights[..., :n_keys])
+        if relative:
+            first, *others = (embeddings.output(weights[..., :n_keys]) for embeddings in relative)
+            output = output + sum(others, first)
+        return output
 
 
 def _pad_keys(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -311,51 +449,22 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return weights
 
 
-def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
-    """Compute the weights of `attend`, without dropout.
-
-    Args:
-        query: (batch, heads, queries, head).
-        key: (batch, kv_heads, keys, head), where kv_heads divides heads.
-        mask: which keys each query may attend to.
-
-    Returns:
-        (batch, heads, queries, keys) float32. Rows sum to one; a row without any visible key is zero.
-    """
-    groups = query.shape[1] // key.shape[1]
-    with torch.autocast(query.device.type, enabled=False):
-        scores = query.float() @ key.float().repeat_interleave(groups, dim=1).transpose(-1, -2)
-    scores = scores * query.shape[-1] ** -0.5
-    if mask.bias is not None:
-        scores = scores + mask.bias.float()
-    allowed = mask.build_tensor(query.shape[2], key.shape[2], query.device)
-    if allowed is None:
-        return scores.softmax(-1)
-    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-
-
 @contextmanager
-def capture_attention_weights(attentions: Iterable[Attention]) -> Iterator[list[Tensor]]:
+def capture_attention_weights(attentions: Sequence[Any]) -> Iterator[list[Tensor]]:
     """Capture the weights of attention layers while the model runs inside the `with`.
 
     Args:
-        attentions: for instance `model.decoder.attention_layers(cross=True)`.
+        attentions: layers with an attribute `captured`, for instance `model.decoder.attention_layers(cross=True)`.
 
     Yields:
         A list that grows by (batch, heads, queries, keys) float32 with each call of one of the layers: after one
-        forward pass it holds the layers in order. Self-attention must be called without a cache.
+        forward pass it holds the layers in order.
     """
     weights: list[Tensor] = []
-
-    def note(attention: nn.Module, inputs: tuple[Tensor, AttentionInputs]) -> None:
-        assert isinstance(attention, Attention)
-        with torch.no_grad():
-            weights.append(attention.weights(*inputs))
-
-    hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
+    for attention in attentions:
+        attention.captured = weights
     try:
         yield weights
     finally:
-        for hook in hooks:
-            hook.remove()
+        for attention in attentions:
+            attention.captured = None

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from torch import nn
+from torch import Tensor
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.model import module
 from lm.model.lora import build_model_with_lora
-from lm.model.module import Module, count_macs
-from lm.model.transformer import EncoderDecoder, EncoderOnly, Model, count_parameters, init_empty_weights
+from lm.model.transformer import Model, init_empty_weights
 
-PARTS = (
-    "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",
-    "recurrent layers", "norms", "residual scalars", "output layer", "output bias", "output transform", "label head",
-    "adapters",
-)  # fmt: skip
-"""The parts that parameters are counted by; see `Module.part`."""
+_PARTS = {
+    "lora_": "adapters", "transform.": "output transform", "classifier.": "label head", "head.": "output layer",
+    "output_bias": "output bias", "norm": "norms", "scalars": "residual scalars", "tokens.": "token embeddings",
+    "types": "token types", "positions": "positions", ".gate.": "gates", ".experts.": "experts",
+    "feed_forward": "feed-forward", "cross_attention": "cross-attention", "attention": "attention",
+    "recurrent": "recurrent layers",
+}  # fmt: skip
+"""The parts that parameters are counted by: the first that is found in a parameter's name."""
 _NO_ADAPTERS = LoraConfig()
 
 
@@ -32,12 +33,15 @@ def _meta_model(config: ModelConfig, lora: LoraConfig) -> Model:
 
 @cache
 def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
-    """Count the parameters of each of `PARTS`, shared ones once."""
-    model = _meta_model(config, lora)
-    counts = module.parameters_by_part(model)
-    assert counts.keys() <= set(PARTS)
-    assert counts.total() == count_parameters(model)
-    return {part: counts[part] for part in PARTS}
+    """Count the parameters of each part that a model has, shared ones once."""
+    counts = Counter[str]()
+    for name, parameter in _meta_model(config, lora).named_parameters():
+        counts[_part(name)] += parameter.numel()
+    return counts
+
+
+def _part(name: str) -> str:
+    return next(part for found, part in _PARTS.items() if found in name)
 
 
 def total_parameters(config: ModelConfig) -> int:
@@ -84,26 +88,49 @@ def training_flops(
 def _forward_macs(
     config: ModelConfig, lora: LoraConfig, length: int, source_length: int, n_targets: float | None
 ) -> float:
-    model = _meta_model(config, lora)
-    decoder: Any = model.decoder
-    cross_layers = decoder.attention_layers(cross=True)
-    of_source = sum(layer.macs_per_source_position() for layer in cross_layers)
-    macs = length * (_macs_per_position(decoder) - of_source) + _pair_macs(decoder, length)
-    macs += sum(2 * layer.heads * layer.head_size * length * source_length for layer in cross_layers)
-    if model.transform is not None:
-        macs += length * _macs_per_position(model.transform)
-    if isinstance(model, EncoderDecoder):
-        syntax = 0.0 if model.syntax_positions is None else _macs_per_position(model.syntax_positions)
-        macs += source_length * (_macs_per_position(model.encoder) + syntax + of_source)
-        macs += _pair_macs(model.encoder, source_length)
-    head = model.classifier if isinstance(model, EncoderOnly) else None
-    per_target = count_macs(model.output_layer[0]) if head is None else _macs_per_position(head)
-    return macs + (length if n_targets is None else n_targets) * per_target
+    model: Any = _meta_model(config, lora)
+    n_targets = length if n_targets is None else n_targets
+    own_length = {
+        "embedding": 0, "source_embedding": 0, "head": n_targets, "classifier": n_targets, "encoder": source_length,
+        "syntax_positions": source_length,
+    }  # fmt: skip
+    macs = 0.0
+    for name, parameter in model.named_parameters():
+        positions = own_length.get(name.partition(".")[0], length) * _uses_per_position(name, config)
+        if parameter is model.output_layer[0]:
+            positions = n_targets
+        elif name.endswith("cross_attention.input.weight"):  # queries of the target; keys and values of the source
+            queries = config.n_heads / (config.n_heads + 2 * config.n_kv_heads)
+            positions = queries * length + (1 - queries) * source_length
+        elif name.endswith("cross_attention.key.weight"):
+            positions = source_length
+        macs += _macs(parameter) * positions
+    macs += _pair_macs(model.decoder, length)
+    macs += _pair_macs(model.encoder, source_length) if config.is_encoder_decoder else 0.0
+    cross_layers = model.decoder.attention_layers(cross=True)
+    return macs + sum(2 * layer.heads * layer.head_size * length * source_length for layer in cross_layers)
 
 
-def _macs_per_position(module: nn.Module) -> float:
-    own = module.own_macs() if isinstance(module, Module) else sum(map(count_macs, module.parameters(recurse=False)))
-    return getattr(module, "uses", 1.0) * (own + sum(map(_macs_per_position, module.children())))
+def _uses_per_position(name: str, config: ModelConfig) -> float:
+    """Return how often a position uses each weight of a matrix."""
+    if ".experts." in name:
+        return config.experts_per_token / config.experts
+    if "_convolution" in name:
+        return 1 / config.attention_stride
+    if "_lengthwise" in name:
+        return config.n_kv_heads * config.d_head / config.context_length
+    if name.endswith((".keys", ".values")):  # a head multiplies by all of its group
+        return config.n_heads / config.n_kv_heads
+    return 0.0 if ".recurrent_start." in name else 1.0  # once per sequence
+
+
+def _macs(weight: Tensor) -> float:
+    """Return the multiply-accumulates per position of a matrix, 0 of a vector.
+
+    A frozen matrix counts 2/3: of forward and backward passes it lacks its own gradient.
+    """
+    macs = weight.numel() if weight.ndim > 1 else 0
+    return macs if weight.requires_grad else macs * 2 / 3
 
 
 def _pair_macs(stack: Any, length: int) -> float:
@@ -122,18 +149,10 @@ def training_flops_per_token(
     per sequence.
     """
     length = config.context_length
-    source_length = length if config.is_encoder_decoder else 0
-    outputs = 1.0 if config.labels else predicted_fraction * length
-    flops = training_flops(
-        config,
-        rows=1,
-        length=length,
-        source_length=source_length,
-        n_targets=outputs,
-        forward_passes=forward_passes,
-        lora=lora,
-    )
-    return flops / length
+    return training_flops(
+        config, rows=1, length=length, source_length=length if config.is_encoder_decoder else 0,
+        n_targets=1.0 if config.labels else predicted_fraction * length, forward_passes=forward_passes, lora=lora,
+    ) / length  # fmt: skip
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:

@@ -25,8 +25,8 @@ class LayerKVCache:
         if self._key is None or self._value is None:  # without spare capacity: an encoder output never grows
             self._key, self._value = key.contiguous(), value.contiguous()
             return self._key, self._value
-        self._key = _grow(self._key, key, start, self.length)
-        self._value = _grow(self._value, value, start, self.length)
+        self._key = _grow(self._key, start, self.length)
+        self._value = _grow(self._value, start, self.length)
         self._key[:, :, start : self.length] = key
         self._value[:, :, start : self.length] = value
         return self.keys_and_values()
@@ -36,7 +36,7 @@ class LayerKVCache:
         start, self.length = self.length, self.length + positions
         key, value = self.buffers()
         if key.shape[2] < self.length:
-            self._key, self._value = (_grow(buffer, buffer, start, self.length) for buffer in (key, value))
+            self._key, self._value = (_grow(buffer, start, self.length) for buffer in (key, value))
 
     def buffers(self) -> tuple[Tensor, Tensor]:
         """Return the key and value buffers, (batch, kv_heads, capacity, head) each."""
@@ -71,12 +71,12 @@ class LayerKVCache:
         self.length = min(self.length, length)
 
 
-def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
+def _grow(buffer: Tensor, n_used: int, length: int) -> Tensor:
     """Return a buffer of at least `length` positions that starts with the first `n_used` positions of `buffer`."""
     if buffer.shape[2] >= length:
         return buffer
-    batch, heads, _, head = template.shape
-    grown = template.new_empty(batch, heads, max(length, 2 * n_used, 64), head)
+    batch, heads, _, head = buffer.shape
+    grown = buffer.new_empty(batch, heads, max(length, 2 * n_used, 64), head)
     grown[:, :, :n_used] = buffer[:, :, :n_used]
     return grown
 

@@ -1,8 +1,12 @@
-"""Layers that act on each position alone: linear (float or int8), norms, dropout, feed-forward and output heads."""
+"""Layers that act on each position alone: linear (float or int8), norms, dropout, feed-forward and output heads.
+
+A module may have a method `initialise`, which draws the initial values of its own parameters; see `initialise`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +14,6 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.kernels.torch_ops import int8_matmul
-from lm.model.cpu_kernels import FUSED_ACTIVATION, linear, onednn_linear_gelu, uses_onednn
-from lm.model.module import Module
 
 _INT8_MAX = 127
 """The largest int8 used; the smallest is its negative."""
@@ -20,15 +22,75 @@ _WEIGHTS_PER_CHUNK = 2**20
 
 For 32,768 outputs and 768 inputs, one row and one thread of an AMD EPYC: 3 ms; all at once 52 ms, in float32 6 ms.
 """
+_MIN_ONEDNN_MACS = 1_000_000
+"""MACs from which a matmul may be computed by oneDNN."""
+_BLOCK, _MIN_LENGTH = 128, 512
+"""Queries per block, and the positions beyond which attention is computed by blocks."""
+HAS_BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
+"""Whether this CPU multiplies bfloat16."""
+MKL_IS_SLOW = torch.backends.cpu.get_cpu_capability() == "AVX512" and not torch.cpu._is_amx_tile_supported()
+"""Whether it has AVX-512 but not AMX, as AMD's have."""
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
+def initialise(model: nn.Module) -> None:
+    """Initialise the parameters of all modules of a model, from the outside inwards, in registration order.
+
+    Vectors start as constants, so the matrices don't depend on which vectors there are.
+    """
+    for module in model.modules():
+        if draw := getattr(module, "initialise", None):
+            draw()
 
 
-def _relu_squared(x: Tensor) -> Tensor:
-    """Source: So et al. 2021 (Primer)."""
-    return F.relu(x).square()
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
+
+    torch uses MKL for float32, which on AMD's CPUs leaves half of the vector units idle, unlike oneDNN: 160 rows of 160
+    by 480 weights, one thread of an EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111. Below a
+    million MACs there is little difference.
+    """
+    if MKL_IS_SLOW and _suits_onednn(x, weight, torch.float32):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+
+
+def _suits_onednn(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a matmul has a single dtype, this one, no gradient, and is large enough to matter."""
+    is_large = x.numel() * len(weight) >= _MIN_ONEDNN_MACS and not torch.is_grad_enabled()
+    return is_large and x.dtype is weight.dtype is dtype and _is_eager_on_cpu(x)
+
+
+def _is_eager_on_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+
+
+def uses_blocks(query: Tensor, n_keys: int) -> bool:
+    """Whether causal attention from (batch, heads, queries, head) to as many keys is computed block by block.
+
+    torch's fused CPU kernel computes in float32 between its matmuls and leaves most of a processor's bfloat16 units
+    unused: 4 rows, 12 heads, 1024 positions, head 64, one thread of an AMD EPYC with AVX512-BF16: 132 ms, block by
+    block 69 ms. In float32 blocks are slower. Training uses torch's kernels.
+    """
+    is_long = query.shape[2] == n_keys > _MIN_LENGTH and not query.requires_grad
+    return is_long and HAS_BFLOAT16 and query.dtype is torch.bfloat16 and _is_eager_on_cpu(query)
+
+
+def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention: (batch, heads, length, head), with fewer key/value heads if grouped -> the same shape."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    batch, heads, length, head = query.shape
+    output = query.new_empty(batch, length, heads, head).transpose(1, 2)  # the layout that the output projection reads
+    query = (query * head**-0.5).flatten(0, 1)
+    key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # one copy for all blocks
+    future = torch.full((_BLOCK, _BLOCK), -torch.inf, dtype=query.dtype).triu(1)
+    for start in range(0, length, _BLOCK):
+        end = min(start + _BLOCK, length)
+        scores = query[:, start:end] @ key[:, :, :end]
+        scores[..., start:] += future[: end - start, : end - start]
+        output[:, :, start:end] = (scores.softmax(-1) @ value[:, :end]).unflatten(0, (batch, heads))
+    return output
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -40,14 +102,14 @@ def _swiglu(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu-tanh": _gelu_tanh,
-    "relu2": _relu_squared,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
     "silu": F.silu,
     "swiglu": _swiglu,
 }
 
 
-class Linear(nn.Linear, Module):
+class Linear(nn.Linear):
     """torch's linear layer, with `linear` as the matmul.
 
     Attributes:
@@ -60,6 +122,12 @@ class Linear(nn.Linear, Module):
     ) -> None:
         super().__init__(inputs, outputs, bias=bias)
         self.std, self.projected = std, [outputs] if projected is None else [*projected]
+
+    def take_shape(self, layer: Linear) -> None:
+        """Become a module like a layer, without weights."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.std, self.projected = layer.std, layer.projected
 
     def initialise(self) -> None:
         nn.init.normal_(self.weight, std=self.std)
@@ -85,11 +153,11 @@ class Linear(nn.Linear, Module):
         """Apply the layer and an activation, fused where that is faster: (…, inputs) -> (…, outputs).
 
         torch's tanh GELU takes four times as long as the exact one, a quarter of the layer's time in bfloat16: 5,120
-        rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67; in float32 144 and
-        129. With AVX2 oneDNN is slower.
+        rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67.
         """
-        if activation == FUSED_ACTIVATION and type(self) is Linear and uses_onednn("gelu", x, self.weight):
-            return onednn_linear_gelu(x, self.weight, self.bias)
+        is_plain = activation == "gelu-tanh" and type(self) is Linear and HAS_BFLOAT16
+        if is_plain and _suits_onednn(x, self.weight, torch.bfloat16):
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "gelu", [], "tanh")
         return ACTIVATIONS[activation](self(x))
 
     def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
@@ -108,27 +176,30 @@ class TokenEmbedding(nn.Embedding):
         return Int8Embedding(self)
 
 
-class Int8Linear(Linear):
-    """A linear layer with int8 weights and one scale per output.
+class _Int8(nn.Module):
+    """Int8 weights with one scale per output.
 
     Attributes:
         weight: (outputs, inputs) int8, from -127 to 127.
         scale: (outputs,) float32, the factor of each output's weights.
     """
 
+    weight: Tensor
     scale: Tensor
+
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Apply the weights: (…, inputs) -> (…, outputs) in the dtype of `x`."""
+        return _int8_matmul(x, self.weight, self.scale, bias)
+
+
+class Int8Linear(_Int8, Linear):
+    """A linear layer with int8 weights."""
 
     def __init__(self, layer: Linear) -> None:
         """Quantise a layer; the bias is shared."""
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.std, self.projected = layer.std, layer.projected
+        self.take_shape(layer)
         _quantise_rows(self, layer.weight)
         self.register_parameter("bias", layer.bias)
-
-    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `Linear.matmul`; computed in the dtype of `x`."""
-        return _int8_matmul(x, self.weight, self.scale, bias)
 
     def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
         return self.matmul(x)
@@ -139,10 +210,8 @@ class Int8Linear(Linear):
         return _int8_matmul(x, self.weight[outputs], self.scale[outputs], bias)
 
 
-class Int8Embedding(TokenEmbedding):
-    """An int8 token embedding with one scale per token; see `Int8Linear`."""
-
-    scale: Tensor
+class Int8Embedding(_Int8, TokenEmbedding):
+    """An int8 token embedding with one scale per token."""
 
     def __init__(self, embedding: TokenEmbedding) -> None:
         nn.Module.__init__(self)
@@ -152,10 +221,6 @@ class Int8Embedding(TokenEmbedding):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…,) tokens -> (…, d_model) float32."""
         return self.weight[input].float() * self.scale[input][..., None]
-
-    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `TokenEmbedding.matmul`; computed in the dtype of `x`."""
-        return _int8_matmul(x, self.weight, self.scale, bias)
 
 
 def quantise(model: nn.Module) -> None:
@@ -197,26 +262,14 @@ def _outputs_per_chunk(weight: Tensor) -> int:
     return max(1, _WEIGHTS_PER_CHUNK // weight.shape[1])
 
 
-class RMSNorm(nn.RMSNorm, Module):
-    """torch's RMSNorm; weights start at one. Source: Zhang and Sennrich 2019."""
+def build_norm(config: ModelConfig) -> nn.RMSNorm | nn.LayerNorm:
+    """Build the norm of a model over d_model.
 
-    part = "norms"
-
-
-class LayerNorm(nn.LayerNorm, Module):
-    """torch's LayerNorm; weights start at one and biases at zero. Source: Ba et al. 2016."""
-
-    part = "norms"
-
-
-def build_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
-    """Build the norm of a model over d_model; its parameters count as `part`."""
+    Source: Zhang and Sennrich 2019 (RMSNorm); Ba et al. 2016 (LayerNorm).
+    """
     if config.norm == "rmsnorm":
-        norm: RMSNorm | LayerNorm = RMSNorm(config.d_model, config.norm_eps)
-    else:
-        norm = LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
-    norm.part = part
-    return norm
+        return nn.RMSNorm(config.d_model, config.norm_eps)
+    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
 def output_std(config: ModelConfig) -> float:
@@ -273,12 +326,11 @@ def _(values: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
     return torch.empty_like(values, memory_format=torch.contiguous_format)
 
 
-class FeedForward(Module):
+class FeedForward(nn.Module):
     """The position-wise feed-forward layer: linear, activation, linear."""
 
-    def __init__(self, config: ModelConfig, *, part: str = "feed-forward") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.part = part
         width = config.d_ff
         projected = [width, width] if config.activation == "swiglu" else [width]
         self.up = Linear(config.d_model, sum(projected), bias=config.bias, std=config.init_std, projected=projected)
@@ -290,33 +342,29 @@ class FeedForward(Module):
         return self.down(self.up.forward_activated(x, self.activation))
 
 
-class OutputTransform(Module):
+class OutputTransform(nn.Module):
     """A linear layer, activation and norm before the output layer.
 
     Source: Devlin et al. 2019 (in their code).
     """
-
-    part = "output transform"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         widths = 2 if config.activation == "swiglu" else 1  # gate and value
         self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.init_std)
         self.activation = config.activation
-        self.norm = build_norm(config, part=self.part)
+        self.norm = build_norm(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
         return self.norm(self.up.forward_activated(x, self.activation))
 
 
-class ClassificationHead(Module):
+class ClassificationHead(nn.Module):
     """The output head of a classifier: pools the state of the first token, BERT's [CLS], and scores the labels.
 
     Source: Devlin et al. 2019, section 3.2 and their code (the pooler).
     """
-
-    part = "label head"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -6,9 +6,8 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.cpu_kernels import linear
-from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout
+from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
 from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
@@ -36,14 +34,9 @@ class LoraLinear(Linear):
     Source: Hu et al. 2021 (LoRA), section 4.1.
     """
 
-    parts: ClassVar = {"lora_a": "adapters", "lora_b": "adapters"}
-
     def __init__(self, layer: Linear, config: LoraConfig) -> None:
         """Replace a layer, whose weights are shared."""
-        with init_empty_weights():
-            super().__init__(
-                layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
-            )
+        self.take_shape(layer)
         self.weight, self.bias = layer.weight, layer.bias
         self.rank, self.scale, self.dropout = config.rank, config.scale, config.dropout
         bound = layer.in_features**-0.5
@@ -89,21 +82,14 @@ def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0
         for module in built.modules():
             if isinstance(module, ClassificationHead):  # it is randomly initialised
                 module.requires_grad_()
+        owners = tuple(_OWNERS[kind] for kind in lora.kinds)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for owner, name, layer in list(_linear_layers(built, lora)):
-                setattr(owner, name, LoraLinear(layer, lora))
+            for owner in [module for module in built.modules() if isinstance(module, owners)]:
+                for name, layer in list(owner.named_children()):
+                    if isinstance(layer, Linear):
+                        setattr(owner, name, LoraLinear(layer, lora))
     return built
-
-
-def _linear_layers(
-    model: nn.Module, config: LoraConfig
-) -> Iterator[tuple[MultiHeadAttention | FeedForward, str, Linear]]:
-    """Yield the layers that get adapters: owner module, attribute name, layer."""
-    owners = tuple(_OWNERS[kind] for kind in config.kinds)
-    for owner in model.modules():
-        if isinstance(owner, MultiHeadAttention | FeedForward) and isinstance(owner, owners):
-            yield from ((owner, name, layer) for name, layer in owner.named_children() if isinstance(layer, Linear))
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
@@ -132,20 +118,20 @@ def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, T
 
 def trainable_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights that training changes, by name: all, or with adapters the unfrozen ones."""
-    return _weights_by_trainability(model, is_trained=True)
+    frozen = _frozen_names(model)
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
 
 
 def load_trainable(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load the result of `trainable_weights`; RuntimeError if one is missing or has another shape."""
-    model.load_state_dict(_weights_by_trainability(model, is_trained=False) | dict(weights))
+    own = model.state_dict()
+    model.load_state_dict({name: own[name] for name in _frozen_names(model)} | dict(weights))
 
 
 def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load the base model's weights into a model with adapters; KeyError or RuntimeError if they don't fit."""
-    frozen = _weights_by_trainability(model, is_trained=False)
-    model.load_state_dict(trainable_weights(model) | {name: weights[name] for name in frozen})
+    model.load_state_dict(trainable_weights(model) | {name: weights[name] for name in _frozen_names(model)})
 
 
-def _weights_by_trainability(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    return {name: value for name, value in model.state_dict().items() if (name not in frozen) is is_trained}
+def _frozen_names(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -76,18 +76,32 @@ def linear_cross_entropy(
 
     Source: the idea of Hsu et al. 2024 (Liger Kernel).
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    targets = targets.flatten()
-    target_positions = _target_positions(targets) if target_positions is None else target_positions
-    result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, targets, target_positions, label_smoothing, softcap, dtype
+    targets, states = targets.flatten(), hidden.flatten(0, -2)
+    positions = _target_positions(targets) if target_positions is None else target_positions
+    loss, surprisal, gradients = _compute_linear_cross_entropy(
+        states, weight, bias, targets, positions, label_smoothing, softcap, wants_gradient=torch.is_grad_enabled()
     )
-    return result
+    total: Tensor = _Precomputed.apply(loss, gradients, states, weight, bias)  # type: ignore[no-untyped-call]
+    return total, surprisal
 
 
 def _target_positions(targets: Tensor) -> Tensor:
     return (targets != IGNORE_INDEX).nonzero()[:, 0]
+
+
+class _Precomputed(torch.autograd.Function):
+    """A loss with the gradients of its inputs; backward scales them in place, as those of a vocabulary are large."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: Sequence[Tensor | None], *_: Tensor | None) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        scaled = (None if gradient is None else gradient.mul_(loss_gradient) for gradient in gradients)
+        return None, None, *scaled
 
 
 def chunked_loss(
@@ -109,126 +123,79 @@ def chunked_loss(
         targets: (positions,) ids, IGNORE_INDEX where none.
         target_positions: see `linear_cross_entropy`.
     """
-    if isinstance(target_positions, slice):
-        target_positions = torch.arange(len(targets), device=hidden.device)
-    target_positions = _target_positions(targets) if target_positions is None else target_positions
-    result: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, target_positions)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _ChunkedLoss(torch.autograd.Function):
-    """Like `_LinearCrossEntropy`, with each chunk differentiated by autograd."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 (apply takes no keywords)
-        ctx: Any,
-        loss: ChunkLoss,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        target_positions: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        hidden_gradient, weight_gradient = torch.zeros_like(hidden), torch.zeros_like(weight)
-        bias_gradient = None if bias is None else torch.zeros_like(bias)
-        total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
+    if not isinstance(target_positions, Tensor):
+        target_positions = _target_positions(targets)
+    inputs = [tensor for tensor in (hidden, *output) if tensor is not None]
+    gradients = [torch.zeros_like(tensor) for tensor in inputs]
+    total, surprisal = (torch.zeros((), device=hidden.device) for _ in range(2))
+    for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(output[0]))):
         with torch.enable_grad():
-            for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(weight))):
-                states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
-                biases = None if bias is None else bias.detach().requires_grad_()
-                nats, surprisal = loss(states, (weights, biases), targets[some])
-                inputs = (states, weights) if biases is None else (states, weights, biases)
-                hidden_gradient[:, some], chunk_gradient, *bias_gradients = torch.autograd.grad(nats, inputs)
-                weight_gradient += chunk_gradient
-                if bias_gradient is not None:
-                    bias_gradient += bias_gradients[0]
-                total += nats.detach()
-                nll += surprisal.detach()
-        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
-        ctx.mark_non_differentiable(nll)
-        return total, nll
-
-    @staticmethod
-    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None
-        return (
-            None,
-            *(None if gradient is None else gradient.mul_(total_gradient) for gradient in gradients),
-            None,
-            None,
-        )
+            states, weight, *bias = (part.detach().requires_grad_() for part in (hidden[:, some], *inputs[1:]))
+            nats, nll = loss(states, (weight, bias[0] if bias else None), targets[some])
+            gradients[0][:, some], *others = torch.autograd.grad(nats, (states, weight, *bias))
+        for gradient, of_chunk in zip(gradients[1:], others, strict=True):
+            gradient.add_(of_chunk)
+        total += nats.detach()
+        surprisal += nll.detach()
+    with_gradient: Tensor = _Precomputed.apply(total, gradients, *inputs)  # type: ignore[no-untyped-call]
+    return with_gradient, surprisal
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Computes the gradient together with the loss, while the logits exist; backward only scales it."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 (apply takes no keywords)
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        target_positions: Tensor | slice,
-        smoothing: float,
-        softcap: float,
-        dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        inputs, target_column, matrix = (
-            hidden[target_positions].to(dtype),
-            targets[target_positions, None],
-            weight.to(dtype),
-        )
-        wants_gradient, on_cpu = hidden.requires_grad or weight.requires_grad, hidden.device.type == "cpu"
-        size = len(weight)
-        if not on_cpu and size % _GPU_ALIGNMENT:
-            matrix = F.pad(matrix, (0, 0, 0, -size % _GPU_ALIGNMENT))
-        rows, rows_of_softmax = _rows_per_chunk(len(inputs), size, on_cpu=on_cpu)
-        logits_buffer = matrix.new_empty(rows, len(matrix))  # allocating per chunk would cost more than arithmetic
-        probabilities = torch.empty(rows_of_softmax, len(matrix), device=hidden.device)
-        inputs_gradient, weight_gradient = torch.empty_like(inputs), None
-        bias_gradient = None if bias is None else torch.zeros_like(bias)
-        total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
-        for start in range(0, len(inputs), max(1, rows)):
-            part = slice(start, start + rows)
-            logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(inputs) - start])
-            if bias is not None:
-                logits[:, :size] += bias
-            for some, their_targets in zip(
-                *(tensor.split(rows_of_softmax) for tensor in (logits, target_column[part])), strict=True
-            ):
-                gradient = probabilities[: len(some)]
-                nats, surprisal = _surprisal_and_gradient(some, their_targets, size, smoothing, softcap, gradient)
-                total += nats
-                nll += surprisal
-                if wants_gradient:
-                    some.copy_(gradient)
+@torch.no_grad()
+def _compute_linear_cross_entropy(  # noqa: PLR0917
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    target_positions: Tensor | slice,
+    smoothing: float,
+    softcap: float,
+    *,
+    wants_gradient: bool,
+) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
+    """Return loss, surprisal, and the gradients of hidden states, weight and bias, while the logits exist."""
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    size, on_cpu = len(weight), device == "cpu"
+    inputs, matrix = hidden[target_positions].to(dtype), weight.to(dtype)
+    target_column = targets[target_positions, None]
+    if not on_cpu and size % _GPU_ALIGNMENT:
+        matrix = F.pad(matrix, (0, 0, 0, -size % _GPU_ALIGNMENT))
+    rows, rows_of_softmax = _rows_per_chunk(len(inputs), size, on_cpu=on_cpu)
+    logits_buffer = matrix.new_empty(rows, len(matrix))  # allocating per chunk would cost more than arithmetic
+    probabilities = torch.empty(rows_of_softmax, len(matrix), device=hidden.device)
+    inputs_gradient, weight_gradient = torch.empty_like(inputs), None
+    bias_gradient = None if bias is None else torch.zeros_like(bias)
+    total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
+    for start in range(0, len(inputs), max(1, rows)):
+        part = slice(start, start + rows)
+        logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(inputs) - start])
+        if bias is not None:
+            logits[:, :size] += bias
+        for some, their_targets in zip(
+            *(tensor.split(rows_of_softmax) for tensor in (logits, target_column[part])), strict=True
+        ):
+            gradient = probabilities[: len(some)]
+            nats, surprisal = _surprisal_and_gradient(some, their_targets, size, smoothing, softcap, gradient)
+            total += nats
+            nll += surprisal
             if wants_gradient:
-                if bias_gradient is not None:
-                    bias_gradient += logits[:, :size].sum(0, dtype=bias_gradient.dtype)
-                torch.mm(logits, matrix, out=inputs_gradient[part])
+                some.copy_(gradient)
+        if wants_gradient:
+            if bias_gradient is not None:
+                bias_gradient += logits[:, :size].sum(0, dtype=bias_gradient.dtype)
+            torch.mm(logits, matrix, out=inputs_gradient[part])
             if weight.requires_grad:
-                chunk_gradient = logits[:, :size].T @ inputs[part]
+                of_chunk = logits[:, :size].T @ inputs[part]
                 weight_gradient = (
-                    chunk_gradient if weight_gradient is None else weight_gradient.to(weight.dtype).add_(chunk_gradient)
+                    of_chunk if weight_gradient is None else weight_gradient.to(weight.dtype).add_(of_chunk)
                 )
-        hidden_gradient = inputs_gradient.to(hidden.dtype)
-        if isinstance(target_positions, Tensor):
-            hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, hidden_gradient)
-        ctx.dtype = weight.dtype
-        if weight_gradient is None and weight.requires_grad:
-            weight_gradient = torch.zeros_like(weight)
-        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
-        ctx.mark_non_differentiable(nll)
-        return total, nll
-
-    @staticmethod
-    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # only once: the gradients of a vocabulary are large, so they are scaled in place and freed
-        (hidden_gradient, weight_gradient, bias_gradient), ctx.gradients = ctx.gradients, None
-        bias_gradient = None if bias_gradient is None else bias_gradient.mul_(total_gradient)
-        weight_gradient = None if weight_gradient is None else weight_gradient.to(ctx.dtype).mul_(total_gradient)
-        return hidden_gradient.mul_(total_gradient), weight_gradient, bias_gradient, *[None] * 5
+    hidden_gradient = inputs_gradient.to(hidden.dtype)
+    if isinstance(target_positions, Tensor):
+        hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, hidden_gradient)
+    if weight.requires_grad:
+        weight_gradient = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
+    return total, nll, (hidden_gradient, weight_gradient, bias_gradient)
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:

@@ -2,16 +2,16 @@
 
 An absolute scheme returns vectors that are added to the embeddings: it is called with the first position and the number
 of positions. A relative scheme belongs to a stack: it is called with attention inputs and adds a bias, a rotation or
-relative embeddings to them. `ABSOLUTE_SCHEMES` and `RELATIVE_SCHEMES` list the schemes by name.
+relative embeddings to them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,11 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
+from lm.model.attention import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Dropout, TokenEmbedding, build_norm
-from lm.model.module import Module, memoised
 
 T5_BUCKETS = 32
 """Distance buckets; an encoder has half of them for each direction."""
-_PRECOMPUTED_POSITIONS = 8192
-"""Positions of a long context that are computed in advance; more would take memory that few texts use."""
 
 
 def sinusoidal_table(length: int, d_model: int, *, interleaved: bool) -> Tensor:
@@ -53,39 +50,31 @@ def sinusoidal_encoding(positions: Tensor, d_model: int, *, interleaved: bool) -
 
 
 class PositionTable(nn.Module):
-    """Values by position, computed once, and again for a longer sequence.
+    """Values by position, computed for twice as many positions as asked for.
 
     They are neither parameters nor buffers: they are not saved, and stay float32 when the model is cast.
     """
 
-    def __init__(self, compute: Callable[[int], Tensor], length: int) -> None:
+    def __init__(self, compute: Callable[[int], Tensor]) -> None:
         super().__init__()
-        self._compute, self._length = compute, length
+        self._compute = compute
         self._values: Tensor | None = None
 
     def rows(self, start: int, length: int, device: torch.device) -> Tensor:
         """Return the values of positions start … start + length - 1."""
         values = self._values  # other threads may replace it
         if values is None or values.device != device or start + length > len(values):
-            values = self.fill(device, at_least=start + length)
+            values = self.fill(2 * (start + length), device)
         return values[start : start + length]
 
-    def fill(self, device: torch.device, *, at_least: int | None = None) -> Tensor:
-        """Compute the values of the whole context, or of `at_least` positions of a long context."""
-        if at_least is None:
-            number = self._length
-        else:
-            self._length = max(self._length, at_least)
-            number = min(self._length, max(_PRECOMPUTED_POSITIONS, 2 * at_least))
+    def fill(self, length: int, device: torch.device) -> Tensor:
         with torch.inference_mode(False):  # the values outlive an evaluation, and training uses them
-            values = self._values = self._compute(number).to(device)
+            values = self._values = self._compute(length).to(device)
         return values
 
 
-class LearnedPositions(Module):
+class LearnedPositions(nn.Module):
     """A learned vector per position of the context."""
-
-    part = "positions"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -106,10 +95,10 @@ class LearnedPositions(Module):
 class SinusoidalPositions(nn.Module):
     """Sinusoidal vectors, which extend beyond the training length."""
 
-    def __init__(self, config: ModelConfig, *, interleaved: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        compute = partial(sinusoidal_table, d_model=config.d_model, interleaved=interleaved)
-        self.table = PositionTable(compute, config.context_length)
+        is_interleaved = config.positions == "sinusoidal"
+        self.table = PositionTable(partial(sinusoidal_table, d_model=config.d_model, interleaved=is_interleaved))
 
     def forward(self, start: int, length: int, device: torch.device) -> Tensor:
         """(length, d_model) to be added to the embeddings."""
@@ -135,16 +124,8 @@ class Rotation:
         Source: Su et al. 2021, with features paired as in GPT-NeoX and Llama.
         """
         turned = self.cos.shape[-1]
-        if turned == x.shape[-1]:
-            return self._rotate(x)
-        return torch.cat((self._rotate(x[..., :turned]), x[..., turned:]), dim=-1)
-
-    def _rotate(self, x: Tensor) -> Tensor:
-        return _ApplyRotation.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
-
-    def strided(self, step: int, *, first: int) -> Rotation:
-        """Return the rotation of every `step`-th position, starting with `first`."""
-        return Rotation(self.cos[first::step], self.sin[first::step])
+        rotated: Tensor = _ApplyRotation.apply(x[..., :turned], self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
+        return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
 
 
 class _ApplyRotation(torch.autograd.Function):
@@ -187,7 +168,8 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = PositionTable(partial(_rotary_table_of, config=config), config.context_length)
+        scale = config.rope_temperature or 1.0
+        self.table = PositionTable(lambda length: rotary_table(length, rotary_frequencies(config), scale=scale))
 
     def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """Add the rotation of `length` tokens to the attention inputs."""
@@ -196,12 +178,6 @@ class RotaryPositions(nn.Module):
         else:
             table = self.table.rows(inputs.start, length, device)
         return replace(inputs, rotation=Rotation(*table.unbind(-2)))
-
-
-def _rotary_table_of(length: int, config: ModelConfig) -> Tensor:
-    return rotary_table(
-        length, rotary_frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
-    )
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
@@ -252,51 +228,24 @@ def _yarn_weights(config: ModelConfig) -> Tensor:
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 
-class _DistanceScheme(Module):
-    """A relative scheme by distance; sparse attention, which never forms all pairs, asks it for those that it needs."""
-
-    part = "positions"
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.is_on_demand = config.attention != "full"
-
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the biases of `length` tokens to the attention inputs."""
-        if self.is_on_demand:
-            return replace(inputs, distance_bias=self)
-        return self.add_to(inputs, inputs.compute_distances(length, device))
-
-    def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
-        """Add the biases of (batch or 1, queries, keys) distances to the attention inputs."""
-        return replace(inputs, mask=inputs.mask.with_bias(self.score_bias(distances)))
-
-    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:  # noqa: ARG002
-        """See `DistanceBias`."""
-        return self.score_bias(distances), None
-
-    def score_bias(self, distances: Tensor) -> Tensor:
-        """Return (batch or 1, heads, queries, keys) biases of the scores."""
-        raise NotImplementedError
-
-
-class ALiBi(_DistanceScheme):
+class ALiBi(nn.Module):
     """A bias of the scores that decreases linearly with distance, at a slope per head; extends beyond the context.
 
     Source: Press et al. 2022 (ALiBi).
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+        super().__init__()
         self.heads = config.n_heads
 
-    def score_bias(self, distances: Tensor) -> Tensor:
-        return -(_slopes_tensor(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the biases of `length` tokens to the attention inputs."""
+        return replace(inputs, mask=inputs.mask.with_bias(self.bias(inputs.compute_distances(length, device))))
 
-
-@memoised
-def _slopes_tensor(heads: int, device: torch.device) -> Tensor:
-    return torch.tensor(alibi_slopes(heads), device=device)
+    def bias(self, distances: Tensor) -> Tensor:
+        """(batch or 1, queries, keys) distances -> (batch or 1, heads, queries, keys)."""
+        slopes = torch.tensor(alibi_slopes(self.heads), device=distances.device)[:, None, None]
+        return -(slopes * distances[:, None].abs())
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -309,21 +258,26 @@ def alibi_slopes(heads: int) -> list[float]:
     return base if power == heads else base + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-class T5Bias(_DistanceScheme):
+class T5Bias(nn.Module):
     """A learned bias of the scores per head and distance bucket, shared by all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
 
-    def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+        super().__init__()
         self.is_causal, self.max_distance = is_causal, config.max_distance
         self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         nn.init.normal_(self.biases, std=self.std)
 
-    def score_bias(self, distances: Tensor) -> Tensor:
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the biases of `length` tokens to the attention inputs."""
+        return replace(inputs, mask=inputs.mask.with_bias(self.bias(inputs.compute_distances(length, device))))
+
+    def bias(self, distances: Tensor) -> Tensor:
+        """(batch or 1, queries, keys) distances -> (batch or 1, heads, queries, keys)."""
         buckets = t5_buckets(distances, is_causal=self.is_causal, max_distance=self.max_distance)
         return F.embedding(buckets, self.biases).movedim(-1, 1).contiguous()
 
@@ -345,7 +299,7 @@ def t5_buckets(distances: Tensor, *, is_causal: bool, max_distance: int) -> Tens
     return buckets if is_causal else buckets + n_buckets * (distances > 0)
 
 
-class RelativeEmbeddingTables(_DistanceScheme):
+class RelativeEmbeddingTables(nn.Module):
     """Learned embeddings for keys and values by clipped distance, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
@@ -353,59 +307,53 @@ class RelativeEmbeddingTables(_DistanceScheme):
 
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
         """Build tables for `n_layers` layers, for distances from -before to after."""
-        super().__init__(config)
-        self.before, self.after = before, after
+        super().__init__()
+        self.before, self.after, self.std = before, after, config.init_std
         shape = (n_layers, config.n_kv_heads, before + 1 + after, config.d_head)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.std, self.uses = config.init_std, config.n_heads // config.n_kv_heads  # a head multiplies by all
 
     def initialise(self) -> None:
         nn.init.normal_(self.keys, std=self.std)
         nn.init.normal_(self.values, std=self.std)
 
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the embeddings of `length` tokens to the attention inputs."""
+        return self.add_to(inputs, inputs.compute_distances(length, device))
+
     def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
         """Add the embeddings of each layer to the inputs, given (batch or 1, queries, keys) distances."""
-        rows = self._rows(distances)
-        layers = zip(self.keys, self.values, strict=True)
-        return inputs.with_relative_embeddings([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
-
-    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
-        tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
-        return tables.scores(query), tables
-
-    def _rows(self, distances: Tensor) -> Tensor:
-        return distances[:, None].clamp(-self.before, self.after) + self.before
+        rows = distances[:, None].clamp(-self.before, self.after) + self.before
+        layers = inputs.relative_embeddings or [()] * len(self.keys)
+        added = [
+            (RelativeEmbeddings(rows, keys, values), *others)
+            for others, keys, values in zip(layers, self.keys, self.values, strict=True)
+        ]
+        return replace(inputs, relative_embeddings=added)
 
 
-class RelativePositions(RelativeEmbeddingTables):
-    """Embeddings for keys and values by distance in the sequence; a causal stack has none for later keys."""
-
-    def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
-        super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
-
-
-ABSOLUTE_SCHEMES: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
-    "learned": LearnedPositions,
-    "sinusoidal": partial(SinusoidalPositions, interleaved=True),
-    "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
-}
-"""Schemes of the input embedding, by name."""
-RELATIVE_SCHEMES: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
-    "rotary": lambda config, *_: RotaryPositions(config),
-    "alibi": lambda config, *_: ALiBi(config),
-    "relative": RelativePositions,
-    "t5": T5Bias,
-}
-"""Schemes of a stack, by name: called with the config, the number of layers, and whether the stack is causal."""
+def build_absolute_positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions | None:
+    """Build the position scheme of the input embedding, if it is absolute."""
+    if config.positions == "learned":
+        return LearnedPositions(config)
+    return SinusoidalPositions(config) if config.positions.startswith("sinusoidal") else None
 
 
 def build_relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
     """Build the position scheme of a stack, if it is relative."""
-    scheme = RELATIVE_SCHEMES.get(config.positions)
-    return None if scheme is None else scheme(config, n_layers, is_causal)
+    match config.positions:
+        case "rotary":
+            return RotaryPositions(config)
+        case "alibi":
+            return ALiBi(config)
+        case "t5":
+            return T5Bias(config, is_causal=is_causal)
+        case "relative":
+            after = 0 if is_causal else config.max_distance  # a causal stack needs none for later keys
+            return RelativeEmbeddingTables(config, n_layers, before=config.max_distance, after=after)
+    return None
 
 
-class InputEmbedding(Module):
+class InputEmbedding(nn.Module):
     """Token embedding, scaled if configured, plus absolute positions, with dropout.
 
     If configured, the sum is normalised, and the embedding of the first token type added before.
@@ -413,43 +361,29 @@ class InputEmbedding(Module):
     Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
 
-    part = "token embeddings"
-    parts: ClassVar = {"types": "token types"}
-    uses = 0.0
-
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.tokens = TokenEmbedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
-        scheme = ABSOLUTE_SCHEMES.get(config.positions)
-        self.positions: nn.Module | None = None if scheme is None else scheme(config)
+        self.positions = build_absolute_positions(config)
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std
-        self.token_embedding_std = config.d_model**-0.5 if config.scale_embeddings else self.std
 
     def initialise(self) -> None:
         """Draw from a normal distribution; token embeddings that are scaled by √d_model have a std of 1/√d_model."""
         if self.types is not None:
             nn.init.normal_(self.types, std=self.std)
-        nn.init.normal_(self.tokens.weight, std=self.token_embedding_std)
+        nn.init.normal_(self.tokens.weight, std=self.std if self.scale == 1.0 else 1 / self.scale)
 
     def forward(
-        self,
-        tokens: Tensor,
-        *,
-        start: int = 0,
-        positions: Tensor | None = None,
-        end: int = 0,
-        combine: Callable[[Tensor | None], Tensor] | None = None,
+        self, tokens: Tensor, inputs: AttentionInputs, *, combine: Callable[[Tensor | None], Tensor] | None = None
     ) -> Tensor:
         """Embed (batch, length) IDs as (batch, length, d_model).
 
         Args:
-            start: the position of the first one.
-            positions: (batch or 1, length) positions, if they are not consecutive.
-            end: an upper bound of `positions`.
+            inputs: with the positions of the tokens.
             combine: maps the position vectors, if any, to (batch, length, d_model) vectors to add instead.
         """
         x = self.tokens(tokens)
@@ -457,11 +391,11 @@ class InputEmbedding(Module):
             x = x * self.scale
         if self.types is not None:
             x = x + self.types[0].to(x.dtype)
-        vectors = None
-        if self.positions is not None and positions is not None:
-            vectors = self.positions(0, end, tokens.device)[positions]
+        vectors, length, device = None, tokens.shape[1], tokens.device
+        if self.positions is not None and inputs.query_positions is not None:
+            vectors = self.positions(0, inputs.end, device)[inputs.query_positions]
         elif self.positions is not None:
-            vectors = self.positions(start, tokens.shape[1], tokens.device)
+            vectors = self.positions(inputs.start, length, device)
         if combine is not None:
             vectors = combine(vectors)
         if vectors is not None:

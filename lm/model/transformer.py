@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -14,9 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import CrossAttention, MultiHeadAttention
-from lm.model.attention_inputs import AttentionInputs, ValueResidual
-from lm.model.kv_cache import DecoderCache
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention
+from lm.model.kv_cache import DecoderCache, LayerKVCache
 from lm.model.layers import (
     ClassificationHead,
     Dropout,
@@ -25,24 +24,23 @@ from lm.model.layers import (
     OutputTransform,
     TokenEmbedding,
     build_norm,
+    initialise,
 )
-from lm.model.mask import Mask
-from lm.model.module import Module, initialise
 from lm.model.positions import InputEmbedding, build_relative_positions
 from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern
+from lm.model.variants.compressed import LinformerAttention, MemoryCompressedAttention
 from lm.model.variants.experts import MixtureOfExperts
-from lm.model.variants.linformer import LinformerAttention
-from lm.model.variants.memory_compressed import MemoryCompressedAttention
-from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
+from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder
 from lm.model.variants.tree_positions import TreePositionEncoding, zero_out_padding
 
 
-class Block(Module):
+class Block(nn.Module):
     """The transformer block: self-attention, optional cross-attention, and feed-forward, with residual connections.
 
     The feed-forward layer may be a mixture of experts.
 
-    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm).
+    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm); Black et al. 2022, section 2.1
+    (GPT-NeoX-20B: parallel, with a norm for each).
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Block(Module):
         self.attention_norm = build_norm(config)
         self.attention = build_self_attention(config, layer=layer, is_causal=is_causal)
         self.cross_attention_norm = build_norm(config) if cross_attention else None
-        self.cross_attention = CrossAttention(config, layer=layer) if cross_attention else None
+        self.cross_attention = MultiHeadAttention(config, layer=layer, is_cross=True) if cross_attention else None
         self.feed_forward_norm = build_norm(config)
         self.feed_forward = MixtureOfExperts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
@@ -71,17 +69,13 @@ class Block(Module):
             (batch, length, d_model).
         """
         if self.is_parallel:
-            return self._parallel(x, inputs)
+            attended = self.attention(self.attention_norm(x), inputs)
+            fed = self.feed_forward(self.feed_forward_norm(x), inputs)
+            return x + self.dropout(attended) + self.dropout(fed)
         x = self._residual(x, self.attention_norm, self.attention, inputs)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, cross_inputs)
         return self._residual(x, self.feed_forward_norm, self.feed_forward, inputs)
-
-    def _parallel(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
-        attended = self.attention(self.attention_norm(x), inputs)
-        fed = self.feed_forward(self.feed_forward_norm(x), inputs)
-        return x + self.dropout(attended) + self.dropout(fed)
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, seen: AttentionInputs | None) -> Tensor:
         if self.norm_first:
@@ -89,7 +83,7 @@ class Block(Module):
         return norm(x + self.dropout(sublayer(x, seen)))
 
 
-class Stack(Module):
+class Stack(nn.Module):
     """A stack of blocks, with a final norm after pre-norm blocks."""
 
     def __init__(
@@ -109,7 +103,7 @@ class Stack(Module):
         """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
         if self.positions is not None:
             inputs = self.positions(inputs, x.shape[1], x.device)
-        inputs = replace(inputs, first_layer_values=ValueResidual())
+        inputs = replace(inputs, first_layer_values=[])
         for block in self.blocks:
             if self.activation_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, inputs, cross_inputs, use_reentrant=False)
@@ -123,7 +117,7 @@ class Stack(Module):
         return [attention for attention in layers if isinstance(attention, MultiHeadAttention)]
 
     def new_cache(self) -> DecoderCache:
-        return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
+        return DecoderCache([LayerKVCache() for _ in self.blocks])
 
 
 def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
@@ -131,8 +125,9 @@ def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
 
     Source: Chen et al. 2016.
     """
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        stack.activation_checkpointing = enabled
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.activation_checkpointing = enabled
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -149,26 +144,15 @@ def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) ->
         return MemoryCompressedAttention(config, layer=layer, is_causal=is_causal)
     if config.attention == "linformer" and not is_causal:
         return LinformerAttention(config, layer=layer)
-    return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
+    return MultiHeadAttention(config, layer=layer)
 
 
-class LMHead(Linear):
-    """The output layer of a model without tied embeddings; no bias, `zero_init` applies."""
-
-    part = "output layer"
-
-    def __init__(self, config: ModelConfig) -> None:
-        std = 0.0 if config.zero_init else config.init_std
-        super().__init__(config.d_model, config.vocab_size, bias=False, std=std)
-
-
-class Transformer(Module):
+class Transformer(nn.Module):
     """The base of all models: input embedding, layers and output layer.
 
     The layers are called the decoder, also in an encoder-only model.
     """
 
-    parts: ClassVar = {"output_bias": "output bias"}
     output_modules: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
     """Attributes with weights of the output, whichever of them a model has."""
 
@@ -186,9 +170,9 @@ class Transformer(Module):
                 is_causal=not config.is_masked,
             )
         )
-        predicts_tokens = not config.labels
+        predicts_tokens, std = not config.labels, 0.0 if config.zero_init else config.init_std
         has_head = predicts_tokens and not config.tie_embeddings
-        self.head = LMHead(config) if has_head else None
+        self.head = Linear(config.d_model, config.vocab_size, bias=False, std=std) if has_head else None
         transforms = predicts_tokens and config.output_transform
         self.transform = OutputTransform(config) if transforms else None
         has_bias = transforms or (predicts_tokens and config.output_bias)
@@ -211,8 +195,7 @@ class Transformer(Module):
         Returns:
             (batch, length, d_model).
         """
-        embedded = self.embedding(tokens, start=inputs.start, positions=inputs.query_positions, end=inputs.end)
-        x = self.decoder(embedded, inputs, cross_inputs)
+        x = self.decoder(self.embedding(tokens, inputs), inputs, cross_inputs)
         return x if self.transform is None else self.transform(x)
 
     def select_output_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -255,8 +238,6 @@ def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor 
     """The self-attention inputs of a target: causal, after the cached tokens; `lengths` (batch,) excludes padding."""
     if cache is None:
         return AttentionInputs(mask=Mask.causal(), lengths=lengths)
-    if isinstance(cache, RecurrentCache):
-        return RecurrentInputs(mask=Mask.causal(), recurrent=cache, start=cache.length)
     return AttentionInputs(mask=Mask.causal(), caches=cache.self_attention, start=cache.length, lengths=lengths)
 
 
@@ -336,15 +317,12 @@ class EncoderDecoder(Transformer):
 
         A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
-        assert source.ndim == 2 + (self.syntax_positions is not None), (
-            "dependency trees are for models that read them alone"
-        )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
         if self.syntax_positions is None:
-            return self.encoder(embedding(source), inputs)
+            return self.encoder(embedding(source, inputs), inputs)
         ids, tree_positions = source[..., 0], zero_out_padding(source[..., 1:], lengths)
-        x = embedding(ids, combine=self.syntax_positions.position_combiner(tree_positions))
+        x = embedding(ids, inputs, combine=self.syntax_positions.position_combiner(tree_positions))
         return self.encoder(x, self.syntax_positions.add_distances(inputs, tree_positions))
 
     def hidden(
@@ -416,14 +394,7 @@ def init_empty_weights() -> Iterator[None]:
 class _SkipInit(TorchFunctionMode):
     """Makes functions of `torch.nn.init` leave tensors as they are."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        keywords = kwargs or {}
-        if getattr(func, "__module__", None) == torch.nn.init.__name__:
-            return args[0] if args else keywords["tensor"]
-        return func(*args, **keywords)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))

@@ -20,7 +20,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.metrics import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.model.variants.experts import count_expert_tokens, expert_fractions
+from lm.model.variants.experts import count_expert_tokens
 from lm.text.records import parse_label
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -80,7 +80,8 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best, run.last_validation_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - start
-    use = expert_fractions({name: run.world.all_reduce(tokens) for name, tokens in counts.items()})
+    totals = {name: run.world.all_reduce(tokens) for name, tokens in counts.items()}
+    use = {name: (tokens / tokens.sum()).tolist() for name, tokens in totals.items()}
     return Evaluation(run.state.step, loss, bits_per_byte, n_targets, seconds, is_best, bleu, use, accuracy), shown
 
 

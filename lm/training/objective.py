@@ -13,7 +13,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
-from lm.model.cpu_kernels import linear
+from lm.model.layers import linear
 from lm.model.loss import OutputLayer, chunked_loss, cross_entropy, linear_cross_entropy
 from lm.model.transformer import EncoderDecoder, Model, soft_cap
 from lm.model.variants.experts import capture_routing, load_balancing_loss

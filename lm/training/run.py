@@ -26,7 +26,6 @@ from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
 from lm.locks import LockFile
 from lm.model.cost import training_flops
-from lm.model.cpu_kernels import choose_kernels
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
 from lm.model.transformer import set_activation_checkpointing
@@ -96,13 +95,11 @@ class Run:
         configure_gpu(self.hardware)
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
-        if device.type == "cpu":
-            choose_kernels(self.model.config, torch.float32)  # for evaluation; training uses torch's kernels
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
         states = hidden_states_fn(self.model)
         if training.compile:
             for table in (module for module in self.model.modules() if isinstance(module, PositionTable)):
-                table.fill(device)  # created at the first step, it would cause a recompilation at the second
+                table.fill(config.model.context_length, device)  # at the first step would cause a recompilation
             states = torch.compile(states)
         loss = Objective(self.model, self.hardware, training, states=states)
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))

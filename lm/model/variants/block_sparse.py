@@ -1,182 +1,23 @@
 """Block-sparse attention: sliding windows, local blocks and BigBird, computed block by block where that is faster.
 
-Positions are cut into blocks, and a pattern says which blocks attend to which, so that a kernel can skip the others.
-The pattern of two positions doesn't depend on the sequence length: cached and padded sequences give the same results.
+Positions are cut into blocks, and a pattern says which blocks attend to which, so that others can be skipped. The
+pattern of two positions doesn't depend on the sequence length: cached and padded sequences give the same results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs, DistanceBias, RelativeEmbeddings
-from lm.model.mask import Mask, SparsityPattern
-from lm.model.module import memoised
-
-
-class BlockSparseAttention(MultiHeadAttention):
-    """Self-attention with a sparsity pattern.
-
-    The block-wise kernel serves whole sequences. With a KV cache the queries are few, and keys before all visible ones
-    are skipped.
-    """
-
-    def __init__(self, config: ModelConfig, pattern: SparsityPattern, *, layer: int = 0) -> None:
-        super().__init__(config, layer=layer, value_residual=config.value_residual)
-        self.pattern = pattern
-
-    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
-        """Return the number of query-key pairs in connected blocks."""
-        return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
-
-    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        length, is_causal = query.shape[2], inputs.mask.is_causal
-        in_line = length == key.shape[2] and inputs.query_positions is None and inputs.mask.bias is None
-        is_long = query.device.type == "cpu" or length > _MASKED_ON_GPU
-        if in_line and is_long and is_sparse_enough(self.pattern, length, is_causal=is_causal):
-            blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
-            return blocks(query, key, value)
-        first = self.pattern.first_visible(inputs.start) if inputs.key_positions is None else 0
-        mask, relative = self._build_mask(query, inputs, first=first)
-        key, value = key[:, :, first:], value[:, :, first:]
-        return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
-
-    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        return self._build_mask(query, inputs, first=0)[0]
-
-    def _build_mask(
-        self, query: Tensor, inputs: AttentionInputs, *, first: int
-    ) -> tuple[Mask, RelativeEmbeddings | None]:
-        """The mask for keys from `first` on, and the relative embeddings of the values."""
-        length = query.shape[2]
-        end = inputs.start + length if inputs.query_positions is None else inputs.end
-        if inputs.distance_bias is None and inputs.key_positions is None and length == end - first:
-            return inputs.mask.with_pattern(self.pattern), None
-        distances = inputs.compute_distances(length, query.device)[..., first:]
-        queries = inputs.compute_query_positions(length, query.device)[..., None]
-        pairs = self.pattern.build_token_mask(queries, queries + distances, n_positions=end)
-        if inputs.mask.is_causal:
-            pairs = pairs & (distances <= 0)
-        if inputs.mask.key_lengths is not None:
-            pairs = pairs & (queries + distances < inputs.mask.key_lengths[:, None, None])
-        mask = Mask(visible=pairs[:, None], bias=inputs.mask.bias)
-        if inputs.distance_bias is None:
-            return mask, None
-        bias, relative = inputs.distance_bias.compute_bias(query, distances, layer=self.layer)
-        return mask.with_bias(bias), relative
-
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, attend
 
 _MASKED_ON_GPU = 4096
 """Positions up to which a GPU computes all pairs of a sequence and masks most, faster than it gathers blocks."""
-_SAVED_ON_CPU, _SAVED_ON_GPU = 1 << 22, 1 << 28
-"""Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
-
-
-def is_sparse_enough(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
-    """Whether a query then sees at most half of the keys of a sequence."""
-    if length <= 2 * pattern.dense_length:
-        return False
-    return 2 * pattern.max_key_blocks(is_causal=is_causal) * pattern.block_size <= length
-
-
-@dataclass(frozen=True)
-class BlockSparseKernel:
-    """Block-sparse attention of a sequence to itself, in time and memory linear in its length.
-
-    Attributes:
-        mask: causality and key lengths.
-        distance_bias: computes biases of relative positions, if any.
-
-    Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
-    """
-
-    pattern: SparsityPattern
-    mask: Mask
-    distance_bias: DistanceBias | None = None
-    layer: int = 0
-    dropout: float = 0.0
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend with (batch, heads, length, head) queries to (batch, kv_heads, length, head) keys and values."""
-        length, block = query.shape[2], self.pattern.block_size
-        padding = (0, 0, 0, -length % block)
-        query, key, value = (F.pad(x, padding).unflatten(2, (-1, block)) for x in (query, key, value))
-        table = key_block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
-
-        def attend_chunk(first: int, end: int) -> Tensor:
-            sees_all = first < self.pattern.n_dense_blocks
-            key_blocks = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
-            return self._attend_blocks(
-                query[:, :, first:end], key, value, key_blocks[first:], first=first, length=length
-            )
-
-        return compute_in_chunks(attend_chunk, self._query_chunks(query, key, table), is_random=self.dropout > 0)[
-            :, :, :length
-        ]
-
-    def _query_chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
-        """Query blocks to compute together; dense blocks are apart."""
-        batch, heads, blocks, block, head = query.shape
-        numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
-        everywhere = min(self.pattern.n_dense_blocks, blocks)
-        first = [(0, everywhere)] if everywhere else []
-        max_saved = _SAVED_ON_CPU if query.device.type == "cpu" else _SAVED_ON_GPU
-        return first + split_evenly(blocks, numbers, max_cost=max_saved, start=everywhere)
-
-    def _attend_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, key_blocks: Tensor, *, first: int, length: int
-    ) -> Tensor:
-        """Attend from some query blocks to the (blocks, most) key blocks of each: (batch, heads, positions, head).
-
-        For `attend`, each block is a row of the batch.
-        """
-        batch, heads, blocks, block, head = query.shape
-        query = query.transpose(1, 2).flatten(0, 1)
-        offsets = torch.arange(block, device=key_blocks.device)
-        queries = ((first + torch.arange(blocks, device=key_blocks.device))[:, None] * block + offsets)[..., None]
-        keys = (key_blocks.clamp(min=0)[..., None] * block + offsets).flatten(1)[:, None]
-        bias, relative = None, None
-        if self.distance_bias is not None:
-            distances = (keys - queries).repeat(batch, 1, 1)
-            bias, relative = self.distance_bias.compute_bias(query, distances, layer=self.layer)
-        sees_whole_block = key_blocks.shape[1] == 1 and self.pattern.dense_length >= block
-        if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
-            mask = Mask.causal(bias=bias)
-        else:
-            pairs = self._visible_pairs(queries, keys, (key_blocks >= 0).repeat_interleave(block, 1)[:, None], length)
-            mask = Mask(visible=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
-        key, value = (_gather_blocks(x, key_blocks) for x in (key, value))
-        output = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
-        return output.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
-
-    def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
-        """(batch or 1, blocks, queries, keys) booleans by pattern, causality and padding."""
-        n_positions = -(-length // self.pattern.block_size) * self.pattern.block_size
-        pairs = self.pattern.build_token_mask(queries, keys, n_positions=n_positions) & exists
-        if self.mask.is_causal:
-            pairs &= keys <= queries
-        else:
-            pairs &= keys < length
-        if self.mask.key_lengths is None:
-            return pairs[None]
-        return pairs & (keys < self.mask.key_lengths[:, None, None, None])
-
-
-def _gather_blocks(x: Tensor, key_blocks: Tensor) -> Tensor:
-    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): the key blocks of each row."""
-    batch, heads, _, block, head = x.shape
-    rows, max_blocks = key_blocks.shape
-    gathered = x.index_select(2, key_blocks.clamp(min=0).flatten()).view(batch, heads, rows, max_blocks * block, head)
-    return gathered.transpose(1, 2).reshape(batch * rows, heads, max_blocks * block, head)
-
-
 _LARGEST_BLOCK = 64
 """The largest block of a window: larger ones gather less, but compute more masked pairs."""
 
@@ -189,7 +30,7 @@ class SlidingWindow:
     """
 
     max_distance: int
-    n_dense_blocks: int = 0
+    n_dense_blocks = 0
 
     @property
     def block_size(self) -> int:
@@ -201,21 +42,13 @@ class SlidingWindow:
         """The reach of the first position."""
         return self.max_distance + 1
 
-    def max_key_blocks(self, *, is_causal: bool) -> int:
-        """Its own, and those that the window reaches on either side."""
-        return 1 + (1 if is_causal else 2) * -(-self.max_distance // self.block_size)
-
     def build_block_mask(self, n_blocks: int) -> Tensor:
         """Blocks whose nearest positions are within reach."""
         blocks = torch.arange(n_blocks)
         return ((blocks[:, None] - blocks).abs() - 1) * self.block_size < self.max_distance
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002 (others need it)
+    def build_token_mask(self, queries: Tensor, keys: Tensor, _n_positions: int) -> Tensor:
         return (queries - keys).abs() <= self.max_distance
-
-    def first_visible(self, query: int) -> int:
-        """The far end of the window."""
-        return max(0, query - self.max_distance)
 
 
 @dataclass(frozen=True)
@@ -226,25 +59,18 @@ class LocalBlocks:
     """
 
     block_size: int
-    n_dense_blocks: int = 0
+    n_dense_blocks = 0
 
     @property
     def dense_length(self) -> int:
         return self.block_size
 
-    def max_key_blocks(self, *, is_causal: bool) -> int:  # noqa: ARG002
-        return 1
-
     def build_block_mask(self, n_blocks: int) -> Tensor:
         """The diagonal."""
         return torch.eye(n_blocks, dtype=torch.bool)
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:  # noqa: ARG002
+    def build_token_mask(self, queries: Tensor, keys: Tensor, _n_positions: int) -> Tensor:
         return queries // self.block_size == keys // self.block_size
-
-    def first_visible(self, query: int) -> int:
-        """The start of its block."""
-        return query // self.block_size * self.block_size
 
 
 @dataclass(frozen=True)
@@ -273,33 +99,19 @@ class BigBird:
         """The global blocks, if not causal."""
         return 0 if self.is_causal else self.global_blocks
 
-    def max_key_blocks(self, *, is_causal: bool) -> int:
-        """Itself, its neighbours, the global and the random blocks."""
-        return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
-
     def build_block_mask(self, n_blocks: int) -> Tensor:
-        return _bigbird_block_mask(self, n_blocks)
+        """The random blocks are the candidates with the smallest hashes."""
+        query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
+        fixed = ((query - key).abs() <= 1) | (key < self.global_blocks)
+        free = ~fixed & (key < (query if self.is_causal else 2 * (query + 1)))
+        numbers = torch.where(free, _hash_block_pairs(self.layer, query, key), 1 << 31)
+        random_blocks = numbers.argsort(dim=1, stable=True)[:, : self.random_blocks]
+        connected = fixed.scatter(1, random_blocks, True) & (fixed | free)
+        return (connected | (query < self.n_dense_blocks))[:, :n_blocks]
 
-    def build_token_mask(self, queries: Tensor, keys: Tensor, *, n_positions: int) -> Tensor:
-        return self.build_block_mask(-(-n_positions // self.block_size)).to(queries.device)[
-            queries // self.block_size, keys // self.block_size
-        ]
-
-    def first_visible(self, query: int) -> int:  # noqa: ARG002
-        """The first global block."""
-        return 0
-
-
-@memoised
-def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
-    """The block mask of BigBird; the random blocks are the candidates with the smallest hashes."""
-    query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
-    fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
-    free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
-    numbers = torch.where(free, _hash_block_pairs(pattern.layer, query, key), 1 << 31)
-    random_blocks = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
-    connected = fixed.scatter(1, random_blocks, True) & (fixed | free)
-    return (connected | (query < pattern.n_dense_blocks))[:, :n_blocks]
+    def build_token_mask(self, queries: Tensor, keys: Tensor, n_positions: int) -> Tensor:
+        blocks = _block_mask(self, -(-n_positions // self.block_size)).to(queries.device)
+        return blocks[queries // self.block_size, keys // self.block_size]
 
 
 def _hash_block_pairs(layer: int, query: Tensor, key: Tensor) -> Tensor:
@@ -315,30 +127,14 @@ def _mix_bits(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-@memoised
-def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool) -> Tensor:
-    """Return the key blocks that each query block attends to.
+SparsityPattern = SlidingWindow | LocalBlocks | BigBird
+"""Which positions attend to which, without causality.
 
-    Returns:
-        (n_blocks, most) indices in order, -1 after the last; `most` is the pattern's `max_key_blocks`, or n_blocks. Of
-        dense blocks only the first are listed.
-    """
-    connected = pattern.build_block_mask(n_blocks)
-    if is_causal:
-        connected = connected.tril()
-    max_blocks = pattern.max_key_blocks(is_causal=is_causal)
-    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :max_blocks]
-    return torch.where(ranked == n_blocks, -1, ranked)
-
-
-def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
-    """Count the query-key pairs in connected blocks; a causal block and itself count half."""
-    starts = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
-    sizes = (length - starts).clamp(max=pattern.block_size).double()
-    connected = pattern.build_block_mask(len(sizes)).double()
-    if is_causal:
-        connected = connected.tril() - torch.eye(len(sizes)) / 2
-    return float(sizes @ connected @ sizes)
+`dense_length` is the longest sequence in which every position attends to every other, and `n_dense_blocks` the number
+of leading query blocks that attend to all keys. Masks of blocks are (queries, keys), True where any query of a block
+attends to any key of another; masks of positions broadcast the positions of queries and keys, all
+below `n_positions`.
+"""
 
 
 def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> SparsityPattern | None:
@@ -358,39 +154,114 @@ def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> Sparsi
     return None
 
 
-def compute_in_chunks(
-    compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, is_random: bool
-) -> Tensor:
-    """Compute chunks one after the other along the length, and concatenate them.
+class BlockSparseAttention(MultiHeadAttention):
+    """Self-attention with a sparsity pattern: block by block for long sequences, otherwise with a mask of all pairs."""
 
-    If there are several, activations are not saved for the backward pass, which recomputes each chunk.
+    def __init__(self, config: ModelConfig, pattern: SparsityPattern, *, layer: int = 0) -> None:
+        super().__init__(config, layer=layer)
+        self.pattern = pattern
+
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
+        """Return the number of query-key pairs in connected blocks; a causal block and itself count half."""
+        starts = torch.arange(0, length, self.pattern.block_size)
+        sizes = (length - starts).clamp(max=self.pattern.block_size).double()
+        connected = self.pattern.build_block_mask(len(sizes)).double()
+        if is_causal:
+            connected = connected.tril() - torch.eye(len(sizes)) / 2
+        return float(sizes @ connected @ sizes)
+
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
+        length, pattern, mask = query.shape[2], self.pattern, inputs.mask
+        is_long = 2 * pattern.dense_length < length == key.shape[2] and inputs.query_positions is None
+        if is_long and (query.device.type == "cpu" or length > _MASKED_ON_GPU):
+            table = key_block_table(pattern, -(-length // pattern.block_size), is_causal=mask.is_causal)
+            if 2 * table.shape[1] * pattern.block_size <= length:
+                return attend_by_blocks(query, key, value, pattern, mask=mask, dropout=self.active_dropout)
+        mask = self.mask(query, inputs)
+        if isinstance(pattern, SlidingWindow) and mask.visible is not None and inputs.key_positions is None:
+            first = max(0, inputs.start - pattern.max_distance)  # no query sees earlier keys
+            key, value, mask = key[:, :, first:], value[:, :, first:], replace(mask, visible=mask.visible[..., first:])
+        return attend(query, key, value, mask=mask, dropout=self.active_dropout)
+
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
+        length, mask = query.shape[2], inputs.mask
+        end = inputs.start + length if inputs.query_positions is None else inputs.end
+        if end <= self.pattern.dense_length:
+            return mask
+        distances = inputs.compute_distances(length, query.device)
+        queries = inputs.compute_query_positions(length, query.device)[..., None]
+        pairs = self.pattern.build_token_mask(queries, queries + distances, end)
+        if mask.is_causal:
+            pairs = pairs & (distances <= 0)
+        return replace(mask, is_causal=False, visible=pairs[:, None])
+
+
+def attend_by_blocks(
+    query: Tensor, key: Tensor, value: Tensor, pattern: SparsityPattern, *, mask: Mask, dropout: float = 0.0
+) -> Tensor:
+    """Attend in time and memory linear in the length of a sequence.
 
     Args:
-        compute: returns (batch, heads, positions, head) given the first and the end position of a chunk.
-        chunks: first and end of each.
-        is_random: whether it draws random numbers, which must be the same again.
+        query: (batch, heads, length, head).
+        key: (batch, kv_heads, length, head).
+        value: like `key`.
+        mask: causality and key lengths.
 
     Returns:
-        (batch, heads, positions of all chunks, head).
+        (batch, heads, length, head).
 
-    Source: Chen et al. 2016 (sublinear memory cost).
+    Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
     """
-    if len(chunks) == 1:
-        return compute(*chunks[0])
-    if not torch.is_grad_enabled():
-        return torch.cat([compute(*chunk) for chunk in chunks], dim=2)
-    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=is_random) for chunk in chunks]
-    return torch.cat(parts, dim=2)
+    length, block = query.shape[2], pattern.block_size
+    query, key, value = (F.pad(x, (0, 0, 0, -length % block)).unflatten(2, (-1, block)) for x in (query, key, value))
+    batch, heads, n_blocks, _, head = query.shape
+    table = key_block_table(pattern, n_blocks, is_causal=mask.is_causal).to(query.device)
+    blocks, offsets = (torch.arange(n, device=table.device) for n in (n_blocks, block))
+    groups = [(slice(pattern.n_dense_blocks, None), table[pattern.n_dense_blocks :])]
+    if pattern.n_dense_blocks:
+        groups = [(slice(pattern.n_dense_blocks), blocks.expand(pattern.n_dense_blocks, -1)), *groups]
+    outputs = []
+    for rows, key_blocks in groups:
+        queries = (blocks[rows, None] * block + offsets)[..., None]
+        keys = (key_blocks.clamp(min=0)[..., None] * block + offsets).flatten(1)[:, None]
+        exists = (key_blocks >= 0).repeat_interleave(block, 1)[:, None]
+        pairs = pattern.build_token_mask(queries, keys, n_blocks * block) & exists
+        pairs = (pairs & (keys <= queries if mask.is_causal else keys < length))[None]
+        if mask.key_lengths is not None:
+            pairs = pairs & (keys < mask.key_lengths[:, None, None, None])
+        output = attend(  # each block of queries is a row of the batch
+            query[:, :, rows].transpose(1, 2).flatten(0, 1), *(_gather_blocks(x, key_blocks) for x in (key, value)),
+            mask=Mask(visible=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]), dropout=dropout,
+        )  # fmt: skip
+        outputs.append(output.view(batch, -1, heads, block, head).transpose(1, 2).flatten(2, 3))
+    return torch.cat(outputs, dim=2)[:, :, :length]
 
 
-def split_evenly(total: int, cost: int, *, max_cost: int, start: int = 0) -> list[tuple[int, int]]:
-    """Split `start` … `total` into chunks of similar size that cost at most `max_cost`, or have one element.
+def _gather_blocks(x: Tensor, key_blocks: Tensor) -> Tensor:
+    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): the key blocks of each row."""
+    rows, most = key_blocks.shape
+    gathered = x.index_select(2, key_blocks.clamp(min=0).flatten()).unflatten(2, (rows, most))
+    return gathered.transpose(1, 2).flatten(3, 4).flatten(0, 1)
 
-    Args:
-        total: end of the last chunk.
-        cost: per element.
-        start: start of the first chunk.
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # the results outlive an evaluation, and training uses them
+def _block_mask(pattern: SparsityPattern, n_blocks: int) -> Tensor:
+    return pattern.build_block_mask(n_blocks)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # the results outlive an evaluation, and training uses them
+def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool) -> Tensor:
+    """Return the key blocks that each query block attends to.
+
+    Returns:
+        (n_blocks, most) indices in order, -1 after the last; `most` is that of blocks that are not dense. Of dense
+        blocks only the first are listed.
     """
-    n_chunks = max(1, -(-(total - start) * cost // max_cost))
-    size = max(1, -(-(total - start) // n_chunks))
-    return [(first, min(first + size, total)) for first in range(start, total, size)]
+    connected = pattern.build_block_mask(n_blocks)
+    if is_causal:
+        connected = connected.tril()
+    most = int(connected[pattern.n_dense_blocks :].sum(1).amax())
+    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :most]
+    return torch.where(ranked == n_blocks, -1, ranked)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs
 from lm.model.layers import FeedForward, Linear
-from lm.model.module import Module
 
 
 class Routing(NamedTuple):
@@ -37,7 +36,7 @@ class Routing(NamedTuple):
         return self.experts.flatten().bincount(minlength=self.probabilities.shape[1] + 1)
 
 
-class Router(Module):
+class Router(nn.Module):
     """Scores the experts by a linear layer, with learned noise in training, and selects the top k.
 
     Several are weighted by a softmax over their own scores; a single one by its probability among all, without which
@@ -45,8 +44,6 @@ class Router(Module):
 
     Source: Shazeer et al. 2017, section 2.1; one alone: Fedus et al. 2021, section 2.1, and in float32, section 2.4.
     """
-
-    part = "gates"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -72,7 +69,7 @@ class Router(Module):
         return Routing(experts, weights, probabilities)
 
 
-class MixtureOfExperts(Module):
+class MixtureOfExperts(nn.Module):
     """A mixture of feed-forward layers: positions are grouped by expert, with one pass for each.
 
     In training an expert processes at most as many positions as its capacity, the first ones; the others, like padding,
@@ -82,77 +79,33 @@ class MixtureOfExperts(Module):
     Source: Shazeer et al. 2017; capacity: Lepikhin et al. 2020; Fedus et al. 2021, section 2.2.
     """
 
-    part = "experts"
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate = Router(config)
-        experts = [FeedForward(config, part=self.part) for _ in range(config.experts)]
-        for idle in experts[config.experts_per_token :]:
-            idle.uses = 0.0
-        self.experts = nn.ModuleList(experts)
+        self.experts = nn.ModuleList(FeedForward(config) for _ in range(config.experts))
         self.capacity = config.expert_capacity
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
-        positions = x.flatten(0, 1)
-        routes = self.gate(positions, _real_positions(x, inputs.lengths))
-        chosen = routes.weights.shape[1]
+        positions, is_real, capacity = x.flatten(0, 1), None, None
+        if inputs.lengths is not None:
+            is_real = (torch.arange(x.shape[1], device=x.device) < inputs.lengths[:, None]).flatten()
+        routes = self.gate(positions, is_real)
+        chosen = routes.experts.shape[1]
         order = routes.experts.flatten().argsort(stable=True)
-        inverse = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
-        copies = positions if chosen == 1 else positions.repeat_interleave(chosen, dim=0)
-        grouped = _permute_rows(copies, order, inverse)
-        outputs = self._through_experts(grouped.split(routes.counts.tolist()))  # a GPU synchronises here
-        outputs = _permute_rows(outputs, inverse, order).unflatten(0, (-1, chosen))
-        weighted = outputs * routes.weights.to(outputs.dtype)[..., None]
-        return (weighted.squeeze(1) if chosen == 1 else weighted.sum(1)).view_as(x)
-
-    def _through_experts(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Apply each expert to its part; zeros for the padding, which comes last."""
-        *routed, padding = parts
-        capacity = None
+        *counts, n_padding = routes.counts.tolist()  # a GPU synchronises here
         if self.training and self.capacity:
-            capacity = math.ceil(self.capacity * sum(map(len, routed)) / len(routed))
-        # in training, an expert without positions gets a gradient of zero, as optimizers step all experts
-        outputs = [
-            _apply_up_to_capacity(expert, part, capacity)
-            for expert, part in zip(self.experts, routed, strict=True)
-            if len(part) or self.training
-        ]
-        if len(padding):
-            outputs.append(padding.new_zeros(padding.shape, dtype=outputs[0].dtype if outputs else padding.dtype))
-        return torch.cat(outputs)
-
-
-def _real_positions(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """(batch · length,) whether each position is within the `lengths` of its row."""
-    return None if lengths is None else (torch.arange(x.shape[1], device=x.device) < lengths[:, None]).flatten()
-
-
-def _apply_up_to_capacity(expert: nn.Module, part: Tensor, capacity: int | None) -> Tensor:
-    """Apply an expert to the first `most` positions; zeros for the others."""
-    if capacity is None or len(part) <= capacity:
-        return expert(part)
-    return F.pad(expert(part[:capacity]), (0, 0, 0, len(part) - capacity))
-
-
-class _PermuteRows(torch.autograd.Function):
-    """Permutes rows; gradients are permuted back instead of scattered row by row."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.inverse = inverse
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient.index_select(0, ctx.inverse), None, None
-
-
-def _permute_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Row `order[i]` of (n, d_model) as row i; `inverse` is the inverse permutation."""
-    reordered: Tensor = _PermuteRows.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
-    return reordered
+            capacity = math.ceil(self.capacity * sum(counts) / len(counts))
+        grouped = positions.repeat_interleave(chosen, dim=0).index_select(0, order)
+        outputs: list[Tensor] = []
+        for expert, part in zip(self.experts, grouped.split([*counts, n_padding]), strict=False):
+            # in training, an expert without positions gets a gradient of zero, as optimizers step all experts
+            if len(part) or self.training or not outputs:
+                output = expert(part[:capacity])
+                outputs.append(F.pad(output, (0, 0, 0, len(part) - len(output))))
+        together = F.pad(torch.cat(outputs), (0, 0, 0, n_padding)).index_select(0, order.argsort())
+        weighted = together.unflatten(0, (-1, chosen)) * routes.weights.to(together.dtype)[..., None]
+        return weighted.sum(1).view_as(x)
 
 
 def load_balancing_loss(routes: Routing) -> Tensor:
@@ -180,29 +133,15 @@ def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
 def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Count the positions routed to each expert inside the `with`: (experts,) by name of the layer."""
     counts: dict[str, Tensor] = {}
-
-    def note(name: str, routes: Routing) -> None:
-        counts[name] = counts.get(name, 0) + routes.counts[:-1]
-
-    with _hook_routers(model, note):
+    with _hook_routers(model, lambda name, routes: counts.update({name: counts.get(name, 0) + routes.counts[:-1]})):
         yield counts
-
-
-def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Return the fraction of positions of each expert, by layer, from `count_expert_tokens`."""
-    return {name: (tokens / tokens.sum()).tolist() for name, tokens in counts.items()}
 
 
 @contextmanager
 def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
-
-    def hook(name: str) -> Callable[[nn.Module, Any, Routing], None]:
-        return lambda _, __, routes: note(name, routes)
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MixtureOfExperts)]
-    handles = [layer.gate.register_forward_hook(hook(name)) for name, layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in model.named_modules():
+            if isinstance(layer, MixtureOfExperts):
+                hook = layer.gate.register_forward_hook(lambda _, __, routes, name=name: note(name, routes))
+                hooks.callback(hook.remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -6,19 +6,15 @@ They replace `Stack` in the same models, so training, decoding and scoring are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Attention
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Dropout, Linear
-from lm.model.mask import Mask
-from lm.model.module import Module
 
 
 class RecurrentCache:
@@ -35,8 +31,10 @@ class RecurrentCache:
         self.states: Sequence[Tensor] = ()
         self.cross_attention = [LayerKVCache()]
 
-    def advance(self, states: Sequence[Tensor], positions: int) -> None:
-        self.states, self.length = states, self.length + positions
+    @property
+    def self_attention(self) -> Sequence[RecurrentCache]:
+        """Itself, in place of the caches of self-attention."""
+        return [self]
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
         """Row i becomes the former row `rows[i]`; with `same_sources` the cross-attention cache stays as it is."""
@@ -66,66 +64,54 @@ class RowRecurrentCache(RecurrentCache):
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
         copied = RecurrentCache()
-        copied.advance(self.states, self.length)
+        copied.states, copied.length = self.states, self.length
         copied.reorder(others)
         self.write_rows(rows, copied)
 
 
-@dataclass(frozen=True)
-class RecurrentInputs(AttentionInputs):
-    """The inputs of recurrent layers.
+class _RecurrentLayers(nn.Module):
+    """Recurrent layers of d_model units in total over both directions, and perhaps attention to a source.
 
-    Attributes:
-        recurrent: the cache, changed in place; None for a sequence without a past.
+    The layers are separate modules, so that the dropout between them is that of the other models.
     """
 
-    recurrent: RecurrentCache | None = None
+    def __init__(self, config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> None:
+        super().__init__()
+        kind, width = nn.LSTM if config.architecture == "lstm" else nn.GRU, config.d_model // (1 + bidirectional)
+        self.recurrent = nn.ModuleList(
+            kind(config.d_model, width, batch_first=True, bidirectional=bidirectional) for _ in range(n_layers)
+        )
+        self.cross_attention: RecurrentAttention | None = None
+        self.dropout, self.std = Dropout(config.dropout), config.init_std
+
+    def initialise(self) -> None:
+        """Draw matrices from a normal distribution; biases start at zero, those of an LSTM's forget gate at one.
+
+        Source: Jozefowicz et al. 2015.
+        """
+        for layer in self.recurrent:
+            for parameter in layer.parameters():
+                if parameter.ndim == 1:
+                    nn.init.zeros_(parameter)
+                else:
+                    nn.init.normal_(parameter, std=self.std)
+            if isinstance(layer, nn.LSTM):
+                for _, _, bias, _ in layer.all_weights:  # of each direction
+                    nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
+
+    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
+        """Its attention to the source, if any; it has no self-attention."""
+        return [self.cross_attention] if cross and self.cross_attention is not None else []
 
 
-def _build_layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
-    """Build recurrent layers of d_model units in total over both directions.
-
-    They are separate modules, so that the dropout between them is that of the other models.
-    """
-    kind = nn.LSTM if config.architecture == "lstm" else nn.GRU
-    width = config.d_model // (2 if bidirectional else 1)
-    return nn.ModuleList(
-        kind(config.d_model, width, batch_first=True, bidirectional=bidirectional) for _ in range(n_layers)
-    )
-
-
-def _initialise(layers: nn.ModuleList, std: float) -> None:
-    """Draw matrices from a normal distribution; biases start at zero, those of an LSTM's forget gate at one.
-
-    Source: Jozefowicz et al. 2015.
-    """
-    for layer in layers:
-        for parameter in layer.parameters():
-            if parameter.ndim == 1:
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.normal_(parameter, std=std)
-        if isinstance(layer, nn.LSTM):
-            for _, _, bias, _ in layer.all_weights:  # of each direction
-                nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
-
-
-class RecurrentEncoder(Module):
+class RecurrentEncoder(_RecurrentLayers):
     """Layers that read a source in both directions; a position has the states of both, half of d_model each.
 
     Source: Schuster and Paliwal 1997; for translation, Bahdanau et al. 2015, section 3.2.
     """
 
-    part = "recurrent layers"
-
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.recurrent = _build_layers(config, config.n_encoder_layers, bidirectional=True)
-        self.dropout, self.std = Dropout(config.dropout), config.init_std
-
-    def initialise(self) -> None:
-        """Draw what recurrent layers start with."""
-        _initialise(self.recurrent, self.std)
+        super().__init__(config, config.n_encoder_layers, bidirectional=True)
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
@@ -138,12 +124,8 @@ class RecurrentEncoder(Module):
             packed = packed._replace(data=self.dropout(packed.data))
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
 
-    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
-        """None: its layers read one position after the other."""
-        return []
 
-
-class RecurrentDecoder(Module):
+class RecurrentDecoder(_RecurrentLayers):
     """Recurrent layers over a target, with optional attention to a source.
 
     Without a source the initial states are zero. With one they are computed from the last states of the encoder's two
@@ -154,35 +136,27 @@ class RecurrentDecoder(Module):
     without input feeding.
     """
 
-    part = "recurrent layers"
-
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.recurrent = _build_layers(config, config.n_layers)
-        self.recurrent_start, self.cross_attention = None, None
+        super().__init__(config, config.n_layers)
+        self.recurrent_start = None
         if config.is_encoder_decoder:
             n_states = config.n_layers * (2 if config.architecture == "lstm" else 1)
             self.recurrent_start = Linear(config.d_model, n_states * config.d_model, std=config.init_std)
-            self.recurrent_start.uses = 0.0  # once per sequence
             if config.recurrent_attention != "none":
                 self.cross_attention = RecurrentAttention(config)
-        self.dropout, self.std = Dropout(config.dropout), config.init_std
-
-    def initialise(self) -> None:
-        _initialise(self.recurrent, self.std)
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform the embeddings of a target.
 
         Args:
             x: (batch, length, d_model) embeddings, after those in the cache.
-            inputs: with a `RecurrentInputs`, the states after the earlier positions.
+            inputs: with the cache, if there are earlier positions.
             cross_inputs: the encoder output, and its lengths.
 
         Returns:
             (batch, length, d_model).
         """
-        cache = inputs.recurrent if isinstance(inputs, RecurrentInputs) else None
+        cache = None if inputs.caches is None else inputs.caches[0]
         last: list[Tensor] = []
         for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
             is_lstm = isinstance(layer, nn.LSTM)
@@ -190,7 +164,7 @@ class RecurrentDecoder(Module):
             x = self.dropout(x)
             last.append(torch.cat(state) if is_lstm and cache is not None else state)
         if cache is not None:
-            cache.advance(last, x.shape[1])
+            cache.states, cache.length = last, cache.length + x.shape[1]
         return x if self.cross_attention is None or cross_inputs is None else self.cross_attention(x, cross_inputs)
 
     def _initial_states(
@@ -205,10 +179,6 @@ class RecurrentDecoder(Module):
         by_layer = first.unflatten(1, (len(self.recurrent), -1, encoder_output.shape[-1]))
         return list(by_layer.permute(1, 2, 0, 3).contiguous())
 
-    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
-        """Its attention to the source, if any; it has no self-attention."""
-        return [self.cross_attention] if cross and self.cross_attention is not None else []
-
     def new_cache(self) -> RecurrentCache:
         return RecurrentCache()
 
@@ -216,21 +186,23 @@ class RecurrentDecoder(Module):
 def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
     """The last states of both directions: (batch, length, d_model) -> (batch, d_model)."""
     forward, backward = encoder_output.chunk(2, dim=-1)
-    if lengths is None:
-        return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
-    last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, forward.shape[-1])
-    return torch.cat((forward.gather(1, last)[:, 0], backward[:, 0]), dim=-1)
+    rows = torch.arange(len(forward), device=forward.device)
+    last = forward[:, -1] if lengths is None else forward[rows, lengths.clamp(min=1) - 1]
+    return torch.cat((last, backward[:, 0]), dim=-1)
 
 
-class RecurrentAttention(Attention):
+class RecurrentAttention(nn.Module):
     """Attention of a decoder state h to source states m: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
 
     The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), with one head.
 
+    Attributes:
+        captured: see `capture_attention_weights`.
+
     Source: Luong et al. 2015, section 3.1; the additive score, Bahdanau et al. 2015, appendix A.1.2.
     """
 
-    part = "cross-attention"
+    captured: list[Tensor] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -242,28 +214,24 @@ class RecurrentAttention(Attention):
         self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
         self.combine = Linear(2 * width, width, std=std)
 
-    def macs_per_source_position(self) -> float:
-        """Return the MACs of keys, which are per source position."""
-        return 0.0 if self.key is None else self.key.own_macs()
-
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) states, and the encoder output in `inputs` -> the same shape."""
-        weights, value = self._weights_and_values(x, inputs)
+        key, value = self._keys_and_values(inputs)
+        if self.query is None or self.score is None:
+            scores = (x.to(key.dtype) @ key.mT).float()
+        else:
+            scores = self.score((self.query(x)[:, :, None] + key[:, None]).tanh()).squeeze(-1).float()
+        allowed = inputs.mask.build_tensor(scores.shape[1], scores.shape[2], scores.device)
+        weights = (scores if allowed is None else scores.masked_fill(~allowed[:, 0], -torch.inf)).softmax(-1)
+        if self.captured is not None:
+            self.captured.append(weights.detach()[:, None])
         context = weights.to(value.dtype) @ value
         return self.combine(torch.cat((context, x.to(context.dtype)), dim=-1)).tanh()
-
-    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Compute the attention weights: (batch, 1, length, source length) float32."""
-        return self._weights_and_values(x, inputs)[0][:, None]
-
-    def _weights_and_values(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        key, value = self._keys_and_values(inputs)
-        return _masked_softmax(self._scores(x, key), inputs.mask), value
 
     def _keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """(batch, source length, d_model) each; cached ones are reused."""
         assert inputs.encoder_output is not None
-        cache = inputs.layer_cache(0)
+        cache = None if inputs.caches is None else inputs.caches[0]
         if cache is not None and cache.length:
             key, value = cache.keys_and_values()
         else:
@@ -272,16 +240,3 @@ class RecurrentAttention(Attention):
             if cache is not None:
                 key, value = cache.extend(key, value)
         return key[:, 0], value[:, 0]
-
-    def _scores(self, x: Tensor, key: Tensor) -> Tensor:
-        """(batch, length, d_model) and (batch, source length, d_model) -> (batch, length, source length)."""
-        if self.query is None or self.score is None:
-            return x.to(key.dtype) @ key.mT
-        return self.score((self.query(x)[:, :, None] + key[:, None]).tanh()).squeeze(-1)
-
-
-def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
-    _, queries, keys = scores.shape
-    allowed = mask.build_tensor(queries, keys, scores.device)
-    scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)
-    return scores.softmax(-1)

@@ -14,35 +14,38 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs
 from lm.model.layers import Linear
-from lm.model.module import Module
-from lm.model.positions import ABSOLUTE_SCHEMES, RelativeEmbeddingTables, sinusoidal_encoding
-
-CombineEmbeddings = Callable[[Tensor | None], Tensor]
-"""Maps the position vectors of a sentence, if any, to the vectors that are added to the embeddings instead."""
+from lm.model.positions import RelativeEmbeddingTables, sinusoidal_encoding
 
 
-class TreePositionEncoding(Module):
-    """Tree positions of an encoder: depths, distances, or both."""
+class TreePositionEncoding(nn.Module):
+    """Tree positions of an encoder: depths, distances, or both.
 
-    part = "positions"
+    Embeddings of tree distances are added to those of sequential distances, if any: the paper takes a linear function
+    of the two, which is a sum of two other tables.
+
+    Source: Wang et al. 2019, section 3.1; tables as of Shaw et al. 2018.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.depths = TreeDepths(config) if config.has_tree_depths else None
-        self.distances = TreeDistances(config) if config.has_tree_distances else None
+        self.distances = None
+        if config.has_tree_distances:
+            farthest = config.max_tree_distance
+            self.distances = RelativeEmbeddingTables(config, config.n_encoder_layers, before=farthest, after=farthest)
 
-    def position_combiner(self, tree_positions: Tensor) -> CombineEmbeddings | None:
+    def position_combiner(self, tree_positions: Tensor) -> Callable[[Tensor | None], Tensor] | None:
         """Return the function that combines depths with position vectors, given (batch, length, 3) tree positions."""
         return None if self.depths is None else partial(self.depths, token_depths(tree_positions))
 
     def add_distances(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:
         """Add the embeddings of tree distances to the inputs, given (batch, length, 3) tree positions."""
-        return inputs if self.distances is None else self.distances(inputs, tree_positions)
+        return inputs if self.distances is None else self.distances.add_to(inputs, tree_distances(tree_positions))
 
 
 def zero_out_padding(tree_positions: Tensor, lengths: Tensor | None) -> Tensor:
@@ -59,7 +62,7 @@ def token_depths(tree_positions: Tensor) -> Tensor:
     return torch.where(depths < 0, depths.amax(1, keepdim=True).clamp(min=0) + 1, depths)
 
 
-class TreeDepths(Module):
+class TreeDepths(nn.Module):
     """Mixes sinusoids of depths with position vectors: tanh(W [position; depth] + b).
 
     Without position vectors, as with rotary positions, only the depth is used.
@@ -69,7 +72,8 @@ class TreeDepths(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        position_width = config.d_model if config.positions in ABSOLUTE_SCHEMES else 0
+        is_absolute = config.positions == "learned" or config.positions.startswith("sinusoidal")
+        position_width = config.d_model if is_absolute else 0
         self.d_model = config.d_model
         self.mix = Linear(position_width + config.d_model, config.d_model, std=config.init_std)
 
@@ -79,24 +83,6 @@ class TreeDepths(Module):
         if position_vectors is not None:
             vectors = torch.cat((position_vectors.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
         return self.mix(vectors).tanh()
-
-
-class TreeDistances(RelativeEmbeddingTables):
-    """Learned embeddings for keys and values by tree distance, for each layer and head.
-
-    They are added to those of sequential distances, if any: the paper takes a linear function of the two, which is a
-    sum of two other tables.
-
-    Source: Wang et al. 2019, section 3.1; tables as of Shaw et al. 2018.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        max_distance = config.max_tree_distance
-        super().__init__(config, config.n_encoder_layers, before=max_distance, after=max_distance)
-
-    def forward(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:  # type: ignore[override]
-        """Add the embeddings of each layer to the inputs, given (batch, length, 3) tree positions."""
-        return self.add_to(inputs, tree_distances(tree_positions))
 
 
 def tree_distances(tree_positions: Tensor) -> Tensor:

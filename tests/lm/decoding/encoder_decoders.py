@@ -16,7 +16,7 @@ SHAPES = {
     "biases by bucket": {"positions": "t5"},
     "linear biases": {"positions": "alibi"},
     "no positions": {"positions": "none", "n_kv_heads": 2},
-    "window": {"attention": "window", "attention_window": 3, "positions": "relative", "value_residual": True},
+    "window": {"attention": "window", "attention_window": 3, "value_residual": True},
     "bigbird": {"attention": "bigbird", "attention_block": 2, "global_blocks": 1, "random_blocks": 1},
     "values shared": {"value_residual": True, "softcap": 3.0},
 }

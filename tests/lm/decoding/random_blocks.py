@@ -20,6 +20,6 @@ def random_block(
     }  # fmt: skip
     if fields["norm_position"] == "pre":
         fields |= {"parallel_residual": of.random() < 0.3}
-    if fields["positions"] != "relative" and of.random() < 0.4:
+    if fields["positions"] not in {"alibi", "relative", "t5"} and of.random() < 0.4:
         fields |= {"attention": "window", "attention_window": 3}
     return fields

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from lm.model import attention
-from lm.model.attention import attend
-from lm.model.mask import Mask
-from lm.model.variants.block_sparse import SlidingWindow
+from lm.model.attention import Mask, attend
+from lm.model.layers import blockwise_causal_attention
 from tests.tolerances import assert_close
 
 BATCH, HEADS, HEAD = 3, 4, 8
@@ -28,7 +27,7 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
             j
             for j in range(n_keys)
             if not (mask.is_causal and j > position)
-            and not (mask.pattern is not None and position - j > mask.pattern.max_distance)
+            and not (mask.visible is not None and not mask.visible[0, 0, i, j])
             and not (mask.key_lengths is not None and j >= mask.key_lengths[row])
         ]
         scores = key[row, group, seen].double() @ query[row, h, i].double() / math.sqrt(head)
@@ -39,17 +38,18 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
 
 
 def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
-    bias = torch.randn(1, HEADS, n_queries, n_keys)
+    bias, visible = torch.randn(1, HEADS, n_queries, n_keys), torch.rand(1, 1, n_queries, n_keys) > 0.3
+    visible[..., 0] = True
     lengths = torch.tensor([n_keys, 2, 0])
     return {
         "everything": Mask(),
         "causal": Mask.causal(),
-        "window": Mask.causal(pattern=SlidingWindow(2)),
+        "visible": Mask(visible=visible),
         "keys": Mask.key_padding(lengths),
         "causal keys": Mask(is_causal=True, key_lengths=lengths),
         "bias": Mask(bias=bias),
         "causal bias": Mask.causal(bias=bias),
-        "all": Mask(is_causal=True, key_lengths=lengths, pattern=SlidingWindow(3), bias=bias),
+        "all": Mask(is_causal=True, key_lengths=lengths, visible=visible, bias=bias),
     }
 
 
@@ -88,3 +88,11 @@ def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
     assert ((draws.mean(0) - plain).abs() <= 6 * spread + 1e-6).all()
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 500])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_blockwise_attention_agrees_with_the_definition(length, kv_heads):
+    query, key, value = (tensor.detach() for tensor in tensors(length, length, kv_heads))
+    expected = attend(query.double(), key.double(), value.double(), mask=Mask.causal())
+    assert_close(blockwise_causal_attention(query, key, value), expected, terms=max(16, length), depth=2)

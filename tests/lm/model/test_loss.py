@@ -12,49 +12,28 @@ from tests.tolerances import assert_close
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("logits_at_a_time", "probabilities_at_a_time"), [(1, 1), (1, 1 << 20), (1 << 25, 40)])
-def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_time, probabilities_at_a_time, softcap):
+def test_equals_torch_in_value_and_gradient(
+    monkeypatch, has_bias, smoothing, logits_at_a_time, probabilities_at_a_time, softcap
+):
     """Whatever is held at a time, and with positions that have no target."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
     monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
     monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
-    hidden, weight = torch.randn(3, 11, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
+    drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), *([torch.randn(17)] if has_bias else [])]
     targets = torch.randint(0, 17, (3, 11))
     targets[0, 3:] = targets[2, :4] = IGNORE_INDEX
-    found = []
-    for ours in (True, False):
-        inputs = [hidden.clone().float().requires_grad_(), weight.clone().float().requires_grad_()]
-        if ours:
-            total, _ = linear_cross_entropy(*inputs, targets, label_smoothing=smoothing, softcap=softcap)
-        else:
-            inputs = [part.detach().double().requires_grad_() for part in inputs]
-            logits = F.linear(*inputs).flatten(0, 1)
-            logits = softcap * torch.tanh(logits / softcap) if softcap else logits
-            total = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=smoothing)
-        (total * 0.7).backward()
-        found.append([total.detach().double(), *(part.grad.double() for part in inputs)])
-    for one, other in zip(*found, strict=True):
-        assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
-
-
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
-def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
-    """Also where the logits are held a few rows at a time."""
-    monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 17 * 5)
-    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
-    torch.manual_seed(1)
-    drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), torch.randn(17)]
-    targets = torch.randint(0, 17, (3, 11))
-    targets[1, :4] = IGNORE_INDEX
     ours, theirs = (
         [part.clone().to(dtype).requires_grad_() for part in drawn] for dtype in (torch.float32, torch.float64)
     )
-    hidden, weight, bias = ours
-    total, _ = linear_cross_entropy(hidden, weight, targets, bias=bias, label_smoothing=0.1, softcap=softcap)
+    hidden, weight, *bias = ours
+    keywords = {"label_smoothing": smoothing, "softcap": softcap}
+    total, _ = linear_cross_entropy(hidden, weight, targets, bias=bias[0] if bias else None, **keywords)
     logits = F.linear(*theirs).flatten(0, 1)
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
-    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=0.1)
+    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum", label_smoothing=smoothing)
     for each in (total, expected):
         (each * 0.7).backward()
     assert_close(total, expected, terms=33, depth=3)

@@ -1,24 +1,20 @@
 """Positions as the papers define them."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lm.config.model import ModelConfig, Positions
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.mask import Mask
+from lm.config.model import ModelConfig
 from lm.model.positions import (
     Rotation,
     rotary_frequencies,
     rotary_table,
     sinusoidal_table,
 )
-from lm.model.transformer import build_model
-from tests.tolerances import approx, assert_close, ulps
+from tests.tolerances import approx, ulps
 
 
 def _plain(width: int, base: float) -> torch.Tensor:
@@ -34,27 +30,6 @@ def test_sinusoids_follow_the_formula(interleaved):
             sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, width // 2 + i)
             assert float(table[position, sine]) == approx(math.sin(angle), scale=angle)
             assert float(table[position, cosine]) == approx(math.cos(angle), scale=angle)
-
-
-@pytest.mark.parametrize("positions", get_args(Positions))
-def test_rows_may_differ_in_positions(positions):
-    """Tokens after pasts of different lengths, padded, are read as each is alone."""
-    model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
-    past, lengths, following = torch.randint(40, (2, 5)), torch.tensor([5, 2]), torch.randint(40, (2, 3))
-    places = lengths[:, None] + torch.arange(3)
-    keys = torch.cat((torch.arange(5).expand(2, -1), places), dim=1)
-    is_seen = torch.cat((torch.arange(5) < lengths[:, None], torch.ones(2, 3, dtype=torch.bool)), dim=1)
-    bias = torch.zeros(2, 1, 3, 8).masked_fill(~is_seen[:, None, None], -torch.inf)
-    with torch.no_grad():
-        cache = model.new_cache()
-        model.hidden(past, cache=cache)
-        inputs = AttentionInputs(
-            Mask.causal(bias=bias), caches=cache.self_attention, query_positions=places, end=8, key_positions=keys
-        )
-        together = model.logits(model.decode(following, inputs))
-        for row, length in enumerate(lengths.tolist()):
-            alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
-            assert_close(together[row], alone, model=model)
 
 
 def test_rotation_equals_complex_multiplication():

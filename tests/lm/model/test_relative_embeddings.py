@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import MultiHeadAttention, capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.mask import Mask
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, capture_attention_weights
 from lm.model.transformer import Stack
 from tests.tolerances import assert_close
 
@@ -87,3 +85,15 @@ def test_it_is_the_loop_of_the_paper_forward_and_backward(shape, is_causal, leng
             assert_close(one.grad, other.grad, model=attention, msg=name)
     assert exact.positions.keys.grad[1].any()
     assert not ours.positions.keys.grad[0].any()
+
+
+def test_two_kinds_of_distance_add_their_embeddings():
+    """The same embeddings twice are twice the embeddings."""
+    stack, x = make_stack(is_causal=False, max_distance=3), torch.randn(2, 7, 24)
+    distances = AttentionInputs(Mask()).compute_distances(7, x.device)
+    both = stack.positions.add_to(stack.positions.add_to(AttentionInputs(Mask()), distances), distances)
+    found = stack.blocks[1].attention(x, both)
+    for table in stack.positions.parameters():
+        table.data *= 2
+    once = stack.positions.add_to(AttentionInputs(Mask()), distances)
+    assert_close(found, stack.blocks[1].attention(x, once), model=stack)

@@ -1,15 +1,13 @@
 """The models: the same block everywhere, published sizes, and the numbers of independent implementations."""
 
-import math
 from typing import get_args
 
 import pytest
 import torch
 
 from lm.config.model import ModelConfig, Positions
-from lm.config.presets import build_run_config
 from lm.model.loss import cross_entropy
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model.transformer import build_model
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
@@ -32,39 +30,12 @@ def ids(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def test_equals_hugging_face_gpt2():
+    """Other architectures are compared where they are exported and imported."""
     ours = randomised(small(positions="learned", norm="layernorm", activation="gelu-tanh", bias=True))
     theirs, tokens = hugging_face.gpt2(ours), ids(4, 32)
-    compare(ours, theirs, tokens)
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "tie_embeddings": False}, {"rope_base": 500.0}]
-)
-def test_equals_hugging_face_llama(fields):
-    ours = randomised(small(**fields))
-    compare(ours, hugging_face.llama(ours), ids(4, 32))
-
-
-def test_equals_hugging_face_marian():
-    fields = {
-        name: getattr(build_run_config("transformer-base").model, name)
-        for name in ("norm", "norm_position", "activation")
-    }
-    ours = randomised(
-        small(n_encoder_layers=2, positions="sinusoidal-half", bias=True, scale_embeddings=True, **fields)
-    )
-    source, target, lengths = ids(3, 9), ids(3, 12, seed=2), torch.tensor([9, 4, 1])
-    seen = torch.arange(9) < lengths[:, None]
-    with torch.no_grad():
-        reference = hugging_face.marian(ours)(input_ids=source, attention_mask=seen, decoder_input_ids=target).logits
-        assert_close(ours(source, target, lengths=lengths), reference, model=ours)
-
-
-def compare(ours: DecoderOnly, theirs: torch.nn.Module, tokens: torch.Tensor) -> None:
     with torch.no_grad():
         logits, reference = ours(tokens), theirs(tokens, labels=tokens)
     assert_close(logits, reference.logits, model=ours)
-    assert_close(logits.log_softmax(-1), reference.logits.log_softmax(-1), model=ours)
     loss = cross_entropy(logits[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
     assert_close(loss, reference.loss, model=ours)
 
@@ -83,20 +54,14 @@ def test_cached_equals_uncached(positions, fields):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_softly_capped(dtype):
-    """As the formula in float64, and within the cap; near zero they are as without one."""
+    """As the formula in float64."""
     capped, plain = randomised(small(softcap=4.0)), randomised(small())
     hidden = 30 * torch.randn(500, 48, generator=torch.Generator().manual_seed(1))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
         logits, expected = capped.logits(hidden), plain.logits(hidden)
-        small_logits, same = capped.logits(hidden / 1000), plain.logits(hidden / 1000)
-    assert expected.dtype is dtype
-    assert logits.dtype is torch.float32
-    assert logits.abs().max() <= 4.0
+    assert (expected.dtype, logits.dtype) == (dtype, torch.float32)
     assert expected.abs().max() > 10.0
     assert_close(logits, 4 * torch.tanh(expected.double() / 4), terms=48)
-    # tanh differs from its argument by a third of the cube
-    torch.testing.assert_close(small_logits, same.float(), atol=1e-5, rtol=1e-3)
-    assert capped.double().logits(hidden.double()).dtype is torch.float64
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -107,16 +72,6 @@ def test_the_future_never_changes_the_past(dtype, positions):
     changed[:, 10:] = (changed[:, 10:] + 1) % 97
     assert torch.equal(model(tokens)[:, :10], model(changed)[:, :10])
     assert not torch.equal(model(tokens)[:, 10:], model(changed)[:, 10:])
-
-
-def test_bfloat16_matmuls_equal_the_fused_kernel():
-    """Training in bfloat16 on a CPU takes another kernel than evaluation; they are the same function."""
-    model, tokens = randomised(small()), ids(4, 32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        trained = model(tokens)
-        with torch.no_grad():
-            evaluated = model(tokens)
-    assert (trained - evaluated).abs().mean() < 0.02 * evaluated.abs().mean()
 
 
 @pytest.mark.parametrize(
@@ -146,26 +101,14 @@ def test_encoder_decoder_ignores_padding_and_the_future(fields):
         assert_close(alone[0], logits[row], model=model)
 
 
-@pytest.mark.parametrize("fields", [{}, SHARED, {"positions": "relative"}, {"positions": "t5"}, {"positions": "alibi"}])
-def test_encoder_decoder_cached_equals_uncached(fields):
-    model = randomised(small(n_encoder_layers=2, n_kv_heads=2, **fields))
-    source, target, lengths = ids(3, 9), ids(3, 12), torch.tensor([9, 5, 0])
-    memory, cache = model.encode(source, lengths=lengths), model.new_cache()
-    steps = [
-        model.hidden(part, encoder_output=memory, lengths=lengths, cache=cache)
-        for part in target.split([5, 1, 6], dim=1)
-    ]
-    logits = model.logits(torch.cat(steps, dim=1))
-    assert logits.isfinite().all()
-    assert_close(logits, model(source, target, lengths=lengths), model=model)
-
-
-DEVIATIONS = {
-    "tokens.weight": 0.05,
-    "positions.weight": 0.05,
-    "attention.input.weight": 0.05,
-    "up.weight": 0.05,
-    "head.weight": 0.05,
-    "output.weight": 0.05 / math.sqrt(2 * 3),
-    "down.weight": 0.05 / math.sqrt(2 * 3),
-}
+@pytest.mark.parametrize("positions", get_args(Positions))
+@pytest.mark.parametrize("labels", [(), ("a", "b", "c")])
+def test_padding_never_changes_a_logit_of_a_masked_model(positions, labels):
+    model, tokens, lengths = (
+        randomised(small(objective="masked", positions=positions, labels=labels)), ids(3, 9), torch.tensor([9, 4, 6])
+    )  # fmt: skip
+    with torch.inference_mode():
+        together = model(tokens, lengths=lengths)
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(tokens[row : row + 1, :length])
+            assert_close(together[row, : alone.shape[1]], alone[0], model=model)

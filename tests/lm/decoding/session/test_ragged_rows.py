@@ -15,7 +15,6 @@ from tests.tolerances import assert_close
 KINDS = {
     **SHAPES,
     "window": {"attention": "window", "attention_window": 5},
-    "window, relative": {"attention": "window", "attention_window": 4, "positions": "relative", "max_distance": 3},
     "bigbird": {"attention": "bigbird", "attention_block": 2, "global_blocks": 1, "random_blocks": 1},
     "compressed": {"attention": "compressed", "attention_block": 4, "attention_stride": 2},
     "experts": {"experts": 3, "experts_per_token": 2},

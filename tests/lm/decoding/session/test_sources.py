@@ -40,9 +40,8 @@ MODELS: dict[str, Callable[[], Transformer]] = {
     "gru, dot": lambda: make_recurrent("gru", recurrent_attention="dot"),
     "lstm without attention": lambda: make_recurrent(recurrent_attention="none"),
     "compressed": lambda: make_model("rotary, grouped heads", **GROUPED),
-    "compressed, overlapping": lambda: make_model(**GROUPED, attention_stride=2, positions="relative"),
+    "compressed, overlapping": lambda: make_model(**GROUPED, attention_stride=2),
     "decoder-only, compressed": lambda: make_decoder_only("rotary, grouped heads", **COMPRESSED),
-    "decoder-only, compressed, biases": lambda: make_decoder_only("biases by bucket", **COMPRESSED),
 }
 each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 

@@ -23,6 +23,7 @@ from tests.tolerances import assert_close
 
 HARDWARE = Hardware("cpu", "float32", 1)
 POSITIONS = ["rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "relative", "t5", "none"]
+WINDOW = {"attention": "window", "attention_window": 5}
 pytestmark = pytest.mark.usefixtures("code_of_models")
 
 
@@ -43,7 +44,7 @@ def random_config(seed: int, **fields) -> ModelConfig:
         "softcap": draw.choice([0.0, 15.0]), "tie_embeddings": draw.choice([True, False]),
         "scale_embeddings": draw.choice([True, False]), "embedding_norm": draw.choice([True, False]),
         "output_transform": draw.choice([True, False]), "parallel_residual": pre and draw.choice([True, False]),
-        **draw.choice([{}, {"attention": "window", "attention_window": draw.choice([1, 5, 40])}]),
+        **(draw.choice([{}, WINDOW]) if positions not in {"alibi", "relative", "t5"} else {}),
         **({"rotary_fraction": draw.choice([1.0, 0.5]), **draw.choice(SCALINGS)} if positions == "rotary" else {}),
         **({"max_distance": draw.choice([None, 20])} if positions in {"relative", "t5"} else {}), **fields,
     }  # fmt: skip

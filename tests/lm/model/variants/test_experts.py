@@ -7,17 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs
+from lm.model.attention import AttentionInputs, Mask
 from lm.model.layers import ACTIVATIONS, FeedForward
-from lm.model.mask import Mask
-from lm.model.transformer import build_model
 from lm.model.variants.experts import (
     MixtureOfExperts,
     Routing,
     load_balancing_loss,
 )
 from tests.lm.model.hugging_face import randomise
-from tests.tolerances import approx, assert_close
+from tests.tolerances import approx
 
 
 def small(**fields: object) -> ModelConfig:
@@ -37,10 +35,6 @@ def inputs(lengths: list[int] | None = None) -> AttentionInputs:
 
 def states(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def ids(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, 61, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def passed(expert: FeedForward, x: torch.Tensor, activation: str) -> torch.Tensor:
@@ -87,15 +81,6 @@ def test_outputs_and_gradients_are_those_of_a_loop_in_float64(k, activation, bia
         torch.testing.assert_close(one, other, msg=lambda message, name=name: f"{name}: {message}")
 
 
-def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
-    """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
-    experts = make_experts(expert_capacity=1.0)
-    x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, inputs())
-    assert output.any(-1).flatten().tolist() == [True] * 5 + [False] * 15
-    assert experts.eval()(x, inputs()).any(-1).all()
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_the_balance_loss_is_the_papers_formula(k):
     """N Σ f P over the positions that are no padding, in a loop; Fedus et al. 2021, equations 4 to 6."""
@@ -110,17 +95,3 @@ def test_the_balance_loss_is_the_papers_formula(k):
         mean = sum(float(probabilities[place, expert]) for place in positions) / len(positions)
         expected += 4 * share * mean
     assert float(load_balancing_loss(routes)) == approx(expected, terms=9)
-
-
-@pytest.mark.parametrize("k", [1, 2])
-def test_batched_padded_and_cached_equal_single(k):
-    model = build_model(small(experts_per_token=k, expert_capacity=1.0)).eval()
-    randomise(model)
-    tokens = ids(3, 9)
-    together = model(tokens)
-    assert_close(torch.cat([model(row[None]) for row in tokens]), together, model=model)
-    padded = model.hidden(F.pad(tokens, (0, 4)), target_lengths=torch.tensor([9, 9, 9]))
-    assert_close(model.logits(padded[:, :9]), together, model=model)
-    cache = model.new_cache()
-    parts = [model(part, cache=cache) for part in tokens.split(2, dim=1)]
-    assert_close(torch.cat(parts, dim=1), together, model=model)

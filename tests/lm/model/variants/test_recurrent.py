@@ -1,17 +1,12 @@
 """Recurrent stacks against loops over positions in float64, written out from the papers' equations."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.data.batch import Batch
-from lm.hardware import Hardware
 from lm.model.transformer import EncoderDecoder, build_model
-from lm.training.objective import summed_loss
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([3, 7, 1])
 
@@ -106,32 +101,3 @@ def test_equals_a_loop_in_float64(architecture, scores):
     for row, length in enumerate(LENGTHS):
         expected = reference(model, source[row, :length].tolist(), target[row].tolist())
         assert_close(logits[row], expected, model=model)
-
-
-@pytest.mark.parametrize("architecture", ["lstm", "gru"])
-def test_padding_never_changes_the_loss(architecture):
-    model, hardware = small(architecture), Hardware("cpu", "float32", 1, "float32")
-    source, inputs = ids(3, 7).numpy(), ids(3, 5, seed=1).numpy()
-    targets, lengths = ids(3, 5, seed=2).numpy(), LENGTHS.numpy()
-    targets[1, 3:] = IGNORE_INDEX
-    batch = Batch(inputs, targets, source=source, source_lengths=lengths)
-    expected = summed_loss(model, batch, hardware)
-    other, longer = source.copy(), np.pad(source, ((0, 0), (0, 4)), constant_values=9)
-    for row, length in enumerate(lengths):
-        other[row, length:] = 22
-    for padded in (other, longer):
-        loss = summed_loss(model, Batch(inputs, targets, source=padded, source_lengths=lengths), hardware)
-        assert float(loss) == approx(float(expected), model=model)
-    inputs[1, 3:] = 22
-    assert float(summed_loss(model, batch, hardware)) == approx(float(expected), model=model)
-
-
-@pytest.mark.parametrize("sizes", [[1] * 9, [9], [4, 1, 4]])
-@pytest.mark.parametrize("architecture", ["lstm", "gru"])
-def test_cached_states_equal_those_of_the_whole(architecture, sizes):
-    for fields in ({}, {"n_encoder_layers": 0}):
-        model, tokens = small(architecture, **fields), ids(3, 9)
-        seen = {"encoder_output": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
-        cache = model.new_cache()
-        parts = [model.hidden(part, **seen, cache=cache) for part in tokens.split(sizes, dim=1)]
-        assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), model=model)

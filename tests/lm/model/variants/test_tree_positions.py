@@ -1,4 +1,4 @@
-"""Positions by syntax: distances are those of a search, and the encoder is what a loop in float64 gives."""
+"""Positions by syntax: depths and distances are those of a search; padding changes nothing."""
 
 import math
 import random
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import EncoderDecoder, build_model
+from lm.model.transformer import build_model
 from lm.model.variants.tree_positions import token_depths, tree_distances
 from lm.text.dependency_trees import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
@@ -16,10 +16,6 @@ from tests.tolerances import assert_close
 
 OUTSIDE = [-1, -1, -1]
 SHAPE = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 1, "n_encoder_layers": 2, "init_std": 0.3}
-
-
-def _clip(syntax: str, positions: str) -> int | None:
-    return 3 if syntax != "depth" or positions == "relative" else None
 
 
 def sentence(words: int, seed: int) -> tuple[tuple[int, ...], list[int], Tensor]:
@@ -54,73 +50,25 @@ def test_depths_and_distances_are_those_of_a_search(words):
         assert tree_distances(source[None, :, 1:])[0].tolist() == distances
 
 
-def encoded_by_hand(model: EncoderDecoder, source: Tensor, depths: list[int], distances: list[list[int]]) -> Tensor:
-    """(length, d_model) of one source, pair by pair and in float64: the block of the defaults with syntax beside it."""
-    config, syntax = model.config, model.syntax_positions
-    x = model.embedding.tokens.weight[source[:, 0]]
-    if syntax.depths is not None:
-        waves = torch.tensor([sinusoid(depth, config.d_model) for depth in depths], dtype=x.dtype)
-        if config.positions == "sinusoidal":
-            order = torch.tensor([sinusoid(place, config.d_model) for place in range(len(source))], dtype=x.dtype)
-            waves = torch.cat((order, waves), dim=1)
-        x = x + (waves @ syntax.depths.mix.weight.T + syntax.depths.mix.bias).tanh()
-    elif config.positions == "sinusoidal":
-        x = x + torch.tensor([sinusoid(place, config.d_model) for place in range(len(source))], dtype=x.dtype)
-    for layer, block in enumerate(model.encoder.blocks):
-        x = x + attended(model, block, normalised(block.attention_norm, x), layer, distances)
-        x = x + block.feed_forward(normalised(block.feed_forward_norm, x))
-    return normalised(model.encoder.final_norm, x)
-
-
-def normalised(norm: torch.nn.Module, x: Tensor) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight
-
-
 def sinusoid(place: int, width: int) -> list[float]:
     angles = [place / 10_000 ** (2 * pair / width) for pair in range(width // 2)]
     return [wave for angle in angles for wave in (math.sin(angle), math.cos(angle))]
 
 
-def attended(
-    model: EncoderDecoder, block: torch.nn.Module, x: Tensor, layer: int, distances: list[list[int]]
-) -> Tensor:
-    attention, head = block.attention, model.config.d_head
-    tables = [(model.syntax_positions.distances, distances)] if model.syntax_positions.distances is not None else []
-    if model.config.positions == "relative":
-        tables.append((model.encoder.positions, [[j - i for j in range(len(x))] for i in range(len(x))]))
-    query, key, value = (
-        part.view(len(x), -1, head) for part in (x @ attention.input.weight.T).split(attention.input.projected, -1)
-    )
-    rows = []
-    for i in range(len(x)):
-        of_heads = []
-        for h in range(attention.heads):
-            group = h // (attention.heads // attention.kv_heads)
-            keys, values = list(key[:, group]), list(value[:, group])
-            for table, apart in tables:
-                clipped = [max(-table.before, min(table.after, apart[i][j])) + table.before for j in range(len(x))]
-                keys = [k + table.keys[layer, group, row] for k, row in zip(keys, clipped, strict=True)]
-                values = [v + table.values[layer, group, row] for v, row in zip(values, clipped, strict=True)]
-            share = torch.stack([query[i, h] @ k / math.sqrt(head) for k in keys]).softmax(0)
-            of_heads.append((share[:, None] * torch.stack(values)).sum(0))
-        rows.append(torch.cat(of_heads))
-    return torch.stack(rows) @ attention.output.weight.T
-
-
-@pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
-@pytest.mark.parametrize("positions", ["none", "sinusoidal", "relative"])
-def test_the_encoder_is_a_loop_in_float64(syntax, positions):
-    config = ModelConfig(
-        **SHAPE, n_kv_heads=2, syntax=syntax, positions=positions, max_distance=_clip(syntax, positions)
-    )
-    model = build_model(config, seed=3).eval()
-    exact = build_model(config, seed=3).eval().double()
-    for seed in range(3):
-        heads, of_tokens, source = sentence(6, seed)
-        with torch.no_grad():
-            expected = encoded_by_hand(exact, source, *by_search(heads, of_tokens))
-            found = model.encode(source[None])[0]
-        assert_close(found, expected, model=model)
+@pytest.mark.parametrize("positions", ["none", "sinusoidal"])
+def test_depths_are_mixed_with_positions_in_the_embedding(positions):
+    model = build_model(ModelConfig(**SHAPE, syntax="depth", positions=positions), seed=3).double().eval()
+    mix, (heads, of_tokens, source) = model.syntax_positions.depths.mix, sentence(6, seed=1)
+    vectors = torch.tensor([sinusoid(depth, 24) for depth in by_search(heads, of_tokens)[0]], dtype=torch.float64)
+    if positions == "sinusoidal":
+        order = torch.tensor([sinusoid(place, 24) for place in range(len(source))], dtype=torch.float64)
+        vectors = torch.cat((order, vectors), dim=1)
+    expected = model.embedding.tokens.weight[source[:, 0]] + (vectors @ mix.weight.T + mix.bias).tanh()
+    embedded = []
+    hook = model.encoder.register_forward_hook(lambda _, inputs, __: embedded.append(inputs[0][0]))
+    model.encode(source[None])
+    hook.remove()
+    assert_close(embedded[0], expected, model=model, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "relative", "t5"])
