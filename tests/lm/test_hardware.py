@@ -9,10 +9,8 @@ from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
     divide_threads,
-    peak_memory,
     select_device,
     select_inference_hardware,
-    single_threaded,
 )
 
 
@@ -24,26 +22,12 @@ def test_processes_divide_the_threads(monkeypatch):
     } == shared  # fmt: skip
 
 
-def test_peak_memory_is_about_what_this_process_has_held():
-    assert 2**20 < peak_memory() < 2**40
-
-
 @pytest.fixture
 def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_for_a_while_there_is_one_thread():
-    with single_threaded():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 3
-    with pytest.raises(ValueError, match="wrong"), single_threaded():
-        raise ValueError("wrong")
-    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.usefixtures("three_threads")

@@ -37,11 +37,3 @@ def double(number: int) -> int:
 
 def make_double():
     return double
-
-
-def double_each(numbers):
-    return map(double, numbers)
-
-
-def make_doubles():
-    return double_each
