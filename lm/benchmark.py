@@ -49,7 +49,6 @@ class Measurement(NamedTuple):
     rows: int
     length: int
     dtype: str
-    threads: int
     seconds: float
     tokens_per_second: float
 
@@ -79,8 +78,7 @@ def measure_speed(
         tasks.append(("decoding", timer, texts, tokens, hardware))
     for task, timer, sequences, each, used in tasks:
         took = statistics.median(side for (side,) in time_interleaved([timer], seconds=seconds))
-        rate = sequences * each / took
-        yield Measurement(str(config.preset), task, sequences, each, used.dtype, used.threads, took, rate)
+        yield Measurement(str(config.preset), task, sequences, each, used.dtype, took, sequences * each / took)
 
 
 def random_prompt(vocab_size: int, length: int) -> list[int]:
@@ -134,22 +132,18 @@ class DtypeMeasurement(NamedTuple):
     bits_per_byte_ratio: float
 
     def __str__(self) -> str:
-        speeds = ", ".join(
-            f"{1 / ratio:.2f} ({n} texts)" for ratio, n in zip(self.time_ratios, CONCURRENCY, strict=True)
-        )
-        return f"{self.dtype}: {speeds} times as fast as float32, {self.bits_per_byte_ratio - 1:+.3%} bits/byte"
+        speed, change = 1 / self.time_ratios[0], self.bits_per_byte_ratio - 1
+        return f"{self.dtype}: {speed:.2f} times as fast as float32, {change:+.3%} bits/byte"
 
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     """Return the dtype that generates one text fastest, is not slower for many, and costs no quality."""
-    fit = [
-        measured
-        for measured in figures
-        if measured.time_ratios[0] <= _MAX_MAIN_TIME
-        and max(measured.time_ratios) <= _MAX_OTHER_TIME
-        and measured.bits_per_byte_ratio <= _MAX_BITS_PER_BYTE_RATIO
-    ]
-    return min(fit, key=lambda measured: measured.time_ratios[0]).dtype if fit else "float32"
+    fit = {
+        one: dtype
+        for dtype, (one, many), bits in figures
+        if one <= _MAX_MAIN_TIME and many <= _MAX_OTHER_TIME and bits <= _MAX_BITS_PER_BYTE_RATIO
+    }
+    return fit[min(fit)] if fit else "float32"
 
 
 def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOROUGH) -> list[DtypeMeasurement]:

@@ -162,8 +162,3 @@ def sync(path: Path) -> None:
 def cache_root() -> Path:
     """Return the cache folder: `$LM_CACHE`, else that of the user."""
     return Path(os.environ.get("LM_CACHE") or platformdirs.user_cache_path("lm"))
-
-
-def check_cache() -> None:
-    """Raise InputError if the cache cannot be written to; call it before long work."""
-    make_folder(cache_root())

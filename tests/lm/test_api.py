@@ -11,8 +11,7 @@ import lm
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.errors import UsageError
-from lm.hardware import MAX_THREADS
-from tests.cli.small_runs import make_run, make_tokenizer
+from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 from tests.tolerances import assert_close
 
@@ -41,26 +40,6 @@ def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
     events = list(model.stream("The owl", n=3, **settings))
     assert sorted(event.row for event in events if isinstance(event, lm.Finish)) == [0, 1, 2]
     assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", **settings)
-
-
-def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, capsys):
-    """The total of all files, whatever the batch."""
-    folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("byte").with_chat_template(), context_length=64)
-    for number, replies in enumerate((["It sat."], ["It ran.", "Who?", "The fox did."])):
-        chats = [[{"role": "user", "content": "The owl"}, {"role": "assistant", "content": reply}] for reply in replies]
-        lines = [json.dumps({"messages": each}) for each in chats]
-        (tmp_path / f"chats{number}.jsonl").write_text("\n".join(lines))
-    files = [tmp_path / f"chats{number}.jsonl" for number in range(2)]
-    assert run(["perplexity", str(folder), *map(str, files), "--json"]) == 0
-    total = json.loads(capsys.readouterr().out)["total"]
-    model = lm.load(folder)
-    for batch_size in (1, 16):
-        found = model.perplexity(*files, batch_size=batch_size)
-        assert (found.tokens, found.nats) == (total["tokens"], pytest.approx(total["nats"]))
-    alone = [model.perplexity(file) for file in files]
-    assert sum(each.tokens for each in alone) == total["tokens"]
-    with pytest.raises(UsageError, match="no chat template"):
-        lm.load(make_run(tmp_path / "plain")).perplexity(*files)
 
 
 def test_what_is_scored_of_a_file_is_what_the_command_scores(tmp_path, capsys):
@@ -113,21 +92,8 @@ def loaded(name: str) -> lm.Model:
     return lm.load(RUNS / name, threads=1)
 
 
-@pytest.mark.parametrize(
-    ("keyword", "variable", "expected"), [(2, None, 2), (None, "3", 3), (2, "3", 2), (None, "", MAX_THREADS)]
-)
-def test_threads_of_a_model(monkeypatch, keyword, variable, expected):
-    if variable is not None:
-        monkeypatch.setenv("LM_THREADS", variable)
-    torch.set_num_threads(5)
-    lm.load(RUNS / "gpt", threads=keyword)
-    assert torch.get_num_threads() == expected
-
-
 def test_a_run_is_exported_and_imported_again(tmp_path):
     lm.export(RUNS / "llama", tmp_path / "exported")
-    with pytest.raises(UsageError, match="huggingface has the dtype of the run, not float16"):
-        lm.export(RUNS / "llama", tmp_path / "halves", number_type="float16")
     back = lm.import_model(tmp_path / "exported", tmp_path / "back", threads=2, device="cpu", dtype="float32")
     assert torch.get_num_threads() == 2
     assert back.loaded.folder.parent.parent == tmp_path / "back"

@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -60,28 +59,6 @@ def test_a_file_is_on_the_disk_before_it_is_renamed_and_its_folder_after(tmp_pat
     fresh = disk.entries[0][1]
     assert fresh != "a.txt"
     assert disk.entries == [("sync", fresh), ("rename", f"{fresh} -> a.txt"), ("sync", "of results")]
-
-
-def test_what_fails_on_the_way_leaves_the_old_file_alone(tmp_path, disk):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with pytest.raises(ZeroDivisionError), files.atomic_write_text(path) as file:
-        file.write("half of the new" + "!" * (1 // 0))
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-    assert disk.entries == []
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [({"LM_CACHE": "/a"}, "/a"), ({"XDG_CACHE_HOME": "/b"}, "/b/lm"), ({"HOME": "/c"}, "/c/.cache/lm")],
-)
-def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatch):
-    for name in ("LM_CACHE", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert files.cache_root() == Path(expected)
 
 
 def test_a_new_file_takes_its_name_once_it_is_whole(tmp_path):

@@ -55,9 +55,3 @@ def test_the_best_device_there_is(monkeypatch, cuda, mps, found):
         else:
             with pytest.raises(UsageError, match=f"no {name} device"):
                 select_device(HardwareConfig(device=name))
-
-
-@pytest.mark.parametrize(("dtype", "of_a_product"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_products_are_in_the_type_of_the_hardware(dtype, of_a_product):
-    with Hardware("cpu", dtype, 1).autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is of_a_product

