@@ -114,7 +114,7 @@ def open_process_map(
     """Yield a parallel map over several processes.
 
     Args:
-        prepare: called once in each process, returns the function; picklable.
+        prepare: called once in each process, returns the function, whose iterators become lists; picklable.
     """
     spawn = get_context("spawn")
     theirs, ours = spawn.Pipe(duplex=False)  # workers end when this process, which alone has the other end, closes it
@@ -178,4 +178,5 @@ def _prepare() -> Callable[[Any], Any]:
 
 
 def _call_prepared(item: Any) -> Any:
-    return _prepare()(item)
+    result = _prepare()(item)
+    return [*result] if isinstance(result, Iterator) else result

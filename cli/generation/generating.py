@@ -138,9 +138,6 @@ class GenerationTimer:
         )
 
 
-_CHUNKS_PER_PROCESS = 4  # of the prompts of a file
-
-
 @dataclass(frozen=True)
 class GenerationRequest:
     """What to generate for each prompt, with which run, and where it is written.
@@ -170,11 +167,6 @@ class GenerationRequest:
             follows_examples=loaded.config.is_supervised,
         )  # fmt: skip
         return partial(self._continue, generator, common_prefix)
-
-    def load_for_chunks(self, common_prefix: str) -> Callable[[Sequence[Prompt]], list[tuple[int, Continued]]]:
-        """Load the run; return a function that continues several prompts."""
-        work = self.load(common_prefix)
-        return lambda prompts: list(work(prompts))
 
     def _continue(
         self, generator: Generator, common_prefix: str, prompts: Iterable[Prompt]
@@ -208,9 +200,8 @@ def generate_for_prompts(file: str, request: GenerationRequest, *, out: Path | N
             results = request.load(beginning)(ordered)
         else:
             shared = dataclasses.replace(request, hardware=divide_threads(request.hardware, processes))
-            size = -(-len(ordered) // (_CHUNKS_PER_PROCESS * processes)) or 1
-            chunks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-            process_map = stack.enter_context(open_process_map(partial(shared.load_for_chunks, beginning), processes))
+            chunks = [ordered[first :: 4 * processes] for first in range(4 * processes)]
+            process_map = stack.enter_context(open_process_map(partial(shared.load, beginning), processes))
             results = itertools.chain.from_iterable(process_map(chunks))
         write, count = _make_writer(request, stream), stack.enter_context(show_counter("generating", "prompts"))
         try:

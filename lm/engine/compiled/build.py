@@ -41,8 +41,8 @@ def compile_decode_step() -> None:
         return
     if not code_cache.is_installed():
         raise InputError("compiling needs numba: pip install numba, and unset NUMBA_DISABLE_JIT")
-    files.make_folder(files.cache_root())
     folder = code_cache.code_folder()
+    files.make_folder(folder)
     lock = LockFile(folder / "lock")
     with files.with_path_in_errors(folder), default_signal_handling():  # Python's handlers would not run in LLVM
         while True:
