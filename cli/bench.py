@@ -1,4 +1,4 @@
-"""`lm bench`: training and generation speed of this machine, compared with its limits."""
+"""`lm bench`: training and generation speed of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.console.text import format_json_line, format_quantity, format_threads, print_note
+from cli.console.text import format_json_line, print_note
 from cli.options import Options, with_settings
 from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.presets import build_run_config
@@ -30,9 +30,9 @@ _Seconds = Annotated[
 ]
 _BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, metavar="N", help="Sequences per training step. [default: by the time]"),
+    typer.Option("--batch-size", min=1, metavar="N", help="Sequences per training step. [default: 4096 tokens]"),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: machine, limits, measurements.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @with_settings({"hardware": HardwareConfig}, "device dtype threads")
@@ -46,21 +46,15 @@ def bench(
 ) -> None:
     """Measure how fast this machine trains and generates.
 
-    First come the limits: the speed of large matmuls, and memory bandwidth. Then each preset is measured with random
-    weights and tokens: optimizer steps as in lm train, in the dtype that it would choose here; prefill of a prompt of
-    half the context; and greedy decoding of one text and of a batch of 16.
-
-    MFU (model-FLOPs utilisation) is the model's FLOP/s relative to those of a matmul in the same dtype, measured just
-    before. A training token takes 6 FLOPs per matrix parameter, the output layer included, and 6 · layers · d_model ·
-    context for attention; without a backward pass a third of that.
+    Each preset is measured with random weights and tokens: optimizer steps as in lm train, in the dtype that it would
+    choose here; prefill of a prompt of half the context; and greedy decoding of one text and of a batch of 16.
 
     float16 and int8 are for inference only. With int8, compiled code (lm compile) multiplies int8 weights by inputs
-    rounded to 16 bits; without it, both are converted to float32. MFU is then relative to float32.
+    rounded to 16 bits; without it, both are converted to float32.
 
     Examples:
       lm bench
       lm bench gpt2 --dtype bfloat16 --seconds 10
-      lm bench small --dtype int8
       lm bench nanogpt-cpu --threads 1 --json
     """
     inference = options.build(HardwareConfig)
@@ -68,34 +62,20 @@ def bench(
     import torch
 
     from cli.console.tables import print_table
-    from lm.benchmark import Measurement, measure_hardware_limits, measure_speed
-    from lm.hardware import select_inference_hardware
+    from lm.benchmark import Measurement, measure_speed
 
-    def progress(task: str) -> None:
-        print_note(f"measuring {task}")
-
-    progress("the limits of the machine")
-    limits, hardware = measure_hardware_limits(inference), select_inference_hardware(inference)
     results: list[Measurement] = []
     for config in configs:
-        measured = measure_speed(
-            config, limits, seconds=seconds, generating=inference, rows=batch_size, progress=progress
-        )
-        results.extend(measured)
-    name = torch.cuda.get_device_name() if hardware.device == "cuda" else hardware.device
-    machine = {"device": name, "threads": hardware.threads, "torch": torch.__version__}
+        print_note(f"measuring {config.preset}")
+        results += measure_speed(config, seconds=seconds, generating=inference, rows=batch_size)
     if as_json:
-        print(format_json_line({**machine, "limits": vars(limits), "measurements": [vars(each) for each in results]}))
+        print(format_json_line({"torch": torch.__version__, "measurements": [each._asdict() for each in results]}))
         return
-    print(f"{name}, {format_threads(hardware.threads)}, torch {torch.__version__}\n")
-    rates = [(f"matmul, {dtype}", format_quantity(rate, "FLOP/s")) for dtype, rate in limits.flops.items()]
-    rates.append(("memory bandwidth", format_quantity(limits.memory_bandwidth, "B/s")))
-    print_table(("limit", "measured"), rates)
-    print()
-    shapes = [(each.preset, each.task, f"{each.rows} x {each.length}", each.dtype) for each in results]
-    speeds = [(f"{each.tokens_per_second:,.0f}", f"{each.utilisation:.1%}") for each in results]
-    rows = [(*shape, *speed) for shape, speed in zip(shapes, speeds, strict=True)]
-    print_table(("preset", "task", "tokens", "dtype", "tokens/s", "MFU"), rows)
+    rows = [
+        (each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, f"{each.tokens_per_second:,.0f}")
+        for each in results
+    ]
+    print_table(("preset", "task", "tokens", "dtype", "tokens/s"), rows)
 
 
 def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:

@@ -39,8 +39,3 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return value
-
-
-def __dir__() -> list[str]:
-    """Include the names of `__all__`, for completion in notebooks."""
-    return sorted({*globals(), *__all__})

@@ -46,12 +46,10 @@ from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.decode import normalize_text
 from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
-from lm.training.run_summaries import has_improved
 from lm.training.trainer import Event, Trainer
 
 
@@ -68,9 +66,8 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         InputError: the run is missing or damaged.
         UsageError: the device or dtype is not available.
     """
-    hardware = settings.build_from(
-        HardwareConfig, {"device": device, "dtype": dtype, "threads": threads}, environment=os.environ
-    )
+    given = {"device": device, "dtype": dtype, "threads": threads}
+    hardware = settings.build_from(HardwareConfig, given, environment=os.environ)
     if is_hub_name(run):
         measure = partial(measure_and_record_dtype, config=hardware.replace(dtype="auto"))
         run = import_from_hub(str(run), on_import=measure)
@@ -83,16 +80,9 @@ class Model:
     Keywords are the flags of the commands, with the same defaults. Methods for another kind of model raise UsageError.
     """
 
-    def __init__(self, loaded: LoadedModel, *, improved: bool | None = None) -> None:
-        """Wrap a loaded model.
-
-        Args:
-            improved: whether training improved on its start; None if unknown.
-        """
-        self.loaded, self.improved = loaded, improved
-
-    def __repr__(self) -> str:
-        return f"<lm.Model {repr(self.loaded)[1:]}"
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Wrap a loaded model."""
+        self.loaded = loaded
 
     @property
     def config(self) -> ModelConfig:
@@ -132,8 +122,7 @@ class Model:
             InputError: the messages are no conversation, or the chat template refuses them.
             UsageError: they don't fit into the context.
         """
-        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        parsed = parse_messages(conversation)
+        parsed = parse_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages)
         if parsed[-1].role != "user":
             raise InputError("messages: the last one is of the assistant, so there is nothing to reply to")
         chat = Chat(self._generator(options), messages=parsed[:-1])
@@ -150,37 +139,19 @@ class Model:
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:
-        follows_examples = self.loaded.config.is_supervised
-        return Generator(
-            self._decoder,
-            self.tokenizer,
-            settings.build_from(SamplingConfig, options),
-            follows_examples=follows_examples,
-        )
+        config = settings.build_from(SamplingConfig, options)
+        follows = self.loaded.config.is_supervised
+        return Generator(self._model("continues texts"), self.tokenizer, config, follows_examples=follows)
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:
-        """Return (ids, vocabulary) float32 logits of the token after each ID.
-
-        Raises:
-            UsageError: there are no IDs, more than the context, or one is not in the vocabulary.
-        """
-        model, size = self._decoder, self.config.vocab_size
-        if not 1 <= len(ids) <= self.config.context_length:
-            raise UsageError(f"logits are of 1 to {self.config.context_length} ids, which the context holds")
-        if wrong := [token for token in ids if not 0 <= token < size]:
-            raise UsageError(f"token {wrong[0]} is not in the vocabulary (IDs go from 0 to {size - 1})")
+        """Return (ids, vocabulary) float32 logits of the token after each ID."""
+        model = self._model("continues texts")
         tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
-        return model.logits(model.hidden(tokens))[0].float()
+        logits: Tensor = model.logits(model.hidden(tokens))[0].float()
+        return logits
 
-    def translate(
-        self,
-        line: str,
-        *,
-        to: str | None = None,
-        heads: Sequence[int] | None = None,
-        **options: Any,
-    ) -> str:
+    def translate(self, line: str, *, to: str | None = None, heads: Sequence[int] | None = None, **options: Any) -> str:
         """Return the best translation of a line; see `translations`, where `heads` are those of each line."""
         (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
         return translated.translations[0].text
@@ -201,10 +172,8 @@ class Model:
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
-        config = settings.build_from(TranslationConfig, options)
-        return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(
-            lines, dependency_heads=heads
-        )
+        config, models = settings.build_from(TranslationConfig, options), [TranslationModel.from_loaded(self.loaded)]
+        return Translator(models, config, to=to).translate(lines, dependency_heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.
@@ -213,7 +182,7 @@ class Model:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
-        (filled,) = MaskFiller(self._masked, self.tokenizer).fill([text], k=k)
+        (filled,) = MaskFiller(self._model("fills blanks"), self.tokenizer).fill([text], k=k)
         return filled
 
     def classify(
@@ -246,11 +215,9 @@ class Model:
             UsageError: as of `classify`.
         """
         classifier, check = self._classifier(labels, batch_size), ContaminationCheck(self.loaded)
-        names = [os.fspath(file) for file in files]
-        texts = open_texts(self.loaded, names, FilesConfig(), {}, kind="examples")
+        texts = open_texts(self.loaded, [os.fspath(file) for file in files], FilesConfig(), {}, kind="examples")
         scores = evaluate_classifier(classifier, check.watch_records(texts.files))
-        for warning in check.warnings(texts.names):
-            warnings.warn(warning, stacklevel=2)
+        _warn(check.warnings(texts.names))
         return scores
 
     def perplexity(
@@ -275,13 +242,12 @@ class Model:
         """
         sections = {"perplexity": PerplexityConfig, "files": FilesConfig, "data": DataConfig}
         values, _ = settings.merge(sections, [settings.Layer("python", options)])
-        named = [os.fspath(file) for file in files]
-        texts = open_texts(self.loaded, named, FilesConfig(**values["files"]), values["data"])
+        named, reading = [os.fspath(file) for file in files], FilesConfig(**values["files"])
+        texts = open_texts(self.loaded, named, reading, values["data"])
         check, result = ContaminationCheck(self.loaded), PerplexityResult()
         for scored in check.watch(Scorer(self.loaded, PerplexityConfig(**values["perplexity"])).score(texts)):
             result.add(scored)
-        for warning in check.warnings(texts.names):
-            warnings.warn(warning, stacklevel=2)
+        _warn(check.warnings(texts.names))
         return result
 
     def attention(
@@ -296,27 +262,20 @@ class Model:
         """Return the attention map of a text, or of a translation; see `compute_attention`."""
         return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads)
 
-    @property
-    def _decoder(self) -> DecoderOnly:
-        if self.config.translates or not isinstance(self.loaded.model, DecoderOnly):
-            raise UsageError(
-                f"{self.loaded.folder}: this run {self.config.purpose}; it does not continue or score texts"
-            )
+    def _model(self, purpose: str) -> Any:
+        if self.config.purpose != purpose:
+            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it is not one that {purpose}")
         return self.loaded.model
 
-    @property
-    def _masked(self) -> EncoderOnly:
-        model = self.loaded.model
-        if not isinstance(model, EncoderOnly) or model.config.labels:
-            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not fill blanks")
-        return model
-
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
-        config = ClassificationConfig(batch_size=batch_size)
-        completions = (
-            () if labels is None else read_completions(os.fspath(labels), self.loaded.config.data.for_other_files())
-        )
+        config, own = ClassificationConfig(batch_size=batch_size), self.loaded.config.data.for_other_files()
+        completions = () if labels is None else read_completions(os.fspath(labels), own)
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
+
+
+def _warn(warnings_: Iterable[str]) -> None:
+    for warning in warnings_:
+        warnings.warn(warning, stacklevel=3)
 
 
 def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Any) -> Model:
@@ -328,8 +287,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
         lm.train(resume="runs/novel", steps=5000)
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
-    instead: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`. `improved` of the model says whether
-    training from another run's weights, or an extension, has improved it.
+    instead: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`.
 
     Args:
         corpus: text files, globs, folders, or a folder of prepared tokens.
@@ -345,21 +303,16 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     spec = run_spec(*corpus, **options)
     hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
     if spec.processes > 1 and launcher_env.world_size() == 1:
-        return _load_trained(train_in_processes(spec, on_event=on_event), **hardware)
-    with Trainer(spec) as trainer:
-        for event in trainer:
-            on_event(event)
-    assert trainer.run is not None
-    return _load_trained(trainer.run.folder, **hardware)
-
-
-def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
-    """Load the model of a trained run, in the dtype in which it decodes fastest."""
+        folder = train_in_processes(spec, on_event=on_event)
+    else:
+        with Trainer(spec) as trainer:
+            for event in trainer:
+                on_event(event)
+        assert trainer.run is not None
+        folder = trainer.run.folder
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
-        measure_and_record_dtype(run, HardwareConfig(device=device, threads=threads))
-    model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
-    model.improved = has_improved(load_config(last), load_state(last))
-    return model
+        measure_and_record_dtype(folder, HardwareConfig(**hardware))
+    return load(folder, **hardware)
 
 
 def export(
@@ -377,8 +330,8 @@ def export(
         InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
-    exporting.export_run(Path(run), Path(out), config)
+    chosen = {} if number_type is None else {"type": number_type}
+    exporting.export_run(Path(run), Path(out), ExportConfig(to=to, **chosen))
 
 
 def merge(run: PathLike, out: PathLike) -> None:
@@ -391,31 +344,21 @@ def merge(run: PathLike, out: PathLike) -> None:
     write_merged_run(Path(run), Path(out))
 
 
-def import_model(
-    folder: PathLike,
-    out: PathLike,
-    *,
-    base: PathLike | None = None,
-    device: Device = "auto",
-    dtype: DType = "auto",
-    threads: int | None = None,
-) -> Model:
+def import_model(folder: PathLike, out: PathLike, *, base: PathLike | None = None, **hardware: Any) -> Model:
     """Import a model trained elsewhere as a run, and load it; docs/how-to/exchange.md.
 
     Args:
         folder: in transformers' layout, with .safetensors.
         out: folder of the run, to be created.
         base: for a folder of PEFT adapters, the run of their base model.
-        device: as for `load`.
-        dtype: as for `load`.
-        threads: as for `load`.
+        hardware: device, dtype and threads, as for `load`.
 
     Raises:
         InputError: the folder is damaged, or its model is not supported.
     """
-    if base is None:
-        importing.import_model(Path(folder), Path(out))
-        measure_and_record_dtype(Path(out), HardwareConfig(device=device, threads=threads))
-    else:
+    if base is not None:
         import_adapters(Path(folder), Path(base), Path(out))
-    return load(out, device=device, dtype=dtype, threads=threads)
+    else:
+        importing.import_model(Path(folder), Path(out))
+        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, {**hardware, "dtype": "auto"}))
+    return load(out, **hardware)

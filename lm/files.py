@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
-import math
 import os
 import shutil
-import stat
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any
 
 import platformdirs
 
@@ -31,18 +29,8 @@ def read_json(path: Path) -> Any:
 
 def to_json(values: object, *, indent: int | None = None) -> str:
     """Serialise values as JSON, with null for NaN and infinity."""
-    try:
-        return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_without_nan(values), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _without_nan(values: object) -> object:
-    if isinstance(values, float):
-        return values if math.isfinite(values) else None
-    if isinstance(values, Mapping):
-        return {name: _without_nan(value) for name, value in values.items()}
-    return [_without_nan(value) for value in values] if isinstance(values, list | tuple) else values
+    finite = json.loads(json.dumps(values), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -63,8 +51,7 @@ def check_folder(folder: Path) -> None:
     """Raise InputError unless a folder can be written to or created."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        problem = "cannot be written to" if existing.is_dir() else "is a file"
-        raise InputError(f"{folder}: {existing} {problem}; choose another place")
+        raise InputError(f"{folder}: {existing} is no folder that can be written to; choose another place")
 
 
 def make_folder(folder: Path) -> None:
@@ -110,64 +97,38 @@ def atomic_new(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()
     check_folder(path.parent)
-    if path.is_dir() and any(path.iterdir()):
-        raise InputError(f"{path}: is not empty; choose an empty or a new folder")
-    if path.is_file():
-        raise InputError(f"{path}: already exists; choose a new file")
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f"{path}: already exists; choose a new name or an empty folder")
     with replacing(path) as fresh:
         yield fresh
 
 
 @contextlib.contextmanager
-def atomic_write_text(path: Path) -> Iterator[TextIO]:
-    """Yield a text file that atomically replaces `path` when the block succeeds.
+def atomic_write_bytes(path: Path, mode: str = "wb", **how: Any) -> Iterator[Any]:
+    """Yield a file that atomically replaces `path` when the block succeeds.
 
-    Symbolic links are followed. Devices, pipes and the target of stdout are written in place.
+    Symbolic links are followed. Devices and pipes are written in place.
 
     Raises:
         InputError: the path is a folder, or cannot be written to.
     """
-    with _atomic_write(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-        yield file
-
-
-@contextlib.contextmanager
-def atomic_write_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Like `atomic_write_text`, for binary files."""
-    with _atomic_write(path, "wb") as file:
-        yield file
-
-
-@contextlib.contextmanager
-def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
     check_writable(path)
-    if (target := _in_place_target(path)) is not None:
-        with with_path_in_errors(path), open(target, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
+    if path.exists() and not path.is_file():  # a device or a pipe
+        with with_path_in_errors(path), path.open(mode, **how) as file:
             yield file
         return
     path = path.resolve()
     with replacing(path) as fresh:
-        with fresh.open(mode, **how) as file:  # type: ignore[call-overload]
+        with fresh.open(mode, **how) as file:
             yield file
         if path.exists():
             shutil.copymode(path, fresh)
 
 
-def _in_place_target(path: Path) -> Path | int | None:
-    """Return what to open for a path that must be written in place; None for others.
-
-    The targets of stdout and stderr are written through a duplicate of their descriptor, which has the right offset.
-    """
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    for stream in (sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            if stream is not None and os.path.samestat(status, os.fstat(stream.fileno())):
-                stream.flush()
-                return os.dup(stream.fileno())
-    return None if stat.S_ISREG(status.st_mode) else path
+atomic_write_text = functools.partial(
+    atomic_write_bytes, mode="w", encoding="utf-8", errors="backslashreplace", newline="\n"
+)
+"""Like `atomic_write_bytes`, for text."""
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -201,8 +162,3 @@ def sync(path: Path) -> None:
 def cache_root() -> Path:
     """Return the cache folder: `$LM_CACHE`, else that of the user."""
     return Path(os.environ.get("LM_CACHE") or platformdirs.user_cache_path("lm"))
-
-
-def check_cache() -> None:
-    """Raise InputError if the cache cannot be written to; call it before long work."""
-    make_folder(cache_root())

@@ -129,9 +129,8 @@ def native_dtypes(device: str) -> tuple[str, ...]:
     """
     if device == "cuda":
         return _DTYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _DTYPES[:1]
-    first, *others = _DTYPES
-    most = _EMULATED_RATIO * _matmul_seconds(device, first)
-    return (first, *(dtype for dtype in others if _matmul_seconds(device, dtype) <= most))
+    seconds = [_matmul_seconds(device, dtype) for dtype in _DTYPES]
+    return tuple(name for name, took in zip(_DTYPES, seconds, strict=True) if took <= _EMULATED_RATIO * seconds[0])
 
 
 def inference_dtypes(device: str) -> tuple[str, ...]:
@@ -186,7 +185,7 @@ def select_device(config: HardwareConfig) -> str:
 
 
 @cache
-def measure_matmul_flops(hardware: Hardware, *, matmul: Callable[..., object] = torch.matmul) -> float:
+def measure_matmul_flops(hardware: Hardware) -> float:
     """Return the FLOP/s of a square matmul in a dtype, measured once: the peak for model-FLOPs utilisation.
 
     On a GPU it is the mean of several launches, of varied values: on constants, which take less power, it is faster.
@@ -198,7 +197,7 @@ def measure_matmul_flops(hardware: Hardware, *, matmul: Callable[..., object] = 
 
     def work() -> None:
         for _ in range(launches):
-            matmul(matrix, matrix)
+            torch.matmul(matrix, matrix)
 
     return 2 * size**3 * launches / statistics.median(time_work(work, hardware) for _ in range(_MATMULS))
 

@@ -8,33 +8,15 @@ import weakref
 from pathlib import Path
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder without waiting; returns False if the file system has no locks.
-
-    Raises:
-        BlockingIOError: another process holds the lock.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:  # a file system without locks
-        return False
-    return True
-
-
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of a file."""
+    lock = LockFile(path)
     try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:  # missing, or no permission
-        return False
-    try:
-        try_lock(descriptor)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
+        if path.exists():
+            lock.acquire()
+            lock.release()
+    except OSError as error:  # or no permission
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -53,10 +35,12 @@ class LockFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            try_lock(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             raise
+        except OSError:  # a file system without locks
+            pass
         self._close = weakref.finalize(self, os.close, descriptor)
 
     def release(self) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
@@ -30,20 +29,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 T = TypeVar("T")
 
-Work = Callable[[Iterator[Item]], Iterator[Result]]
-"""Maps an iterator of items to results; not necessarily one per item."""
 ParallelMap = Callable[[Iterable[Item]], Iterator[Result]]
 """A parallel `map`: one result per item, in order."""
 
 _PENDING_PER_WORKER = 4
-_POLL_SECONDS = 0.1
 
 
 def available_cores() -> int:
     """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
@@ -120,77 +114,38 @@ def open_process_map(
     """Yield a parallel map over several processes.
 
     Args:
-        prepare: called once in each process, returns the function; picklable.
+        prepare: called once in each process, returns the function, whose iterators become lists; picklable.
     """
+    spawn = get_context("spawn")
+    theirs, ours = spawn.Pipe(duplex=False)  # workers end when this process, which alone has the other end, closes it
+    arguments = (theirs, dict(environment or {}), pickle.dumps(prepare))
+    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_start_worker, initargs=arguments)
+
+    def submit(item: Item) -> Future[Result]:
+        """Submit work; it may start a process, which would import a script that is `__main__`."""
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            return pool.submit(_call_prepared, item)
+        finally:
+            sys.modules["__main__"] = main
 
     def process_map(items: Iterable[Item]) -> Iterator[Result]:
         pending: deque[Future[Result]] = deque()
         for item in items:
-            pending.append(_submit(pool, _call_prepared, item))
+            pending.append(submit(item))
             if len(pending) > _PENDING_PER_WORKER * processes:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
-    with _open_pool(prepare, processes, environment or {}) as pool:
-        yield process_map
-
-
-def stream_in_processes(
-    prepare: Callable[[], Work[Item, Result]], items: Iterable[Item], *, processes: int
-) -> Iterator[Result]:
-    """Yield the results of several processes as they come, each of which takes items when it needs them.
-
-    Args:
-        prepare: called once in each process, returns the function that maps items to results; picklable.
-    """
-    spawn = get_context("spawn")
-    todo, done = spawn.Queue(), spawn.Queue()
-    todo.cancel_join_thread()  # after an error nobody reads the rest
-    for item in [*items, *[None] * processes]:
-        todo.put(item)
-    with _open_pool(prepare, processes, {}, todo, done) as pool:
-        workers = [_submit(pool, _stream_prepared, None) for _ in range(processes)]
-        running = processes
-        while running:
-            try:
-                result = done.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                for worker in filter(Future.done, workers):
-                    worker.result()
-            else:
-                if result is None:  # the last of one of them
-                    running -= 1
-                else:
-                    yield result
-
-
-@contextlib.contextmanager
-def _open_pool(
-    prepare: Callable[[], object], processes: int, environment: Mapping[str, str], *queues: Any
-) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool whose workers end when the pipe closes of which this process alone has the other end."""
-    spawn = get_context("spawn")
-    theirs, ours = spawn.Pipe(duplex=False)
-    arguments = (theirs, dict(environment), pickle.dumps(prepare), *queues)
-    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_start_worker, initargs=arguments)
     try:
-        yield pool
+        yield process_map
     except BrokenProcessPool:
         raise InputError("a worker process has ended, perhaps because memory ran out; try again with fewer") from None
     finally:
         ours.close()
         pool.shutdown(cancel_futures=True)
         theirs.close()
-
-
-def _submit(pool: ProcessPoolExecutor, work: Callable[[Item], Result], item: Item) -> Future[Result]:
-    """Submit work; it may start a process, which would import a script that is `__main__`."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        return pool.submit(work, item)
-    finally:
-        sys.modules["__main__"] = main
 
 
 def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
@@ -204,32 +159,24 @@ def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
             number += 1
 
 
-_prepare = b""
-_queues: tuple[Any, ...] = ()
+_prepared: list[bytes] = []
 
 
-def _start_worker(pipe: Connection, environment: Mapping[str, str], prepare: bytes, *queues: Any) -> None:
+def _start_worker(pipe: Connection, environment: Mapping[str, str], prepare: bytes) -> None:
     """Set up a worker process; what it prints goes to stderr."""
-    global _prepare, _queues
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     sys.stdout = sys.stderr  # unbuffered
     os.environ.update(environment)
     end_after(pipe.recv)
-    _prepare, _queues = prepare, queues
+    _prepared.append(prepare)
 
 
 @cache
-def _prepared() -> Callable[[Any], Any]:
-    return pickle.loads(_prepare)()
+def _prepare() -> Callable[[Any], Any]:
+    return pickle.loads(_prepared[0])()
 
 
 def _call_prepared(item: Any) -> Any:
-    return _prepared()(item)
-
-
-def _stream_prepared(_: None) -> None:
-    todo, done = _queues
-    for result in _prepared()(iter(todo.get, None)):
-        done.put(result)
-    done.put(None)
+    result = _prepare()(item)
+    return [*result] if isinstance(result, Iterator) else result

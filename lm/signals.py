@@ -3,55 +3,51 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def default_signal_handling() -> Iterator[None]:
-    """Within the context, SIGINT and SIGTERM end the process immediately.
-
-    For blocking compiled code, in which Python's handlers would not run. Ignored signals stay ignored. Only in the main
-    thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _handling(handler: Any) -> Iterator[None]:
+    """Within the context, SIGINT and SIGTERM have other handlers, unless they are ignored or this is another thread."""
     before = {}
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that is not Python's
-            before[number] = signal.signal(number, signal.SIG_DFL)
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that is not Python's
+                before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextmanager
+def default_signal_handling() -> Iterator[None]:
+    """Within the context, SIGINT and SIGTERM end the process immediately; ignored signals stay ignored.
+
+    For blocking compiled code, in which Python's handlers would not run. Only in the main thread.
+    """
+    with _handling(signal.SIG_DFL):
+        yield
 
 
 @contextmanager
 def delayed_interrupt() -> Iterator[None]:
-    """Within the context, SIGINT is delayed until the end of it; only in the main thread.
+    """Within the context, SIGINT and SIGTERM are delayed until the end of it; only in the main thread.
 
     For code that is broken by an exception at any point: llvmlite frees an object again if it is interrupted just after
     the first time, and drops exceptions in finalisers.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    received: list[int] = []
+    with _handling(lambda number, _frame: received.append(number)):
         yield
-        return
-    received = []
-    signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if received:
-            before(signal.SIGINT, sys._getframe())
+    for number in received[:1]:
+        signal.raise_signal(number)
 
 
 class StopSignals:
@@ -59,19 +55,16 @@ class StopSignals:
 
     def __init__(self, *, on_first: Callable[[], None] = lambda: None) -> None:
         """Create the handler; `on_first` is called at the first signal."""
-        self.number, self._on_first = 0, on_first
-        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+        self.number, self._on_first, self._context = 0, on_first, _handling(self._note)
 
     def __enter__(self) -> StopSignals:
-        for number in STOP_SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+        self._context.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *details: Any) -> None:
+        self._context.__exit__(*details)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, _frame: object) -> None:
         if self.number:
             raise SystemExit(128 + number)
         self.number = number

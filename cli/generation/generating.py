@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ from lm.engine.fastest_dtype import decoding_dtype
 from lm.engine.selection import EnginePlan
 from lm.files import atomic_write_text
 from lm.hardware import divide_threads, select_device
-from lm.processes import Work, in_numbered_order, stream_in_processes
+from lm.processes import in_numbered_order, open_process_map
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.find import find_text_files
 from lm.text.prompts import Prompt, read_prompts
@@ -158,7 +159,7 @@ class GenerationRequest:
     echo: bool
     stats: bool
 
-    def load(self, common_prefix: str) -> Work[Prompt, tuple[int, Continued]]:
+    def load(self, common_prefix: str) -> Callable[[Iterable[Prompt]], Iterator[tuple[int, Continued]]]:
         """Load the run; return a function that continues prompts with a common prefix, as they end."""
         model, loaded = load_decoder(self.run, self.hardware)
         generator = Generator(
@@ -168,7 +169,7 @@ class GenerationRequest:
         return partial(self._continue, generator, common_prefix)
 
     def _continue(
-        self, generator: Generator, common_prefix: str, prompts: Iterator[Prompt]
+        self, generator: Generator, common_prefix: str, prompts: Iterable[Prompt]
     ) -> Iterator[tuple[int, Continued]]:
         if self.beam.beam is None:
             for prompt, samples in generator.continue_prompts(
@@ -192,14 +193,16 @@ def generate_for_prompts(file: str, request: GenerationRequest, *, out: Path | N
     seed = Sampler.from_config(request.sampling).seed  # a random one without a setting: all processes have the same
     request = dataclasses.replace(request, sampling=request.sampling.replace(seed=seed))
     suggest_compiling(config.model, select_device(request.hardware))
-    beginning, ordered = common_prefix([prompt.text for prompt in prompts]), sort_by_length(prompts)
+    beginning, ordered = common_prefix([prompt.text for prompt in prompts]), [*sort_by_length(prompts)]
     with ExitStack() as stack:
         stream = None if out is None else stack.enter_context(atomic_write_text(out))
         if processes == 1:
             results = request.load(beginning)(ordered)
         else:
             shared = dataclasses.replace(request, hardware=divide_threads(request.hardware, processes))
-            results = stream_in_processes(partial(shared.load, beginning), ordered, processes=processes)
+            chunks = [ordered[first :: 4 * processes] for first in range(4 * processes)]
+            process_map = stack.enter_context(open_process_map(partial(shared.load, beginning), processes))
+            results = itertools.chain.from_iterable(process_map(chunks))
         write, count = _make_writer(request, stream), stack.enter_context(show_counter("generating", "prompts"))
         try:
             for done, (prompt, continuations) in enumerate(in_numbered_order(results), 1):

@@ -11,9 +11,7 @@ import lm
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.errors import UsageError
-from lm.hardware import MAX_THREADS
-from tests.cli.small_runs import make_run, make_tokenizer
-from tests.cli.toy_translation import make_translation_run
+from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 from tests.tolerances import assert_close
 
@@ -23,14 +21,9 @@ def writer(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "writer")
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return make_translation_run(tmp_path_factory.mktemp("runs") / "translator", steps=30)
-
-
 def test_nothing_heavy_is_imported_before_it_is_used():
     code = (
-        "import sys, lm; dir(lm); lm.RunSpec; heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
+        "import sys, lm; lm.RunSpec; heavy = {'torch', 'numpy', 'tokenizers', 'typer', 'rich'}; "
         "assert not heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
@@ -38,7 +31,6 @@ def test_nothing_heavy_is_imported_before_it_is_used():
 
 def test_every_name_is_there_and_no_other():
     assert all(getattr(lm, name) is not None for name in lm.__all__)
-    assert set(lm.__all__) <= set(dir(lm))
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         _ = lm.lode
 
@@ -48,26 +40,6 @@ def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
     events = list(model.stream("The owl", n=3, **settings))
     assert sorted(event.row for event in events if isinstance(event, lm.Finish)) == [0, 1, 2]
     assert "".join(event.text for event in events if event.row == 0) == model.generate("The owl", **settings)
-
-
-def test_conversations_have_the_perplexity_that_the_command_prints(tmp_path, capsys):
-    """The total of all files, whatever the batch."""
-    folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("byte").with_chat_template(), context_length=64)
-    for number, replies in enumerate((["It sat."], ["It ran.", "Who?", "The fox did."])):
-        chats = [[{"role": "user", "content": "The owl"}, {"role": "assistant", "content": reply}] for reply in replies]
-        lines = [json.dumps({"messages": each}) for each in chats]
-        (tmp_path / f"chats{number}.jsonl").write_text("\n".join(lines))
-    files = [tmp_path / f"chats{number}.jsonl" for number in range(2)]
-    assert run(["perplexity", str(folder), *map(str, files), "--json"]) == 0
-    total = json.loads(capsys.readouterr().out)["total"]
-    model = lm.load(folder)
-    for batch_size in (1, 16):
-        found = model.perplexity(*files, batch_size=batch_size)
-        assert (found.tokens, found.nats) == (total["tokens"], pytest.approx(total["nats"]))
-    alone = [model.perplexity(file) for file in files]
-    assert sum(each.tokens for each in alone) == total["tokens"]
-    with pytest.raises(UsageError, match="no chat template"):
-        lm.load(make_run(tmp_path / "plain")).perplexity(*files)
 
 
 def test_what_is_scored_of_a_file_is_what_the_command_scores(tmp_path, capsys):
@@ -94,24 +66,15 @@ def test_logits_are_those_of_the_module(writer):
     ids = model.tokenizer.encode("The owl saw")
     with torch.inference_mode():
         assert torch.equal(model.logits(ids), model.module(torch.tensor([ids]))[0].float())
-    for wrong in ([], [10**6], [0] * (model.config.context_length + 1)):
-        with pytest.raises(UsageError):
-            model.logits(wrong)
 
 
-def test_a_translation_attends_to_its_source(translator):
-    cross = lm.load(translator).attention("one fox", "Fuchs eins")
-    assert (cross.kind, [unit.label for unit in cross.keys[:2]]) == ("cross", ["one", "fox"])
-
-
-@pytest.mark.parametrize("shape", [{}, {"decoder_only": True}])
-def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch, shape):
+def test_a_model_that_was_trained_is_returned(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.en").write_text("one two\nthree four\n" * 40, encoding="utf-8")
     (tmp_path / "a.de").write_text("zwei eins\nvier drei\n" * 40, encoding="utf-8")
     model = lm.train(
         source=tmp_path / "a.en", target=tmp_path / "a.de", out=tmp_path / "run", preset="translation-tiny",
-        tokenizer="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7, **shape,
+        tokenizer="byte", d_model=16, n_heads=2, steps=4, evaluate_every=2, batch_size=2, seed=7,
     )  # fmt: skip
     assert model.translate("one two") is not None
     with pytest.raises(UsageError, match="this run translates"):
@@ -129,21 +92,8 @@ def loaded(name: str) -> lm.Model:
     return lm.load(RUNS / name, threads=1)
 
 
-@pytest.mark.parametrize(
-    ("keyword", "variable", "expected"), [(2, None, 2), (None, "3", 3), (2, "3", 2), (None, "", MAX_THREADS)]
-)
-def test_threads_of_a_model(monkeypatch, keyword, variable, expected):
-    if variable is not None:
-        monkeypatch.setenv("LM_THREADS", variable)
-    torch.set_num_threads(5)
-    lm.load(RUNS / "gpt", threads=keyword)
-    assert torch.get_num_threads() == expected
-
-
 def test_a_run_is_exported_and_imported_again(tmp_path):
     lm.export(RUNS / "llama", tmp_path / "exported")
-    with pytest.raises(UsageError, match="huggingface has the dtype of the run, not float16"):
-        lm.export(RUNS / "llama", tmp_path / "halves", number_type="float16")
     back = lm.import_model(tmp_path / "exported", tmp_path / "back", threads=2, device="cpu", dtype="float32")
     assert torch.get_num_threads() == 2
     assert back.loaded.folder.parent.parent == tmp_path / "back"

@@ -9,10 +9,8 @@ from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
     divide_threads,
-    peak_memory,
     select_device,
     select_inference_hardware,
-    single_threaded,
 )
 
 
@@ -24,26 +22,12 @@ def test_processes_divide_the_threads(monkeypatch):
     } == shared  # fmt: skip
 
 
-def test_peak_memory_is_about_what_this_process_has_held():
-    assert 2**20 < peak_memory() < 2**40
-
-
 @pytest.fixture
 def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_for_a_while_there_is_one_thread():
-    with single_threaded():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 3
-    with pytest.raises(ValueError, match="wrong"), single_threaded():
-        raise ValueError("wrong")
-    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -71,9 +55,3 @@ def test_the_best_device_there_is(monkeypatch, cuda, mps, found):
         else:
             with pytest.raises(UsageError, match=f"no {name} device"):
                 select_device(HardwareConfig(device=name))
-
-
-@pytest.mark.parametrize(("dtype", "of_a_product"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_products_are_in_the_type_of_the_hardware(dtype, of_a_product):
-    with Hardware("cpu", dtype, 1).autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is of_a_product

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,13 @@ import pytest
 from lm.errors import InputError
 from lm.processes import (
     map_in_processes,
-    map_on_threads,
     open_process_map,
-    stream_in_processes,
 )
 from tests.lm.worker_functions import (
     kill_oneself,
     make_double,
-    make_doubles,
     map_slowly,
     refuse,
-    refuse_three,
     refuse_to_begin,
 )
 from tests.waiting import wait_until
@@ -46,19 +41,8 @@ def test_variables_are_set_and_what_is_printed_is_no_result(capfd, monkeypatch):
 def test_an_error_is_raised_as_it_is():
     with pytest.raises(InputError, match="no such thing"):
         list(map_in_processes(refuse, ["no such thing"], processes=2))
-    with pytest.raises(InputError, match="no such run"):
-        list(stream_in_processes(refuse_to_begin, [1], processes=2))
-
-
-def test_processes_share_a_stream_of_items():
-    assert sorted(stream_in_processes(make_doubles, range(50), processes=2)) == list(range(0, 100, 2))
-
-
-def test_results_before_an_error_are_there():
-    found = map_in_processes(refuse_three, [1, 2, 3, 4], processes=2)
-    assert [next(found), next(found)] == [1, 2]
-    with pytest.raises(InputError, match="three"):
-        next(found)
+    with pytest.raises(InputError, match="no such run"), open_process_map(refuse_to_begin, 2) as process_map:
+        list(process_map([1]))
 
 
 def test_a_killed_process_is_told_of():
@@ -104,24 +88,3 @@ def test_workers_are_set_up_once_and_work_again():
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
-
-
-def test_an_interrupt_of_the_terminal_ends_them():
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout
-        processes = [int(parent.stdout.readline()) for _ in range(2)]
-        parent.send_signal(signal.SIGINT)
-    assert not any(map(is_alive, processes))
-
-
-def test_results_of_threads_are_in_order_and_errors_come_in_their_turn():
-    def wait(seconds: float) -> float:
-        time.sleep(seconds)
-        return 1 / (0.5 - seconds)
-
-    found = map_on_threads(wait, [0.1, 0.0, 0.5, 0.2], threads=2)
-    assert [next(found), next(found)] == [2.5, 2.0]
-    with pytest.raises(ZeroDivisionError):
-        next(found)

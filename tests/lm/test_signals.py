@@ -37,13 +37,3 @@ def test_an_interrupt_is_delayed_to_the_end_of_a_context():
         interrupt_twice()
     assert done == ["all"]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_ignored_interrupt_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with delayed_interrupt():
-            os.kill(os.getpid(), signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -7,19 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import lm
 from cli.main import run
-from cli.training import running
 from lm.config.run_config import SECTIONS
-from lm.config.run_spec import RunSpec
 from lm.config.settings import list_all_settings
-from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.trainer import Trainer
-from tests.lm.training.steady import steady
 
 SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
@@ -77,21 +72,6 @@ def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
     assert tensors(ours / "tuned") != tensors(ours / "adapted")
 
 
-def test_a_short_run_that_is_killed_loses_a_quarter_at_most(tmp_path):
-    settings = {name: value for name, value in SMALL.items() if name != "evaluate_every"}
-    spec = lm.run_spec("text.txt", out=tmp_path / "run", steps=20, **settings)
-
-    def train_until(step: int) -> None:
-        with Trainer(spec) as trainer:
-            for event in trainer:
-                if isinstance(event, lm.Step) and event.step == step:
-                    raise SystemExit
-
-    with pytest.raises(SystemExit):
-        train_until(14)
-    assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 10
-
-
 @pytest.mark.medium
 def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp_path):
     command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
@@ -117,45 +97,6 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 3
     lm.train(resume=tmp_path / "run", steps=7)
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
-    revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
-    chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
-    assert (revised["step"], revised["by"]) == (3, "resume")
-    assert chosen.items() <= revised["chosen"].items()
-
-
-@pytest.mark.medium
-def test_pairs(tmp_path):
-    shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "tokenizer": "byte", "d_model": 16, "n_layers": 1,
-             "n_encoder_layers": 1, "n_heads": 2, "d_ff": 32}  # fmt: skip
-    lm.train(source="train.en", target=[Path("train.de")], out=tmp_path / "ours", **shape)
-    command(source="train.en", target="train.de", out=tmp_path / "theirs", **shape)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("pairs", [False, True])
-def test_a_budget(tmp_path, monkeypatch, pairs):
-    files = {"source": "train.en", "target": "train.de"} if pairs else {}
-    text = [] if pairs else ["text.txt"]
-    spec = lm.run_spec(*text, budget="2s", out=tmp_path / "ours", **files)
-    with Trainer(spec, **steady(step=0.05, tick=0.05)) as trainer:
-        steps = [event.step for event in trainer if isinstance(event, lm.Step)]
-    monkeypatch.setattr(
-        running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady(step=0.05, tick=0.05)})
-    )
-    command(*text, budget="2s", out=tmp_path / "theirs", **files)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
-    assert steps[-1] == load_config(tmp_path / "ours").plan.steps
-    decided = [json.loads(line) for line in (tmp_path / "ours" / "decisions.jsonl").read_text().splitlines()]
-    by = {entry["by"]: entry["chosen"] for entry in decided}
-    assert by["python"] == {"training.budget": "2s"}
-    assert "training.batch_tokens" in by["budget"]
-    assert "model.dropout" in by["epochs in the budget"]
-    assert by["budget clock"]["plan.steps"] == steps[-1]
-    with pytest.raises(UsageError, match="is too short"):
-        list(
-            Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, start_time=0.0)
-        )
 
 
 @pytest.mark.medium
@@ -165,21 +106,6 @@ def test_two_processes(tmp_path):
     assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
     assert any(isinstance(event, lm.Saved) and event.folder.is_dir() for event in events)
     assert "RANK" not in os.environ
-    with pytest.raises(InputError, match="holds a run already"):
-        lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
-    with pytest.raises(UsageError, match="trains in this process"):
-        list(Trainer(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
-
-
-def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
-    settings = tmp_path / "settings.toml"
-    settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
-    spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec) == spec
-    assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
-    assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
-                            "training.tokens": "python", "training.sample": "python"}  # fmt: skip
-    assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
 
 
 @pytest.mark.slow

@@ -17,12 +17,6 @@ def refuse_to_begin() -> None:
     raise InputError("runs/novel: no such run")
 
 
-def refuse_three(number: int) -> int:
-    if number == 3:
-        raise InputError("three")
-    return number
-
-
 def refuse(message: str) -> None:
     raise InputError(message)
 
@@ -37,11 +31,3 @@ def double(number: int) -> int:
 
 def make_double():
     return double
-
-
-def double_each(numbers):
-    return map(double, numbers)
-
-
-def make_doubles():
-    return double_each

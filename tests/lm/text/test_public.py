@@ -7,8 +7,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lm.errors import InputError, UsageError
-from lm.text.public import CORPORA, fetch, find_corpus
+from lm.errors import InputError
+from lm.text.public import CORPORA, fetch
 
 DATA = bytes(range(256)) * 4000
 
@@ -42,9 +42,3 @@ def test_every_corpus_names_files_that_it_has(tmp_path):
         assert set() < {*re.findall(r"{folder}/(\S+)", corpus.train)} <= {*made}
         for url in corpus.files:
             assert url.startswith("https://") or fetch(url, tmp_path / corpus.name).stat().st_size
-
-
-def test_an_unknown_name_is_refused():
-    assert find_corpus("TinyStories").name == "tinystories"
-    with pytest.raises(UsageError, match="'multi-30k'"):
-        find_corpus("multi-30k")

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from tokenizers import AddedToken, decoders, pre_tokenizers
 
 from lm.errors import InputError
 from lm.text.records import Part
@@ -119,18 +118,6 @@ def test_default_template_token_by_token():
     assert prompt == [*encoded.ids, tokenizer.special_tokens["<|assistant|>"]]
 
 
-def _with_first_prefix(end_of_turn):
-    """A tokenizer that puts a space before the first word of a text alone."""
-    backend = tokenizers_elsewhere.metaspace_like()
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    backend.decoder = decoders.Metaspace(prepend_scheme="first")
-    backend.add_special_tokens([AddedToken(end_of_turn, normalized=False)])
-    template = "{% for m in messages %}{{ m.role + ':' + m.content + '" + end_of_turn + "' }}{% endfor %}"
-    return Tokenizer(
-        backend, chat_template=ChatTemplate(template + "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}")
-    )
-
-
 @pytest.mark.parametrize("make", [llama3, qwen2, gemma2, mistral])
 def test_a_special_token_spelled_in_a_message_is_text(make):
     family = make()
@@ -147,31 +134,9 @@ def test_a_special_token_spelled_in_a_message_is_text(make):
     assert said == [message.text for message in attack if message.role == "assistant"]
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "{% set _ = messages.append(1) %}",
-        "{% for i in range(10000000) %}{% endfor %}",
-    ],
-)
-def test_what_the_sandbox_forbids_is_refused_in_one_line(template):
-    with pytest.raises(InputError) as caught:
-        ChatTemplate(template).render(TURNS)
-    assert str(caught.value).startswith("chat template: ")
-    assert "\n" not in str(caught.value)
-
-
-def test_the_template_is_kept_beside_the_tokenizer(tmp_path):
-    for number, make in enumerate(FAMILIES):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        tokenizer = _load(make())
-        tokenizer.save(folder / "tokenizer.json")
-        loaded = Tokenizer.load(folder / "tokenizer.json")
-        assert loaded.chat_template == tokenizer.chat_template
-        assert loaded.sha256 == tokenizer.sha256
+def test_what_the_sandbox_forbids_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"^chat template: [^\n]*$"):
+        ChatTemplate("{{ cycler.__init__.__globals__.os.popen('id').read() }}").render(TURNS)
 
 
 @pytest.mark.parametrize("form", ["file", "text"])
@@ -184,8 +149,11 @@ def test_templates_are_read_as_transformers_writes_them(tmp_path, form):
     else:
         config["chat_template"] = family.template
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    found = Tokenizer.load(tmp_path / "tokenizer.json").chat_template
-    assert found == ChatTemplate(family.template, {"eos_token": "<|im_end|>"})
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.chat_template == ChatTemplate(family.template, {"eos_token": "<|im_end|>"})
+    loaded.save(tmp_path / "again" / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "again" / "tokenizer.json")
+    assert (again.chat_template, again.sha256) == (loaded.chat_template, loaded.sha256)
 
 
 def test_what_a_generation_block_writes_is_learned_as_in_transformers():

@@ -40,14 +40,6 @@ def test_lossless_tokens_end_where_their_bytes_do_also_within_characters(name, r
     assert any(part and part[0] & 0xC0 == 0x80 for part in found)
 
 
-def test_characters_have_as_many_bytes_as_in_utf_8():
-    """The first and the last of each length, between characters that the tokenizer knows."""
-    tokenizer = with_unknown("ab?")
-    edges = "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
-    found, _ = parts(tokenizer, "".join(f"a{edge}b" for edge in edges))
-    assert found == [part.encode() for edge in edges for part in ("a", edge, "b")]
-
-
 def loss(tokenizer, text, context=""):
     count = len(tokenizer.encode(context)) if context else 0
     piece = Record.of_text(text, starts=not context)._replace(context=context)
@@ -55,7 +47,7 @@ def loss(tokenizer, text, context=""):
 
 
 @pytest.mark.parametrize("made", [gpt2_like, cl100k_like, llama2_like])
-@pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "the cat sat", "  the  cat", "한국어 ☃🦉"])
+@pytest.mark.parametrize("text", [TEXT, "", "\n\n", "  the  cat", "한국어 ☃🦉"])
 def test_lossless_tokenizers_lose_nothing(made, text):
     tokenizer = Tokenizer(made())
     assert loss(tokenizer, text) == RoundTripLoss()
@@ -74,7 +66,7 @@ def test_an_unknown_character_counts_with_its_bytes():
     assert loss(tokenizer, "a한b☃c") == RoundTripLoss(2, 6)
 
 
-@pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "한", "the cat sat", "  the  cat", "👩‍👩‍👧", "zq☃x"])
+@pytest.mark.parametrize("text", [TEXT, "", "\n\n", "  the  cat", "👩‍👩‍👧", "zq☃x"])
 def test_ends_cover_any_text_with_any_tokenizer(elsewhere, text):
     found, _ = parts(elsewhere, text)
     assert b"".join(found) == (text.encode() if found else b"")

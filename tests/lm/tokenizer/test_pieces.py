@@ -6,11 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tokenizers
 
 from lm.text.records import Record
-from lm.tokenizer.tokenizer import Tokenizer, byte_alphabet, encode_pieces, split_into_pieces
-from tests.lm.corpus.preparing import byte_tokenizer
+from lm.tokenizer.tokenizer import Tokenizer, encode_pieces, split_into_pieces
 from tests.lm.tokenizers_elsewhere import TEXT
 
 WORDS = [
@@ -26,7 +24,6 @@ def texts() -> dict[str, str]:
             draw.choice(WORDS) + draw.choice(["", " ", "  ", "\n", " \n "]) for _ in range(2000)
         ),
         "one word a line": "".join(f"word{draw.randrange(99)}\n" for _ in range(600)),
-        "wide gaps": ("end" + " " * 300 + "start\n" * 40) * 4,
         "digits": "".join(draw.choices("0123456789", k=3000)),
         "no spaces": "我喜欢学习语言模型天气很好" * 200,
     }
@@ -57,12 +54,6 @@ def test_the_work_of_cutting_grows_as_the_length_does(text, gpt2):
     assert work[1] <= 5 * work[0] + (1 << 18)
 
 
-def test_the_byte_alphabet_is_the_library_s():
-    assert set(byte_alphabet()) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    encoded = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é\n ")
-    assert bytes(byte_alphabet()[character] for character in encoded[0][0]) == "é\n ".encode()
-
-
 def some_ids(tokenizer: Tokenizer) -> list[list[int]]:
     draw = np.random.default_rng(5)
     lines = ["The cat's  mat\n", "한국어 고양이", "👩‍👩‍👧 e\u0301 🇰🇷", " leading", "trailing  ", ""]
@@ -87,10 +78,3 @@ def test_pieces_after_other_tokens_are_the_rest_of_the_whole(elsewhere):
             stream = elsewhere.decode_stream(ids[:cut])
             text = "".join([stream.feed(index) for index in ids[cut:]]) + stream.finish()
             assert before + text == elsewhere.decode(ids)
-
-
-def test_no_character_is_split_and_none_is_late():
-    tokenizer = byte_tokenizer()
-    stream = tokenizer.decode_stream()
-    assert [stream.feed(byte) for byte in "é한".encode()] == ["", "é", "", "", "한"]
-    assert stream.finish() == ""

@@ -9,24 +9,11 @@ from lm.tokenizer.special_tokens import (
     LanguageTag,
     SpecialTokenFrame,
     build_pair_frames,
-    build_text_frame,
     find_language_tags,
     format_language_tag,
 )
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import backend
-
-
-@pytest.fixture
-def endless() -> Tokenizer:
-    return training.train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3)
-
-
-def test_a_text_starts_and_ends_as_the_tokenizer_says(elsewhere, endless):
-    frame = build_text_frame(elsewhere)
-    assert frame.before == (() if elsewhere.start_of_text is None else (elsewhere.start_of_text,))
-    assert frame.after == (() if elsewhere.end_of_text is None else (elsewhere.end_of_text,))
-    assert build_text_frame(endless) == SpecialTokenFrame()
 
 
 def test_each_side_of_a_pair_ends_as_its_own_tokenizer_says(gpt2):
@@ -53,4 +40,3 @@ def test_tags_are_the_special_tokens_that_name_a_language(both, gpt2):
     tags = find_language_tags(both)
     assert list(tags) == ["de", "pt-BR"]
     assert tags["de"] == LanguageTag("de", "<2de>", both.special_tokens["<2de>"])
-    assert [tag.token for tag in tags.values()] == ["<2de>", "<2pt-BR>"]

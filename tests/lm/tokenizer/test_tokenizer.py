@@ -13,7 +13,6 @@ import tokenizers
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
-from tests.lm.full_disk import full_disk
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 20
 LOSSLESS = [
@@ -89,25 +88,11 @@ def test_weights_fit_a_tokenizer_with_the_same_ordinary_tokens():
     assert not any(each.extends(plain) for each in other)
 
 
-@pytest.mark.parametrize("dropout", [0.5, 1.0])
-def test_bpe_dropout_in_a_file_is_ignored(dropout, tmp_path):
-    plain = train(vocab_size=300)
-    description = copy.deepcopy(plain.description)
-    description["model"]["dropout"] = dropout
-    (tmp_path / "tokenizer.json").write_text(json.dumps(description), encoding="utf-8")
-    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
-    for _ in range(5):
-        assert loaded.encode(TEXT) == plain.encode(TEXT)
-    assert loaded.sha256 == plain.sha256  # the same tokens, so the same keys of caches
-
-
 @pytest.mark.parametrize(
     ("specials", "start", "end"),
     [
         (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|endoftext|>", "<|endoftext|>"),
         (["<unk>", "<s>", "</s>"], "<s>", "</s>"),
-        (["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "<|begin_of_text|>", "<|end_of_text|>"),
-        (["<bos>", "<eos>"], "<bos>", "<eos>"),
         (["<|bos|>"], "<|bos|>", "<|bos|>"),
         ([], None, None),
     ],
@@ -118,16 +103,13 @@ def test_start_and_end_of_text(specials, start, end):
     assert tokenizer.end_of_text == tokenizer.special_tokens.get(end or "")
 
 
-class TestCharacters:
-    def test_the_library_gives_the_same_ids_from_the_file(self, tmp_path):
-        text = TEXT + "\r\n\t 한글 é🙂"
-        tokenizer = train(text, kind="char", special_tokens=["<|endoftext|>"])
-        tokenizer.save(tmp_path / "tokenizer.json")
-        reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-        assert tokenizer.encode(text) == reference.encode(text).ids
-        assert reference.decode(reference.encode(text).ids) == text == tokenizer.decode(tokenizer.encode(text))
-        with pytest.raises(Exception, match="Missing"):
-            reference.encode("Ω")
+def test_character_ids_are_those_of_the_library(tmp_path):
+    text = TEXT + "\r\n\t 한글 é🙂"
+    tokenizer = train(text, kind="char", special_tokens=["<|endoftext|>"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode(text) == reference.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_byte_ids_are_byte_values_as_in_the_library(tmp_path):
@@ -137,19 +119,3 @@ def test_byte_ids_are_byte_values_as_in_the_library(tmp_path):
     reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in [*LOSSLESS[:-2], *random_texts(20)]:
         assert tokenizer.encode(text) == list(text.encode()) == reference.encode(text).ids
-
-
-def test_token_bytes_joined_are_the_text(gpt2, cl100k):
-    for tokenizer in (gpt2, cl100k, train(kind="byte")):
-        for text in LOSSLESS:
-            assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
-
-
-def test_a_tokenizer_that_cannot_be_saved_leaves_the_old_file(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text("old")
-    made = training.train([TEXT], TokenizerConfig(kind="byte"), corpus_bytes=len(TEXT))
-    with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*tokenizer\.json'"):
-        made.save(path)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -23,13 +23,6 @@ def test_training_twice_gives_the_same_bytes(kind):
     assert train(text, kind).sha256 == train(text, kind).sha256
 
 
-def test_bpe_has_the_asked_size_and_specials_first():
-    tokenizer = train(vocab_size=300, special_tokens=["<|user|>", "<|endoftext|>"])
-    assert tokenizer.vocab_size == 300
-    assert tokenizer.special_tokens == {"<|endoftext|>": 0, "<|user|>": 1}
-    assert tokenizer.start_of_text == tokenizer.end_of_text == 0
-
-
 def test_bpe_is_trained_on_a_sample_that_covers_the_corpus(monkeypatch):
     texts = [chr(ord("一") + number // 10) * 30 for number in range(1000)]
     settings = {"config": TokenizerConfig(vocab_size=600), "corpus_bytes": sum(len(text.encode()) for text in texts)}
