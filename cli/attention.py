@@ -13,7 +13,7 @@ import typer
 from cli.arguments import AsJson, read_text_argument
 from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
 from cli.console.plots import load_pyplot, save_figure
-from cli.console.text import format_json_line, print_note
+from cli.console.text import format_json_line, format_label, print_note
 from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.evaluation import AttentionConfig
@@ -147,7 +147,7 @@ def _describe(values: Values) -> list[str]:
         f"{name} {values[name]}" if values[name] else f"mean of {number} {name}s"
         for name, number in (("layer", len(values["weights"])), ("head", len(values["weights"][0])))
     )
-    texts = [format_name(text).replace("␣", " ") for text in values["texts"]]
+    texts = [format_label(text) for text in values["texts"]]
     caption = f"{values['kind']} attention of rows to columns, {layer}, {head}; % of each row"
     return [*texts, *([values["alignments"]] if "alignments" in values else []), caption]
 
@@ -205,11 +205,11 @@ def _save_picture(path: Path, maps: Sequence[Values]) -> None:
     import numpy as np
 
     plot = load_pyplot()
-    height, width = (2.2 + 0.3 * max(len(values[axis]["labels"]) for values in maps) for axis in ("queries", "keys"))
-    figure, axes = plot.subplots(len(maps), figsize=(width, len(maps) * height), layout="constrained", squeeze=False)
+    size = 3 + 0.3 * max(len(values["keys"]["labels"]) for values in maps)
+    figure, axes = plot.subplots(len(maps), figsize=(size, size * len(maps)), layout="constrained", squeeze=False)
     for (drawing,), values in zip(axes, maps, strict=True):
-        drawing.imshow(np.sqrt(values["mean"]), vmin=0, vmax=1, aspect="auto")
-        drawing.set_title(_describe(values)[-1], fontsize=8)
+        drawing.imshow(np.sqrt(values["mean"]), vmin=0, vmax=1)
+        drawing.set_title(_describe(values)[-1])
         queries, keys = ([name.replace("$", r"\$") for name in values[axis]["labels"]] for axis in ("queries", "keys"))
         drawing.set_xticks(range(len(keys)), keys, rotation=90)
         drawing.set_yticks(range(len(queries)), queries)

@@ -21,7 +21,6 @@ class ServerConfig(Config):
     port: Annotated[int, Meta(ge=0, le=65535), "Port; 0: any free one."] = 8000
     token: Annotated[_Token | None, "Bearer token required from clients; default none."] = None
     cors: Annotated[tuple[str, ...], "Allowed CORS origin; * for all. Repeatable."] = ()
-    runs: Annotated[str | None, "Folder of runs whose training curves are shown; default none."] = None
     batch_size: Annotated[_Batch, "Maximum samples per decode batch, per model."] = 32
     max_requests: Annotated[Count, "Maximum waiting requests per model; more get 429."] = 64
     max_samples: Annotated[_Batch, "Maximum samples per request: prompts × n."] = 32

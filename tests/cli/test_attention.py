@@ -44,11 +44,6 @@ def test_words_of_a_translation_attend_to_their_source(succeed, translation_run)
     assert right / total > 0.9
 
 
-def test_layers_and_heads_can_be_chosen(succeed, gpt):
-    report = json.loads(succeed("attention", gpt, "The owl", "--json", "--layer", 2, "--head", 1))
-    np.testing.assert_allclose(report["mean"], report["weights"][1][0])
-
-
 def test_the_terminal_shows_the_map_and_the_alignments(succeed, translation_run):
     lines = succeed("attention", translation_run, SOURCE, "--target", TARGET).splitlines()
     assert lines[:3] == [SOURCE, TARGET, "0-3 1-2 2-1 3-0"]
