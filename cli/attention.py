@@ -173,18 +173,20 @@ def write_maps(path: Path, maps: Iterable[AttentionMap], config: AttentionConfig
                 if path.suffix == ".html":
                     file.writelines(_render_section(values))
                 else:
-                    lines = {".jsonl": format_json_line(values), ".pharaoh": values.get("alignments", "")}
-                    file.write(lines[path.suffix] + "\n")
+                    is_json = path.suffix == ".jsonl"
+                    file.write((format_json_line(values) if is_json else values.get("alignments", "")) + "\n")
     print_note(f"wrote {path}")
 
 
 def _render_section(values: Values) -> Iterator[str]:
     """Render one layer and head, or their mean, with numbers and words, and below every head small."""
     yield "<section>\n" + "".join(f'<p dir="auto">{escape(line)}</p>\n' for line in _describe(values))
-    queries, keys = ([escape(format_name(name)) for name in values[axis]["labels"]] for axis in ("queries", "keys"))
-    yield f"<table><thead><tr><td></td>{''.join(f'<th>{name}</th>' for name in keys)}</tr></thead>\n"
+    queries, keys = (
+        [f"<th>{escape(format_name(name))}</th>" for name in values[axis]["labels"]] for axis in ("queries", "keys")
+    )
+    yield f"<table><thead><tr><td></td>{''.join(keys)}</tr></thead>\n"
     for name, cells in zip(queries, _cells(values["mean"]), strict=True):
-        yield f"<tr><th>{name}</th>{cells}</tr>\n"
+        yield f"<tr>{name}{cells}</tr>\n"
     n_heads = len(values["weights"][0])
     yield f'</table>\n<div class="all" style="grid-template-columns: repeat({n_heads}, minmax(3.5rem, 10rem))">\n'
     for layer, heads in enumerate(values["weights"], 1):

@@ -91,8 +91,8 @@ def evaluate(
 
     For a classifier: accuracy on FILE, or on the held-out examples of the run, with a 95% interval (Wilson); the
     accuracy of always predicting the most frequent label; macro F1; precision, recall and F1 of each label; with
-    --json the confusion matrix too. Labels unknown to the model count as wrong. A warning is printed if FILE contains training
-    examples of the run.
+    --json the confusion matrix too. Labels unknown to the model count as wrong. A warning is printed if FILE contains
+    training examples of the run.
 
     For a translation model: --source is translated, and scored against --target by BLEU, chrF and TER. --pairs reads
     both from one file. Without files, the held-out pairs of the run are used. --hypotheses scores existing

@@ -154,7 +154,7 @@ def perplexity(
         found = find_parallel_texts(
             columns, reading, source=source or (), target=target or (), pairs=pairs or (), heads=heads or ()
         )
-        return ScoredTexts(found, "pairs", language=language)
+        return ScoredTexts(found, language)
 
     first = report.Measurement(resolve_hub_name(run), options, find_texts)
     if versus is not None:

@@ -96,7 +96,7 @@ def build_completions(
             alternatives=body.logprobs or 0,
         )  # fmt: skip
         _check_length(model, completion.ids, "prompt")
-        completion.max_tokens = min(settings.max_tokens, model.max_length - len(completion.ids) + 1)
+        completion.max_tokens = min(settings.max_tokens, max(1, model.max_length - len(completion.ids)))
         completions.append(completion)
     return completions
 

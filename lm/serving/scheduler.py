@@ -405,13 +405,11 @@ def name_models(arguments: Sequence[str]) -> dict[str, Path]:
     named: dict[str, Path] = {}
     for argument in arguments:
         name, _, path = argument.partition("=")
-        run = Path(path or argument)
         if not path or Path(argument).exists():
-            run = Path(argument)
-            name = run.resolve().name
+            name, path = Path(argument).resolve().name, argument
         if name in named:
-            raise UsageError(f"{named[name]} and {run} are both called {name!r}: name one, NAME={run}")
-        named[name] = run
+            raise UsageError(f"{named[name]} and {path} are both called {name!r}: name one, NAME={path}")
+        named[name] = Path(path)
     return named
 
 

@@ -67,8 +67,8 @@ def read_by_scorer(tokenizer, pairs: list[Record], language=None, **fields) -> l
             return [np.zeros(len(window.tokens)) for window in windows]
 
     heads = "heads" if pairs[0].dependency_heads else None
-    file = SimpleNamespace(name="pairs", heads=heads, languages=(None, None), records=lambda: pairs)
-    assert list(Recorder(loaded, PerplexityConfig()).score(ScoredTexts([file], "pairs", language=language)))
+    file = SimpleNamespace(name="pairs", kind="pairs", heads=heads, languages=(None, None), records=lambda: pairs)
+    assert list(Recorder(loaded, PerplexityConfig()).score(ScoredTexts([file], language)))
     return sorted(read)
 
 

@@ -229,7 +229,7 @@ def test_each_pair_scores_as_it_does_alone(tmp_path, positions, fields, monkeypa
     shape |= {"positions": positions, **fields}
     model = build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape), seed=3).eval()
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
-    texts = ScoredTexts(find_parallel_texts(ParallelTextConfig(), pairs=[str(tmp_path / "pairs.tsv")]), "pairs")
+    texts = ScoredTexts(find_parallel_texts(ParallelTextConfig(), pairs=[str(tmp_path / "pairs.tsv")]))
     whole = [pair for pair in PAIRS if all(pair)]
     for tokens in (1, 40, 100_000):
         monkeypatch.setattr("lm.evaluation.scoring._PAIR_TOKENS", tokens)
