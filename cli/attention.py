@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -215,4 +216,6 @@ def _save_picture(path: Path, maps: Sequence[Values]) -> None:
         queries, keys = ([name.replace("$", r"\$") for name in values[axis]["labels"]] for axis in ("queries", "keys"))
         drawing.set_xticks(range(len(keys)), keys, rotation=90)
         drawing.set_yticks(range(len(queries)), queries)
-    save_figure(plot, figure, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that no font has
+        save_figure(plot, figure, path)
