@@ -56,10 +56,10 @@ thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: lef
 td { min-width: 1.75rem; height: 1.5rem; padding: 0; text-align: center; font-size: .6875rem;
   background: color-mix(in srgb, #e8803a calc(var(--w) * 1%), transparent); }
 td:empty { background: none; }
-.all { display: grid; gap: .5rem; margin-top: 1rem; }
+.all { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: 1rem; }
 .all table { border-spacing: 0; width: 100%; }
 .all td { min-width: .25rem; height: .25rem; font-size: 0; }
-figure { margin: 0; font-size: .6875rem; }
+figure { margin: 0; flex: 1 1 5rem; max-width: 10rem; font-size: .6875rem; }
 </style></head>
 <body>
 <h1>Attention</h1>
@@ -112,13 +112,17 @@ def attention(
     if out is not None:
         write_maps(out, [shown], config)
         return
-    values, width = _to_dict(shown, config), shutil.get_terminal_size().columns
+    values = _to_dict(shown, config)
     if as_json:
         print(format_json_line(values))
         return
     *lines, caption = _describe(values)
     heat_map = HeatMap(caption, values["queries"]["labels"], values["keys"]["labels"], values["mean"])
-    print("\n".join([*lines, *draw_heat_map(heat_map, width=width, colours=detect_colours())]))
+    print(
+        "\n".join(
+            [*lines, *draw_heat_map(heat_map, width=shutil.get_terminal_size().columns, colours=detect_colours())]
+        )
+    )
 
 
 def _to_dict(shown: AttentionMap, config: AttentionConfig) -> Values:
@@ -127,12 +131,11 @@ def _to_dict(shown: AttentionMap, config: AttentionConfig) -> Values:
     def axis(units: Sequence[Unit]) -> Values:
         return {"labels": [unit.label for unit in units], "words": [unit.number for unit in units]}
 
-    chosen: dict[str, Any] = {"layer": config.layer, "head": config.head}
+    chosen = {"layer": config.layer, "head": config.head}
     mean, weights = (each.astype(float).round(6).tolist() for each in (shown.mean(**chosen), shown.weights))  # float32
     return {
         "kind": shown.kind,
         "texts": shown.texts,
-        "unit": config.unit,
         **chosen,
         "queries": axis(shown.queries),
         "keys": axis(shown.keys),
@@ -148,9 +151,8 @@ def _describe(values: Values) -> list[str]:
         f"{name} {values[name]}" if values[name] else f"mean of {number} {name}s"
         for name, number in (("layer", len(values["weights"])), ("head", len(values["weights"][0])))
     )
-    texts = [format_label(text) for text in values["texts"]]
     caption = f"{values['kind']} attention of rows to columns, {layer}, {head}; % of each row"
-    return [*texts, *([values["alignments"]] if "alignments" in values else []), caption]
+    return [*map(format_label, values["texts"]), *([values["alignments"]] if "alignments" in values else []), caption]
 
 
 def check_output_path(path: Path) -> None:
@@ -174,8 +176,8 @@ def write_maps(path: Path, maps: Iterable[AttentionMap], config: AttentionConfig
                 if path.suffix == ".html":
                     file.writelines(_render_section(values))
                 else:
-                    is_json = path.suffix == ".jsonl"
-                    file.write((format_json_line(values) if is_json else values.get("alignments", "")) + "\n")
+                    line = format_json_line(values) if path.suffix == ".jsonl" else values.get("alignments", "")
+                    file.write(line + "\n")
     print_note(f"wrote {path}")
 
 
@@ -188,8 +190,7 @@ def _render_section(values: Values) -> Iterator[str]:
     yield f"<table><thead><tr><td></td>{''.join(keys)}</tr></thead>\n"
     for name, cells in zip(queries, _cells(values["mean"]), strict=True):
         yield f"<tr>{name}{cells}</tr>\n"
-    n_heads = len(values["weights"][0])
-    yield f'</table>\n<div class="all" style="grid-template-columns: repeat({n_heads}, minmax(3.5rem, 10rem))">\n'
+    yield '</table>\n<div class="all">\n'
     for layer, heads in enumerate(values["weights"], 1):
         for head, weights in enumerate(heads, 1):
             rows = "".join(f"<tr>{cells}</tr>" for cells in _cells(weights))
@@ -216,6 +217,5 @@ def _save_picture(path: Path, maps: Sequence[Values]) -> None:
         queries, keys = ([name.replace("$", r"\$") for name in values[axis]["labels"]] for axis in ("queries", "keys"))
         drawing.set_xticks(range(len(keys)), keys, rotation=90)
         drawing.set_yticks(range(len(queries)), queries)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of characters that no font has
+    with warnings.catch_warnings(action="ignore"):  # of characters that no font has
         save_figure(plot, figure, path)

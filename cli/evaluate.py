@@ -139,6 +139,5 @@ def evaluate(
     from cli.evaluation_report import evaluate_translations, find_texts
 
     texts = find_texts(run, source=source, targets=target or (), pairs=pairs or (), heads=heads, options=options)
-    first = run or Path(str(hypotheses))
-    systems = [first] if versus is None else [first, versus]
+    systems = [each for each in (run or Path(str(hypotheses)), versus) if each]
     return evaluate_translations(systems, texts, language, as_json=as_json, options=options)

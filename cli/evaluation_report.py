@@ -13,7 +13,6 @@ from cli.console.tables import print_table
 from cli.console.text import (
     format_json_line,
     format_value,
-    print_labelled,
     print_notes,
     print_paragraph,
     print_warnings,
@@ -34,8 +33,6 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.text.decode import read_file_lines
 from lm.text.parallel_text import find_parallel_texts
 from lm.text.records import Record
-
-_SHOWN_UNKNOWN = 5
 
 
 def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options) -> None:
@@ -88,8 +85,8 @@ def print_classification(report: Mapping[str, Any]) -> None:
 def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
     """Warn on stderr of labels that the model cannot predict, with the number of texts of each."""
     if counts:
-        some = list_some([*map(repr, counts)], limit=_SHOWN_UNKNOWN)
-        print_labelled("warning", f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong")
+        some = list_some([*map(repr, counts)], limit=5)
+        print_warnings([f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong"])
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def find_texts(
     records = [[pair for file in files for pair in file.records()] for files in found]
     print_notes(note for files in found for file in files for note in file.notes)
     references = [[pair.text for pair in each] for each in records]
-    return Texts(", ".join(file.name for file in found[0]), records[0], references, found[0][0].languages[1])
+    return Texts(found[0][0].name, records[0], references, found[0][0].languages[1])
 
 
 def _read_lines(path: str) -> list[str]:
@@ -147,7 +144,7 @@ def translate_texts(run: Path, texts: Texts, language: str | None, options: Opti
     tag = model.tag_to(language, file_language=texts.language)
     translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)
     heads = (pair.dependency_heads or () for pair in texts.pairs) if has_trees else None
-    translations: list[str] = []
+    translations = list[str]()
     with show_counter("translating", "lines", total=len(texts.pairs)) as count:
         for line in translator.translate((pair.source or "" for pair in texts.pairs), dependency_heads=heads):
             translations.append(line.translations[0].text)

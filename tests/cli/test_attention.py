@@ -28,7 +28,6 @@ def test_a_gpt_attends_to_itself_and_the_past(succeed, gpt):
     assert (np.triu(weights, 1) == 0).all()
     np.testing.assert_allclose(report["mean"], weights.mean((0, 1)), atol=LAST_PLACE)
     assert report["keys"]["labels"] == ["<s>", "The", "owl", "saw", "狐", "and", "the", "fox"]
-    assert report["kind"] == "self"
 
 
 def test_words_of_a_translation_attend_to_their_source(succeed, translation_run):
@@ -39,8 +38,6 @@ def test_words_of_a_translation_attend_to_their_source(succeed, translation_run)
         last = len(source.split()) - 1
         right += len(found & {(last - place, place) for place in range(last + 1)})
         total += last + 1
-        weights = np.array(report["weights"])
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=weights.shape[-1] * LAST_PLACE)
     assert right / total > 0.9
 
 
