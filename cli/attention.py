@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from cli.arguments import AsJson, read_text_argument
 from cli.console.heat_map import format_name, print_heat_map
 from cli.console.plots import load_pyplot, save_figure
-from cli.console.text import format_json_line, print_note
+from cli.console.text import format_json_line, format_label, print_note
 from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.evaluation import AttentionConfig
@@ -54,10 +55,10 @@ thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: lef
 td { min-width: 1.75rem; height: 1.5rem; padding: 0; text-align: center; font-size: .6875rem;
   background: color-mix(in srgb, #e8803a calc(var(--w) * 1%), transparent); }
 td:empty { background: none; }
-.all { display: grid; gap: .5rem; margin-top: 1rem; }
+.all { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: 1rem; }
 .all table { border-spacing: 0; width: 100%; }
 .all td { min-width: .25rem; height: .25rem; font-size: 0; }
-figure { margin: 0; font-size: .6875rem; }
+figure { margin: 0; flex: 1 1 5rem; max-width: 10rem; font-size: .6875rem; }
 </style></head>
 <body>
 <h1>Attention</h1>
@@ -124,12 +125,11 @@ def _to_dict(shown: AttentionMap, config: AttentionConfig) -> Values:
     def axis(units: Sequence[Unit]) -> Values:
         return {"labels": [unit.label for unit in units], "words": [unit.number for unit in units]}
 
-    chosen: dict[str, Any] = {"layer": config.layer, "head": config.head}
+    chosen = {"layer": config.layer, "head": config.head}
     mean, weights = (each.astype(float).round(6).tolist() for each in (shown.mean(**chosen), shown.weights))  # float32
     return {
         "kind": shown.kind,
         "texts": shown.texts,
-        "unit": config.unit,
         **chosen,
         "queries": axis(shown.queries),
         "keys": axis(shown.keys),
@@ -145,9 +145,8 @@ def _describe(values: Values) -> list[str]:
         f"{name} {values[name]}" if values[name] else f"mean of {number} {name}s"
         for name, number in (("layer", len(values["weights"])), ("head", len(values["weights"][0])))
     )
-    texts = [format_name(text).replace("␣", " ") for text in values["texts"]]
     caption = f"{values['kind']} attention of rows to columns, {layer}, {head}; % of each row"
-    return [*texts, *([values["alignments"]] if "alignments" in values else []), caption]
+    return [*map(format_label, values["texts"]), *([values["alignments"]] if "alignments" in values else []), caption]
 
 
 def check_output_path(path: Path) -> None:
@@ -171,20 +170,21 @@ def write_maps(path: Path, maps: Iterable[AttentionMap], config: AttentionConfig
                 if path.suffix == ".html":
                     file.writelines(_render_section(values))
                 else:
-                    lines = {".jsonl": format_json_line(values), ".pharaoh": values.get("alignments", "")}
-                    file.write(lines[path.suffix] + "\n")
+                    line = format_json_line(values) if path.suffix == ".jsonl" else values.get("alignments", "")
+                    file.write(line + "\n")
     print_note(f"wrote {path}")
 
 
 def _render_section(values: Values) -> Iterator[str]:
     """Render one layer and head, or their mean, with numbers and words, and below every head small."""
     yield "<section>\n" + "".join(f'<p dir="auto">{escape(line)}</p>\n' for line in _describe(values))
-    queries, keys = ([escape(format_name(name)) for name in values[axis]["labels"]] for axis in ("queries", "keys"))
-    yield f"<table><thead><tr><td></td>{''.join(f'<th>{name}</th>' for name in keys)}</tr></thead>\n"
+    queries, keys = (
+        [f"<th>{escape(format_name(name))}</th>" for name in values[axis]["labels"]] for axis in ("queries", "keys")
+    )
+    yield f"<table><thead><tr><td></td>{''.join(keys)}</tr></thead>\n"
     for name, cells in zip(queries, _cells(values["mean"]), strict=True):
-        yield f"<tr><th>{name}</th>{cells}</tr>\n"
-    n_heads = len(values["weights"][0])
-    yield f'</table>\n<div class="all" style="grid-template-columns: repeat({n_heads}, minmax(3.5rem, 10rem))">\n'
+        yield f"<tr>{name}{cells}</tr>\n"
+    yield '</table>\n<div class="all">\n'
     for layer, heads in enumerate(values["weights"], 1):
         for head, weights in enumerate(heads, 1):
             rows = "".join(f"<tr>{cells}</tr>" for cells in _cells(weights))
@@ -203,12 +203,13 @@ def _save_picture(path: Path, maps: Sequence[Values]) -> None:
     import numpy as np
 
     plot = load_pyplot()
-    height, width = (2.2 + 0.3 * max(len(values[axis]["labels"]) for values in maps) for axis in ("queries", "keys"))
-    figure, axes = plot.subplots(len(maps), figsize=(width, len(maps) * height), layout="constrained", squeeze=False)
+    size = 3 + 0.3 * max(len(values["keys"]["labels"]) for values in maps)
+    figure, axes = plot.subplots(len(maps), figsize=(size, size * len(maps)), layout="constrained", squeeze=False)
     for (drawing,), values in zip(axes, maps, strict=True):
-        drawing.imshow(np.sqrt(values["mean"]), vmin=0, vmax=1, aspect="auto")
-        drawing.set_title(_describe(values)[-1], fontsize=8)
+        drawing.imshow(np.sqrt(values["mean"]), vmin=0, vmax=1)
+        drawing.set_title(_describe(values)[-1])
         queries, keys = ([name.replace("$", r"\$") for name in values[axis]["labels"]] for axis in ("queries", "keys"))
         drawing.set_xticks(range(len(keys)), keys, rotation=90)
         drawing.set_yticks(range(len(queries)), queries)
-    save_figure(plot, figure, path)
+    with warnings.catch_warnings(action="ignore"):  # of characters that no font has
+        save_figure(plot, figure, path)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.arguments import SentencePairs
+from cli.arguments import AsJson, SentencePairs
 from cli.loading import Labels, import_torch
 from cli.options import Options, with_settings
 from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
@@ -17,7 +17,7 @@ from lm.config.evaluation import PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.find import STDIN, has_piped_text, refuse_stdin_twice
+from lm.text.find import STDIN, has_piped_text
 
 _Run = Annotated[
     Path | None,
@@ -50,7 +50,6 @@ _Versus = Annotated[
         autocompletion=completion.complete_runs,
     ),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, signatures, …")]
 _Language = Annotated[
     str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
 ]
@@ -83,7 +82,7 @@ def evaluate(
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
     language: _Language = None,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
     options: Options,
 ) -> None:
     """Evaluate a run by the metrics that fit it: accuracy, BLEU, or perplexity.
@@ -91,9 +90,9 @@ def evaluate(
     A run that predicts text is scored as by lm perplexity, which has more options.
 
     For a classifier: accuracy on FILE, or on the held-out examples of the run, with a 95% interval (Wilson); the
-    accuracy of always predicting the most frequent label; macro F1; precision, recall and F1 of each label; the
-    confusion matrix. Labels unknown to the model count as wrong. A warning is printed if FILE contains training
-    examples of the run.
+    accuracy of always predicting the most frequent label; macro F1; precision, recall and F1 of each label; with
+    --json the confusion matrix too. Labels unknown to the model count as wrong. A warning is printed if FILE contains
+    training examples of the run.
 
     For a translation model: --source is translated, and scored against --target by BLEU, chrF and TER. --pairs reads
     both from one file. Without files, the held-out pairs of the run are used. --hypotheses scores existing
@@ -119,8 +118,7 @@ def evaluate(
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
-    config = None if run is None else load_config(find_checkpoint(run))
-    if run is not None and config is not None and not config.model.translates:
+    if run is not None and not (config := load_config(find_checkpoint(run))).model.translates:
         if not files and has_piped_text():
             files = [STDIN]
         import_torch()
@@ -138,10 +136,8 @@ def evaluate(
         raise UsageError("give a run, or translations (--hypotheses)")
     if files:
         raise UsageError(f"{files[0]}: translations are scored on --source and --target, or --pairs")
-    refuse_stdin_twice([source or "", hypotheses or "", *(target or ()), *(pairs or ()), heads or ""])
     from cli.evaluation_report import evaluate_translations, find_texts
 
     texts = find_texts(run, source=source, targets=target or (), pairs=pairs or (), heads=heads, options=options)
-    first = run or Path(str(hypotheses))
-    systems = [first] if versus is None else [first, versus]
+    systems = [each for each in (run or Path(str(hypotheses)), versus) if each]
     return evaluate_translations(systems, texts, language, as_json=as_json, options=options)

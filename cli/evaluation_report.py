@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,7 @@ from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.console.text import (
     format_json_line,
-    format_label,
     format_value,
-    print_labelled,
     print_notes,
     print_paragraph,
     print_warnings,
@@ -24,7 +23,6 @@ from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
-from lm.config.model import check_heads_given
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_for_decoding
@@ -35,10 +33,6 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.text.decode import read_file_lines
 from lm.text.parallel_text import find_parallel_texts
 from lm.text.records import Record
-
-_MAX_MATRIX_LABELS = 12
-"""Labels of a confusion matrix that is printed; --json has larger ones."""
-_SHOWN_UNKNOWN = 5
 
 
 def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options) -> None:
@@ -61,44 +55,38 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
 
 def classification_to_dict(scores: ClassificationScores, *, run: str) -> dict[str, Any]:
     """Convert scores; the confusion matrix has a row for each label and a column for each prediction."""
+    plain = ("examples", "correct", "accuracy", "interval", "macro_f1", "unknown")
     return {
         "run": run,
-        "examples": scores.examples,
-        "correct": scores.correct,
-        "accuracy": scores.accuracy,
-        "interval": scores.interval,
+        **{name: getattr(scores, name) for name in plain},
         "majority": {"label": scores.majority.label, "accuracy": scores.majority_accuracy},
-        "macro_f1": scores.macro_f1,
         "labels": [asdict(of_label) for of_label in scores.by_label],
         "confusion": scores.confusion.tolist(),
-        "unknown": scores.unknown,
     }
 
 
 def print_classification(report: Mapping[str, Any]) -> None:
-    """Print accuracy, interval and baseline, then tables of labels and confusions."""
-    (low, high), majority, labels = report["interval"], report["majority"], report["labels"]
+    """Print accuracy, interval and baseline, then a table of labels."""
+    (low, high), majority = report["interval"], report["majority"]
     interval = f"{report['accuracy']:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%})"
     print_paragraph(f"accuracy {interval}: {report['correct']:,} of {report['examples']:,} examples by {report['run']}")
     print_paragraph(f"majority baseline {majority['accuracy']:.1%}: always {majority['label']!r}")
     print_paragraph(f"macro F1 {report['macro_f1']:.3f}\n")
-    rows = [
-        (one["label"], *(format_value(one[name], 3) for name in ("precision", "recall", "f1")), f"{one['support']:,}")
-        for one in labels
-    ]
-    print_table(("label", "precision", "recall", "F1", "support"), rows)
-    if len(labels) <= _MAX_MATRIX_LABELS:
-        print_paragraph("\nconfusion matrix: a row for each label, a column for each prediction")
-        names = [one["label"] for one in labels]
-        counts = [(name, *map(str, row)) for name, row in zip(names, report["confusion"], strict=True)]
-        print_table(("", *names), counts)
+    columns = ("precision", "recall", "f1", "support")
+    print_table(
+        ("label", *columns),
+        [
+            (one["label"], *(format_value(one[name], 3 * (name != "support")) for name in columns))
+            for one in report["labels"]
+        ],
+    )
 
 
 def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
     """Warn on stderr of labels that the model cannot predict, with the number of texts of each."""
     if counts:
-        some = list_some([*map(repr, counts)], limit=_SHOWN_UNKNOWN)
-        print_labelled("warning", f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong")
+        some = list_some([*map(repr, counts)], limit=5)
+        print_warnings([f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong"])
 
 
 @dataclass(frozen=True)
@@ -127,21 +115,18 @@ def find_texts(
         return Texts(targets[0], (), [_read_lines(target) for target in targets])
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
-    trees, found = [] if heads is None else [heads], list[Sequence[Any]]()
-    if pairs:
-        found = [find_parallel_texts(columns, reading, pairs=pairs, heads=trees)]
-    elif source is not None:
-        found = [
-            find_parallel_texts(columns, reading, source=[source], target=[target], heads=trees) for target in targets
-        ]
-    elif run is not None:
+    find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
+    found: list[Sequence[Any]] = [find(pairs=pairs)] if pairs else []
+    if source is not None:
+        found = [find(source=[source], target=[target]) for target in targets]
+    elif run is not None and not pairs:
         found = [open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files]
     if not found:
         raise UsageError("translations need references: give --target, or --pairs")
     records = [[pair for file in files for pair in file.records()] for files in found]
     print_notes(note for files in found for file in files for note in file.notes)
     references = [[pair.text for pair in each] for each in records]
-    return Texts(", ".join(file.name for file in found[0]), records[0], references, found[0][0].languages[1])
+    return Texts(found[0][0].name, records[0], references, found[0][0].languages[1])
 
 
 def _read_lines(path: str) -> list[str]:
@@ -150,20 +135,17 @@ def _read_lines(path: str) -> list[str]:
 
 def translate_texts(run: Path, texts: Texts, language: str | None, options: Options) -> list[str]:
     """Translate all lines with a run, into the requested language or that of the references."""
-    if not texts.pairs:
-        raise UsageError(f"{run}: a run needs something to translate: give --source, or --pairs")
     loaded = load_for_decoding(run, options.build(HardwareConfig))
     model, check = TranslationModel.from_loaded(loaded), ContaminationCheck(loaded)
-    reads_trees = loaded.config.model.syntax != "none"
-    check_heads_given(loaded.config.model, are_given=reads_trees and texts.pairs[0].dependency_heads is not None)
+    has_trees = loaded.config.model.syntax != "none" and any(pair.dependency_heads for pair in texts.pairs)
     for pair in texts.pairs:
         check.add(0, pair)
     print_warnings(check.warnings([texts.name]))
     tag = model.tag_to(language, file_language=texts.language)
     translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)
-    heads = (pair.dependency_heads or () for pair in texts.pairs) if reads_trees else None
-    translations: list[str] = []
-    with show_counter(f"translating with {format_label(run)}", "lines", total=len(texts.pairs)) as count:
+    heads = (pair.dependency_heads or () for pair in texts.pairs) if has_trees else None
+    translations = list[str]()
+    with show_counter("translating", "lines", total=len(texts.pairs)) as count:
         for line in translator.translate((pair.source or "" for pair in texts.pairs), dependency_heads=heads):
             translations.append(line.translations[0].text)
             count(len(translations))
@@ -187,12 +169,8 @@ def evaluate_translations(
     if as_json:
         print(format_json_line({"lines": len(outputs[0]), "scores": rows}))
         return
-    cells = [
-        [row["metric"], row["system"], *(format_value(row[name], 2) for name in ("value", "mean", "half_width")),
-         format_value(row["p_value"], 3)]
-        for row in rows
-    ]  # fmt: skip
+    figures = ("value", "mean", "half_width", "p_value")
+    cells = [(row["metric"], row["system"], *(format_value(row[name], 3) for name in figures)) for row in rows]
     print_table(("metric", "system", "score, %", "resampled", "±", "p"), cells)
     print_paragraph(f"{len(outputs[0]):,} lines; ±: half of the 95% interval of the resampled score")
-    for score in scores[0]:
-        print(f"{score.metric}|{score.signature}")
+    print("\n".join(f"{score.metric}|{score.signature}" for score in scores[0]))

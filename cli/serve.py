@@ -25,8 +25,8 @@ _Runs = Annotated[
 
 @with_settings(
     {"server": ServerConfig, "hardware": HardwareConfig},
-    "host port token cors runs batch_size max_requests max_samples max_length timeout drain device dtype threads",
-    common="--host --port --token --cors --runs --batch-size --max-requests --max-samples --max-length --timeout",
+    "host port token cors batch_size max_requests max_samples max_length timeout drain device dtype threads",
+    common="--host --port --token --cors --batch-size --max-requests --max-samples --max-length --timeout",
 )
 def serve(runs: _Runs, *, options: Options) -> None:
     """Serve models over HTTP: an OpenAI-compatible API and a web page.
@@ -37,7 +37,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
 
     Examples:
       lm serve runs/novel
-      lm serve runs/novel runs/en-de --runs runs --port 8080
+      lm serve runs/novel runs/en-de --port 8080
       LM_TOKEN=secret lm serve novel=runs/novel --host 0.0.0.0
     """
     config = options.build(ServerConfig)
@@ -53,7 +53,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
     from lm.serving.app import serve as run_server
-    from lm.serving.models import name_models
+    from lm.serving.scheduler import name_models
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model

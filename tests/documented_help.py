@@ -108,7 +108,7 @@ A field that is null is the same as no field.
 ## `POST /v1/chat/completions`
 
 The messages become text by the chat template of the model. A model that was not trained on conversations has none, and the request is
-refused. Messages that fill the context are refused with `context_length_exceeded`, unless `truncation` is `auto`.
+refused. The oldest turns are left out of messages that fill the context, and the answer has their number as `dropped_turns`.
 
 {chat}
 
@@ -133,16 +133,11 @@ of the same text as a more probable one by its ID, such as `token_id:97`.
 
 | path | request | answer |
 |-|-|-|
-| `GET /v1/models`, `/v1/models/NAME` | | name, purpose, parameters, context length, layers, heads, languages |
-| `POST /score` | `text`, `top` (5) | of each token: byte offset, nats, bits, rank and the `top` alternatives; totals, bits/byte and perplexity as of `lm perplexity` |
-| `POST /next` | `prompt`, `top` (40), sampling fields | the most probable next tokens: `probability` before the filters and `filtered` after them; entropies in bits |
-| `POST /attention` | `text`, `target`, `to`, `layer`, `head` | `weights` by layer, head, query and key |
-| `POST /tokenize` | `text` | tokens with ID, text and byte offset |
-| `POST /detokenize` | `tokens` | `text` |
+| `GET /v1/models`, `/v1/models/NAME` | | name, purpose, context length, languages |
+| `POST /score` | `text`, `top` (5) | of each token: byte offset, nats, rank and the `top` alternatives; totals, bits/byte and perplexity as of `lm perplexity` |
+| `POST /next` | `prompt`, `top` (40), sampling fields | the most probable next tokens: `probability` before the filters and `filtered` after them |
+| `POST /attention` | `text`, `target`, `to` | `weights` by layer, head, query and key |
 | `POST /translate` | `text` or a list of lines, `to`, `alignments`, {translation} | of each line: translations with score and log-probabilities; alignments of words |
-| `POST /fill` | `text` with `[MASK]`, `top_k` (5) | candidates for each blank |
-| `GET /runs` | | the runs in the folder of `--runs` |
-| `GET /runs/NAME/metrics?from=STEP` | | curves from a step on |
 | `GET /health` | | `status`; needs no token |
 | `GET /metrics` | | counts, for Prometheus |
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import completion
-from cli.arguments import SentencePairs
+from cli.arguments import AsJson, SentencePairs
 from cli.loading import RunPath, import_torch
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
@@ -43,7 +43,6 @@ _Language = Annotated[
     str | None,
     typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]"),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: files, total, settings.")]
 _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, token or word.")]
 _PerToken = Annotated[bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …")]
 _PerWord = Annotated[bool, typer.Option("--per-word", help="Print JSON Lines: offset, text, bits, … of each word.")]
@@ -84,7 +83,7 @@ def perplexity(
     pairs: SentencePairs = None,
     heads: _Heads = None,
     language: _Language = None,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
     as_csv: _AsCsv = False,
     per_token: _PerToken = False,
     per_word: _PerWord = False,
@@ -152,9 +151,10 @@ def perplexity(
         if not has_pairs:
             return open_texts(loaded, files or (), reading, options.values["data"])
         columns = loaded.config.parallel.for_other_files(**options.values["parallel"])
-        named = {"source": source, "target": target, "pairs": pairs, "heads": heads}
-        given = {name: some for name, some in named.items() if some}
-        return ScoredTexts(find_parallel_texts(columns, reading, **given), "pairs", language=language)
+        found = find_parallel_texts(
+            columns, reading, source=source or (), target=target or (), pairs=pairs or (), heads=heads or ()
+        )
+        return ScoredTexts(found, language)
 
     first = report.Measurement(resolve_hub_name(run), options, find_texts)
     if versus is not None:

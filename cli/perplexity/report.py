@@ -34,7 +34,6 @@ from lm.evaluation.perplexity import PairedDifference, PerplexityResult, compare
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer
 from lm.files import atomic_write_text
 from lm.hardware import select_inference_hardware
-from lm.model.transformer import count_parameters
 
 Row = Mapping[str, Any]
 
@@ -85,7 +84,7 @@ class Measurement:
         total = PerplexityResult.total(self.results)
         if total.loses_text:
             lost = f"{total.unknown_tokens:,} unknown tokens, {total.lost_bytes:,} lost bytes"
-            print_warnings([f"{self.run}: {lost}: per word and bits/byte compare with no other tokenizer"])
+            print_warnings([f"{self.run}: {lost}: results compare with no other tokenizer"])
         if not total.tokens:
             raise InputError(f"{', '.join(self.texts.names)}: nothing to score")
 
@@ -107,7 +106,6 @@ class Measurement:
             "dtype": self.hardware.dtype,
             "context": scorer.context,
             **({"stride": scorer.stride} if self.texts.kind == "text" else {}),
-            "parameters": count_parameters(self.loaded.model),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.sha256,
         }
@@ -143,13 +141,13 @@ def measure(
         print_note(f"wrote {html}")
     for _ in scored:
         pass
-    *files, total = measured.rows()
+    *files, total = rows = measured.rows()
     if as_json:
         print(format_json_line({"files": files, "total": total, **measured.conditions()}))
     elif as_csv:
-        _print_rows([*files, total], as_csv=True)
+        _print_rows(rows, as_csv=True)
     else:
-        _print_table([*files, total], _COLUMNS)
+        _print_table(rows, _COLUMNS)
         print_paragraph(measured.describe())
 
 
@@ -181,8 +179,8 @@ def measure_versus(first: Measurement, second: Measurement, *, as_json: bool) ->
     """Score texts by two runs, and print the difference."""
     if first.scorer.is_masked != second.scorer.is_masked:
         raise UsageError(f"{second.run}: the pseudo-perplexity of a masked model compares with no other (--versus)")
-    sides, number = (first, second), len(first.texts.files)
-    by_file = compare_models(first.score(), second.score(has_progress=False), files=number)
+    sides = (first, second)
+    by_file = compare_models(*(side.score() for side in sides), files=len(first.texts.files))
     is_same = first.loaded.tokenizer.sha256 == second.loaded.tokenizer.sha256
     is_comparable = is_same or not any(PerplexityResult.total(side.results).loses_text for side in sides)
     rows = [

@@ -22,7 +22,6 @@ class ServerConfig(Config):
         port: Port; 0: any free one.
         token: Bearer token required from clients; default none.
         cors: Allowed CORS origin; * for all. Repeatable.
-        runs: Folder of runs whose training curves are shown; default none.
         batch_size: Maximum samples per decode batch, per model.
         max_requests: Maximum waiting requests per model; more get 429.
         max_samples: Maximum samples per request: prompts × n.
@@ -37,7 +36,6 @@ class ServerConfig(Config):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     token: _Token | None = None
     cors: tuple[str, ...] = ()
-    runs: str | None = None
     batch_size: _Batch = 32
     max_requests: Count = 64
     max_samples: _Batch = 32

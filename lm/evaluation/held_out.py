@@ -48,6 +48,7 @@ class HeldOut:
 
     folder: Path
     tokenizer: Tokenizer
+    kind: DataKind
     languages: tuple[str | None, str | None]
     heads: Literal[True] | None
 
@@ -88,7 +89,7 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
     heads: Literal[True] | None = True if manifest.has_dependency_heads else None
-    return ScoredTexts([HeldOut(folder, loaded.tokenizer, manifest.languages, heads)], manifest.kind)
+    return ScoredTexts([HeldOut(folder, loaded.tokenizer, manifest.kind, manifest.languages, heads)])
 
 
 def open_texts(
@@ -113,22 +114,21 @@ def open_texts(
     if not names:
         return open_held_out(loaded)
     config = loaded.config.data.for_other_files(**data)
-    if kind == "examples":
-        return ScoredTexts(find_examples(names, config, reading), kind)
-    files = find_text_files(names, config, reading)
-    return ScoredTexts(files, find_scored_kind(loaded, files))
+    files = (find_examples if kind == "examples" else find_text_files)(names, config, reading)
+    if kind is None:
+        check_kinds(loaded, files)
+    return ScoredTexts(files)
 
 
-def find_scored_kind(loaded: LoadedModel, files: Sequence[TextFile]) -> DataKind:
-    """Return what of files is scored by a run; UsageError as of `open_texts`."""
-    config, kinds = loaded.config, sorted({file.kind for file in files}) or ["text"]
+def check_kinds(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
+    """Raise UsageError unless a run scores what files hold, and that is of one kind."""
+    config, kinds = loaded.config, sorted({file.kind for file in files})
     if len(kinds) > 1:
         raise UsageError(f"the files hold {' and '.join(kinds)}; measure them separately")
     if config.model.translates or config.model.labels or (config.model.is_masked and kinds != ["text"]):
         raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score {kinds[0]}")
     if kinds == ["conversations"] and loaded.tokenizer.chat_template is None:
         raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")
-    return kinds[0]
 
 
 class ContaminationCheck:

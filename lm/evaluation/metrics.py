@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -22,7 +22,6 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from lm.config.evaluation import ScoringConfig
-from lm.data.batch import batched
 from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
 from lm.text.records import Record
@@ -30,7 +29,6 @@ from lm.text.records import Record
 Lines = Sequence[str]
 
 CONFIDENCE = 0.95
-_EXAMPLES_AT_ONCE = 4096
 _MIN_RESAMPLES = 2  # that an interval can be made of
 
 
@@ -141,11 +139,15 @@ def evaluate_classifier(
 ) -> ClassificationScores:
     """Classify the prompts of labelled examples and compare with their labels; `progress` is called with how many."""
     expected, predicted = list[str](), list[str]()
-    for chunk in batched(examples, _EXAMPLES_AT_ONCE):
-        expected += [example.label for example in chunk]
-        for prediction in classifier.classify(example.parts[0].text for example in chunk):
-            predicted.append(prediction.label)
-            progress(len(predicted))
+
+    def prompts() -> Iterator[str]:
+        for example in examples:
+            expected.append(example.label)
+            yield example.parts[0].text
+
+    for prediction in classifier.classify(prompts()):
+        predicted.append(prediction.label)
+        progress(len(predicted))
     if not expected:
         raise InputError("there are no labelled examples to score")
     return ClassificationScores.from_predictions(expected, predicted, known=classifier.labels)

@@ -69,13 +69,17 @@ class ScoredTexts:
 
     Attributes:
         files: of one kind, with a name and records.
-        kind: documents ("text"), completions ("examples"), replies ("conversations") or targets ("pairs").
         language: requested target language of pairs.
     """
 
     files: Sequence[Any]
-    kind: DataKind
     language: str | None = None
+
+    @property
+    def kind(self) -> DataKind:
+        """What is scored: documents, completions of examples, replies of conversations, or targets of pairs."""
+        kind: DataKind = self.files[0].kind
+        return kind
 
     @property
     def names(self) -> list[str]:

@@ -7,8 +7,7 @@ import contextlib
 import hmac
 import ipaddress
 import socket
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,11 +25,10 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lm import run_folder
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
 from lm.errors import InputError, LMError, UsageError
-from lm.serving import inspection
+from lm.serving.answers import ENDPOINTS, CompletionAnswer, build_completions, read_messages, score_prompt
 from lm.serving.bodies import (
     ApiError,
     Body,
@@ -42,10 +40,7 @@ from lm.serving.bodies import (
     took_too_long,
     unavailable,
 )
-from lm.serving.completions import CompletionAnswer, build_completions, read_messages
-from lm.serving.models import Models, ServedModel, find_model, load_models
-from lm.serving.scheduler import Completion, Event
-from lm.training import run_summaries
+from lm.serving.scheduler import Completion, Event, Models, ServedModel, find_model, load_models
 
 T = TypeVar("T")
 
@@ -62,41 +57,35 @@ _CONTENT_SECURITY_POLICY = (
 
 
 class Endpoints:
-    """HTTP endpoints of the served models.
-
-    Attributes:
-        requests: number of requests by path and status.
-    """
+    """HTTP endpoints of the served models."""
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
         """Create the endpoints."""
         self._models, self._config = models, config
-        self.requests = Counter[tuple[str, int]]()
 
     @property
     def routes(self) -> list[Route]:
-        gets: Mapping[str, Callable[[Request], Coroutine[Any, Any, Response]]] = {
+        gets: dict[str, Any] = {
             "/health": self._health,
             "/metrics": self._metrics,
             "/v1/models": self._list_models,
             "/v1/models/{name:path}": self._get_model,
-            "/runs": self._list_runs,
-            "/runs/{name}/metrics": self._run_metrics,
         } | dict.fromkeys(WEB_FILES, self._web_file)
-        posts: Mapping[str, Callable[[Request], Coroutine[Any, Any, Response]]] = {
+        posts: dict[str, Any] = {
             "/v1/completions": self._completions,
             "/v1/chat/completions": self._chat,
-        } | {path: partial(self._inspect, *endpoint) for path, endpoint in inspection.ENDPOINTS.items()}
+        } | {path: partial(self._inspect, *endpoint) for path, endpoint in ENDPOINTS.items()}
         return [
-            *(Route(path, handler, methods=["GET"]) for path, handler in gets.items()),
-            *(Route(path, handler, methods=["POST"]) for path, handler in posts.items()),
+            Route(path, handler, methods=[method])
+            for method, handlers in (("GET", gets), ("POST", posts))
+            for path, handler in handlers.items()
         ]
 
     async def _web_file(self, request: Request) -> Response:
         return FileResponse(WEB_FILES[request.url.path])
 
     async def _health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok", "models": list(self._models)})
+        return JSONResponse({"status": "ok"})
 
     async def _list_models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [model.to_dict() for model in self._models.values()]})
@@ -106,9 +95,7 @@ class Endpoints:
 
     async def _metrics(self, _: Request) -> Response:
         """Return all counts in the text format of Prometheus."""
-        lines = ["# TYPE lm_requests_total counter"]
-        for (path, status), count in sorted(self.requests.items()):
-            lines.append(f'lm_requests_total{{path="{path}",status="{status}"}} {count}')
+        lines = []
         for model in self._models.values():
             scheduler, label = model.scheduler, msgspec.json.encode(model.name).decode()
             values = {"lm_waiting": scheduler.n_waiting, "lm_running": scheduler.n_running}
@@ -122,47 +109,44 @@ class Endpoints:
         """Answer with what a model computes between two decode steps."""
         body = parse(kind, await self._read_object(request))
         model = find_model(self._models, body.model)
-        return JSONResponse(await self._until_disconnect(request, _compute(model, partial(compute, model, body))))
+        return JSONResponse(await self._compute(request, model, partial(compute, model, body)))
+
+    async def _compute(self, request: Request, model: ServedModel, compute: Callable[[], T]) -> T:
+        return await self._until_disconnect(request, asyncio.wrap_future(model.scheduler.compute(compute)))
 
     async def _completions(self, request: Request) -> Response:
         given = await self._read_object(request)
-        max_tokens = given.get("max_tokens")
-        if max_tokens == 0 and given.get("echo"):
-            del given["max_tokens"]  # the prompt is only scored
-        body = parse(CompletionBody, given)
-        return await self._complete(request, body, max_tokens)
+        if is_scored_only := given.get("max_tokens") == 0 and bool(given.get("echo")):
+            del given["max_tokens"]
+        return await self._complete(request, parse(CompletionBody, given), is_scored_only=is_scored_only)
 
     async def _chat(self, request: Request) -> Response:
-        given = await self._read_object(request)
-        chat = parse(ChatBody, given)
+        chat = parse(ChatBody, await self._read_object(request))
         messages, model = read_messages(chat), find_model(self._models, chat.model)
-        is_truncated = chat.truncation == "auto"
-        encode = partial(model.encode_chat, max_tokens=chat.sampling.max_tokens, truncates=is_truncated)
-        ids, dropped = await asyncio.to_thread(encode, messages)
+        ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=chat.sampling.max_tokens)
         body = CompletionBody(
             model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
             sampling=chat.sampling, logprobs=chat.top_logprobs if chat.logprobs else None,
         )  # fmt: skip
-        max_tokens = chat.sampling.max_tokens if {"max_tokens", "max_completion_tokens"} & given.keys() else None
-        return await self._complete(
-            request, body, max_tokens, is_chat=True, dropped_turns=dropped if is_truncated else None
-        )
+        return await self._complete(request, body, dropped_turns=dropped)
 
-    async def _complete(self, request: Request, body: CompletionBody, max_tokens: int | None, **shape: Any) -> Response:
+    async def _complete(
+        self, request: Request, body: CompletionBody, *, is_scored_only: bool = False, dropped_turns: int | None = None
+    ) -> Response:
         """Submit completions, and answer with all of them, or stream their tokens."""
-        deadline = asyncio.get_running_loop().time() + self._config.timeout
-        model = find_model(self._models, body.model)
-        limits = {"max_samples": self._config.max_samples, "max_length": self._config.max_length}
-        completions = await asyncio.to_thread(build_completions, model, body, max_tokens=max_tokens, **limits)
-        scored = []
+        deadline, scored = asyncio.get_running_loop().time() + self._config.timeout, []
+        model, limit = find_model(self._models, body.model), self._config.max_samples
+        completions = await asyncio.to_thread(
+            build_completions, model, body, is_scored_only=is_scored_only, max_samples=limit
+        )
         if body.echo and body.logprobs is not None:
             for prompt, completion in zip(body.prompts, completions, strict=True):
-                score = partial(inspection.score_prompt, model, prompt, completion.ids, top=body.logprobs)
-                scored.append(await self._until_disconnect(request, _compute(model, score)))
-        answer = CompletionAnswer(model, body, completions, deadline=deadline, scored=scored, **shape)
-        for index, completion in enumerate(completions):
-            completion.receive = partial(answer.receive, index)
-        if max_tokens != 0:
+                score = partial(score_prompt, model, prompt, completion.ids, top=body.logprobs)
+                scored.append(await self._compute(request, model, score))
+        answer = CompletionAnswer(
+            model, body, completions, deadline=deadline, scored=scored, dropped_turns=dropped_turns
+        )
+        if not is_scored_only:
             model.scheduler.submit(completions)
         if body.stream:
             return _EventStream(answer)
@@ -170,48 +154,6 @@ class Endpoints:
             return JSONResponse(await self._until_disconnect(request, answer.collect()))
         finally:
             answer.cancel()
-
-    async def _list_runs(self, _: Request) -> Response:
-        """Return the runs in the folder of the settings, those changed last at the end."""
-        if self._config.runs is None:
-            return JSONResponse({"folder": None, "runs": []})
-        folder = Path(self._config.runs)
-        summaries, _others = await asyncio.to_thread(run_summaries.list_runs, folder) if folder.is_dir() else ([], [])
-        runs = [
-            {
-                "name": summary.folder.name,
-                "step": summary.running_step or summary.state.step,
-                "steps": summary.steps,
-                "is_running": summary.running_step is not None,
-                "bits_per_byte": summary.bits_per_byte,
-                "parameters": summary.parameters,
-                "changed": summary.modified_at,
-            }
-            for summary in summaries
-        ]
-        return JSONResponse({"folder": folder.resolve().name, "runs": runs})
-
-    async def _run_metrics(self, request: Request) -> Response:
-        """Return the training curves of a run from a step on."""
-        name, first = request.path_params["name"], request.query_params.get("from", "0")
-        if not first.isdecimal() or len(first) > 18:
-            raise invalid("from must be a step", param="from")
-        folder = Path(self._config.runs or "")
-        names = [path.name for path in folder.iterdir()] if self._config.runs and folder.is_dir() else []
-        if name not in names or not (folder / name).is_dir():
-            raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found")
-        try:
-            curves = await asyncio.to_thread(run_summaries.load_curves, folder / name)
-        except (LMError, OSError):
-            if not run_folder.is_run(folder / name):
-                raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found") from None
-            curves = {}  # of an imported run, or of one that has just begun
-        metrics = {}
-        for metric, curve in curves.items():
-            points = [point for point in zip(curve.steps, curve.values, strict=True) if point[0] >= int(first)]
-            metrics[metric] = {"steps": [step for step, _ in points], "values": [value for _, value in points]}
-        last = max((step for curve in curves.values() for step in curve.steps), default=0)
-        return JSONResponse({"name": name, "last_step": last, "metrics": metrics})
 
     async def _read_object(self, request: Request) -> dict[str, Any]:
         """Read the JSON object of a request; ApiError if it is too large, too slow or no JSON object."""
@@ -229,7 +171,7 @@ class Endpoints:
         except (ValueError, RecursionError) as error:
             raise invalid(f"the request is not a JSON object in UTF-8: {error}") from None
 
-    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+    async def _until_disconnect(self, request: Request, work: Awaitable[T]) -> T:
         """Await, and cancel if the client leaves or after the time limit; the body has been read."""
 
         async def disconnected() -> None:
@@ -245,10 +187,6 @@ class Endpoints:
         finally:
             for task in tasks:
                 task.cancel()
-
-
-async def _compute(model: ServedModel, compute: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(model.scheduler.compute(compute))
 
 
 class _EventStream(StreamingResponse):
@@ -281,25 +219,24 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 
 
 class Access:
-    """Middleware that checks who may call, adds security headers and counts requests.
+    """Middleware that checks who may call, and adds security headers.
 
     Without a token, only requests that name this machine are answered, so that a web page cannot reach the server by
     letting its own name point to it (DNS rebinding). Pages of other origins are refused unless they are allowed.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, requests: Counter[tuple[str, int]]) -> None:
-        self._app, self._config, self._requests = app, config, requests
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app, self._config = app, config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # websockets are switched off
             await self._app(scope, receive, send)
             return
-        path, status = scope["path"], 503
+        path = scope["path"]
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status, headers = message["status"], MutableHeaders(scope=message)
+                headers = MutableHeaders(scope=message)
                 headers["x-content-type-options"] = "nosniff"
                 headers["referrer-policy"] = "no-referrer"
                 headers["cross-origin-resource-policy"] = "cross-origin" if self._config.cors else "same-origin"
@@ -308,15 +245,11 @@ class Access:
                     headers["content-security-policy"] = _CONTENT_SECURITY_POLICY
             await send(message)
 
-        try:
-            if error := self._refusal(path, Headers(scope=scope)):
-                response = await _answer_error(Request(scope), error)
-                await response(scope, receive, send_with_headers)
-            else:
-                await self._app(scope, receive, send_with_headers)
-        finally:
-            route = scope.get("route")
-            self._requests[route.path if route else "other", status] += 1
+        if error := self._refusal(path, Headers(scope=scope)):
+            response = await _answer_error(Request(scope), error)
+            await response(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
 
     def _refusal(self, path: str, headers: Mapping[str, str]) -> ApiError | None:
         """Return the error for a request that may not be answered."""
@@ -374,14 +307,13 @@ def build_app(models: Models, config: ServerConfig, *, on_ready: Callable[[], No
         for model in models.values():
             await asyncio.to_thread(model.scheduler.stop)
 
-    endpoints = Endpoints(models, config)
     cors = Middleware(CORSMiddleware, allow_origins=config.cors, allow_methods=["GET", "POST"], allow_headers=["*"])
     handlers: Any = dict.fromkeys(
         [ApiError, LMError, HTTPException, ClientDisconnect, RecursionError, Exception], _answer_error
     )
     return Starlette(
-        routes=endpoints.routes,
-        middleware=[cors, Middleware(Access, config, endpoints.requests)],
+        routes=Endpoints(models, config).routes,
+        middleware=[cors, Middleware(Access, config)],
         exception_handlers=handlers,
         lifespan=lifespan,
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.settings import Config, Natural, build_config, list_settings
+from lm.config.settings import Config, build_config, list_settings
 from lm.errors import LMError
 
 B = TypeVar("B", bound="Body")
@@ -18,7 +18,6 @@ B = TypeVar("B", bound="Body")
 _Samples = Annotated[int, Meta(ge=1, le=1024)]
 _Alternatives = Annotated[int, Meta(ge=0, le=20)]
 _Top = Annotated[int, Meta(ge=0, le=1000)]
-_Number = Annotated[int, Meta(ge=1)]
 
 SAMPLING = tuple(setting.name for setting in list_settings("sampling", SamplingConfig))
 """Sampling settings, which are fields of requests."""
@@ -28,6 +27,9 @@ TRANSLATION = tuple(
     if setting.name not in ("batch_tokens", "read_ahead")
 )
 """Settings of translation that are fields of requests."""
+_SECTIONS: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
+    "sampling": (SamplingConfig, SAMPLING), "translation": (TranslationConfig, TRANSLATION)
+}  # fmt: skip
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
@@ -62,8 +64,7 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code, self.headers = status, message, param, code, headers
 
     def to_dict(self) -> dict[str, Any]:
-        kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-        kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -84,7 +85,8 @@ def took_too_long() -> ApiError:
 def from_lm_error(error: LMError) -> ApiError:
     """Return the error for a field or an input that the library refuses."""
     message = " ".join(str(error).split())[:500]
-    return invalid(message, param=next((word for word in re.findall(r"\w+", message) if word in FIELDS), None))
+    found = re.match(r"\w+(?=[.:\[])", message)
+    return invalid(message, param=found[0] if found else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,26 +161,18 @@ class ChatBody(SharedBody):
         messages: Objects with a role and a text: see below.
         logprobs: Whether to return log-probabilities.
         top_logprobs: Alternatives to each token, at most 20; with `logprobs`.
-        truncation: Beyond the context: `auto` leaves out the oldest turns (`dropped_turns` counts), else an error.
     """
 
     messages: list[dict[str, Any]]
     logprobs: bool = False
     top_logprobs: _Alternatives = 0
-    truncation: Literal["auto", "disabled"] = "disabled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextBody(Body):
-    """A request of `/tokenize`."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreBody(TextBody):
+class ScoreBody(Body):
     """A request of `/score`."""
 
+    text: str
     top: _Top = 5
 
 
@@ -192,44 +186,22 @@ class NextBody(Body):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionBody(TextBody):
+class AttentionBody(Body):
     """A request of `/attention`."""
 
+    text: str
     target: str | None = None
     to: str | None = None
-    layer: _Number | None = None
-    head: _Number | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DetokenizeBody(Body):
-    """A request of `/detokenize`."""
-
-    tokens: list[Natural]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateBody(Body):
     """A request of `/translate`."""
 
-    text: str | Annotated[list[str], Meta(min_length=1, max_length=256)]
+    text: str | list[str]
     to: str | None = None
     alignments: bool = False
     translation: TranslationConfig = field(default_factory=TranslationConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FillBody(TextBody):
-    """A request of `/fill`."""
-
-    top_k: Annotated[int, Meta(ge=1, le=1000)] = 5
-
-
-FIELDS = {
-    *SAMPLING, *TRANSLATION,
-    *(each.name for body in (CompletionBody, ChatBody, ScoreBody, AttentionBody, DetokenizeBody, TranslateBody)
-      for each in fields(body)),
-}  # fmt: skip
 
 
 def parse(kind: type[B], given: Mapping[str, Any]) -> B:
@@ -249,11 +221,8 @@ def parse(kind: type[B], given: Mapping[str, Any]) -> B:
         values["stop"] = [stop]
     if isinstance(biases := values.get("logit_bias"), dict):
         values["logit_bias"] = [f"{token}={bias}" for token, bias in biases.items()]
-    settings = {}
-    for section, config, names in (
-        ("sampling", SamplingConfig, SAMPLING),
-        ("translation", TranslationConfig, TRANSLATION),
-    ):
+    settings: dict[str, Any] = {}
+    for section, (config, names) in _SECTIONS.items():
         if section in kind.__dataclass_fields__:
             settings[section] = build_config(config, {name: values.pop(name) for name in names if name in values})
     return build_config(kind, values).replace(**settings)

@@ -1,4 +1,4 @@
-"""The scheduler: one thread per model, which decodes all requests in one continuous batch.
+"""Served models: each has a scheduler, a thread that decodes all requests for it in one continuous batch.
 
 Requests join and leave between two decode steps. Long prompts are prefilled in chunks, one between two steps, and share
 the KV cache of their common prefixes. Other computations run between steps too, one at a time. The thread never waits
@@ -11,22 +11,38 @@ import dataclasses
 import itertools
 import secrets
 import threading
+import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from lm.checkpoint import LoadedModel
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.serving import ServerConfig
+from lm.config.settings import LARGEST
 from lm.decoding.batching import Batch, Finish, Sample, Token
+from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession, window_start
 from lm.decoding.token_healing import HealedPrompt, heal_prompts
+from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import EnginePlan
-from lm.errors import LMError
-from lm.serving.bodies import ApiError, unavailable
+from lm.errors import LMError, UsageError
+from lm.model.transformer import DecoderOnly
+from lm.serving.bodies import ApiError, invalid, unavailable
+from lm.text.decode import normalize_text
+from lm.text.records import Part
+from lm.tokenizer.special_tokens import find_language_tags
+from lm.tokenizer.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -53,8 +69,6 @@ class Completion:
         *,
         n: int = 1,
         seed: int | None = None,
-        max_tokens: int | None = None,
-        repeat: int = 0,
         alternatives: int = 0,
     ) -> None:
         """Encode a prompt.
@@ -62,22 +76,26 @@ class Completion:
         Args:
             generator: completions with the same one are sampled together.
             seed: sampling seed; None for a random one.
-            max_tokens: instead of the generator's.
-            repeat: equal prompts before it in the same request.
             alternatives: how many of the most probable tokens to return with each token.
 
         Raises:
             LMError: as of `Generator.generate`.
         """
-        self.generator, self.repeat, self.alternatives = generator, repeat, alternatives
+        self.generator, self.alternatives = generator, alternatives
         self.ids = generator.encode(prompt)
         self.ending = generator.find_ending(prompt, self.ids)
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.max_tokens = max_tokens or generator.config.max_tokens
+        self.max_tokens = generator.config.max_tokens
         self.is_cancelled = self.is_started = False
         self.receive: Callable[[Event], None] = lambda _: None
         self.unstarted = deque(range(n))
-        self.healed: list[HealedPrompt] = []
+        self.healed: Sequence[HealedPrompt] = ()
+
+    def heal(self, session: DecodeSession) -> None:
+        """Retokenise the end of the prompt; UsageError if the settings ban every token."""
+        if self.ending and not self.healed:
+            tokenizer, sampler = self.generator.tokenizer, self.generator.sampler
+            (self.healed,) = heal_prompts(session, [self.ending], tokenizer, sampler)
 
     def start_sample(self, number: int) -> tuple[int, Sample]:
         """Return the index of the next sample, and the sample with a number in the batch.
@@ -86,7 +104,7 @@ class Completion:
             UsageError: the settings ban every retokenisation of the prompt.
         """
         index = self.unstarted.popleft()
-        rng = self.generator.sampler.rng(index, prompt=self.ids, repeat=self.repeat, seed=self.seed)
+        rng = self.generator.sampler.rng(index, prompt=self.ids, seed=self.seed)
         return index, self.generator.build_sample(
             self.ids, rng, self.healed, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
         )
@@ -104,16 +122,11 @@ class Scheduler:
             `shared_prompt_tokens`, which were taken from the KV cache of an earlier prompt.
     """
 
-    def __init__(self, model: Any, *, batch_size: int, max_waiting: int, prefill_chunk: int) -> None:
-        """Create a scheduler; `start` starts its thread.
-
-        Args:
-            batch_size: samples decoded together.
-            max_waiting: completions and jobs that may wait.
-            prefill_chunk: prompt tokens prefilled between two decode steps.
-        """
+    def __init__(self, model: Any, config: ServerConfig) -> None:
+        """Create a scheduler; `start` starts its thread."""
         self.counts = Counter[str](steps=0, generated_tokens=0, prompt_tokens=0, shared_prompt_tokens=0)
-        self._model, self._batch_size, self._max_waiting, self._chunk = model, batch_size, max_waiting, prefill_chunk
+        self._model, self._batch_size = model, config.batch_size
+        self._max_waiting, self._chunk = config.max_requests, config.prefill_chunk
         self._threads = torch.get_num_threads()
         self._condition = threading.Condition()
         self._waiting = deque[Completion]()  # the first may have started
@@ -221,62 +234,42 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Prefill about a chunk of prompts, and let their samples join the batch."""
-        budget = self._chunk
+        budget, samples = self._chunk, list[Sample]()
         while budget > 0 and self._waiting and len(self._owners) < self._batch_size:
-            first = self._waiting[0]
-            plan, batch = self._open(first.generator)
-            window, is_new = self._window(first, plan), not first.is_started
-            group = [first] if window else self._take_short(budget, plan)
-            for completion in group:
-                completion.is_started = True
-            tokens = sum(len(completion.ids) for completion in group)
-            if window:
+            completion = self._waiting[0]
+            plan = self._open(completion.generator)
+            if window := self._window(completion, plan):
                 assert self._prefixes is not None
                 known, computed = self._prefixes.extend(window, budget)
-                self.counts["shared_prompt_tokens"] += known if is_new else 0
+                self.counts["shared_prompt_tokens"] += 0 if completion.is_started else known
+                completion.is_started, budget = True, budget - computed
                 if known + computed < len(window):
-                    return
-                tokens += computed - len(window)
-            budget -= tokens
-            self._heal(group, plan)
-            samples = []
-            for completion in group:
-                try:
-                    while completion.unstarted and len(self._owners) < self._batch_size:
-                        number = next(self._numbers)
-                        index, sample = completion.start_sample(number)
-                        self._owners[number] = (completion, index)
-                        samples.append(sample)
-                except LMError as error:
-                    self._fail([completion], error)
-                if not completion.unstarted:
-                    self.counts["prompt_tokens"] += len(completion.ids)
-            batch.admit(samples)
-            with self._condition:
-                while self._waiting and not self._waiting[0].unstarted:
+                    break
+            completion.is_started, budget = True, budget - len(completion.ids) + len(window)
+            try:
+                completion.heal(DecodeSession(plan, prefixes=self._prefixes))
+                while completion.unstarted and len(self._owners) < self._batch_size:
+                    number = next(self._numbers)
+                    index, sample = completion.start_sample(number)
+                    self._owners[number] = (completion, index)
+                    samples.append(sample)
+            except LMError as error:
+                self._fail([completion], error)
+            if not completion.unstarted:
+                self.counts["prompt_tokens"] += len(completion.ids)
+                with self._condition:
                     self._waiting.popleft()
+        if samples and self._batch is not None:
+            self._batch.admit(samples)
 
-    def _open(self, generator: Generator) -> tuple[EnginePlan, Batch]:
-        """Return the batch, which is a new one if the last one has ended."""
+    def _open(self, generator: Generator) -> EnginePlan:
+        """Return the plan of the batch, which is a new one if the last one has ended."""
         if self._batch is None or self._plan is None:
             self._plan = generator.plan()
             if self._prefixes is None and self._plan.use_cache:
                 self._prefixes = PrefixCache(self._model)
             self._batch = Batch(DecodeSession(self._plan, prefixes=self._prefixes))
-        return self._plan, self._batch
-
-    def _take_short(self, budget: int, plan: EnginePlan) -> list[Completion]:
-        """Return the first completions whose prompts fit into a budget of tokens, and their samples into the batch."""
-        group: list[Completion] = []
-        room = self._batch_size - len(self._owners)
-        with self._condition:
-            waiting = list(self._waiting)
-        for completion in waiting:
-            budget, room = budget - len(completion.ids), room - len(completion.unstarted)
-            if group and (budget < 0 or room < 0 or self._window(completion, plan)):
-                break
-            group.append(completion)
-        return group
+        return self._plan
 
     def _window(self, completion: Completion, plan: EnginePlan) -> tuple[int, ...]:
         """Return the tokens of a long prompt that are prefilled in chunks before its samples join."""
@@ -284,21 +277,6 @@ class Scheduler:
             return ()
         ids = completion.ending.prefix_ids if completion.ending else completion.ids
         return tuple(ids[window_start(len(ids), self._model.config.context_length) : -1])
-
-    def _heal(self, group: Sequence[Completion], plan: EnginePlan) -> None:
-        """Retokenise the ends of prompts, those with the same settings together."""
-        unhealed = [completion for completion in group if completion.ending and not completion.healed]
-        for _, some in itertools.groupby(unhealed, key=lambda completion: id(completion.generator)):
-            same, session = list(some), DecodeSession(plan, prefixes=self._prefixes)
-            generator = same[0].generator
-            endings = [completion.ending for completion in same if completion.ending]
-            try:
-                healed = heal_prompts(session, endings, generator.tokenizer, generator.sampler)
-            except LMError as error:
-                self._fail(same, error)
-            else:
-                for completion, prompts in zip(same, healed, strict=True):
-                    completion.healed = prompts
 
     def _step(self) -> None:
         """Sample a token of each sample, and compute the next logits."""
@@ -320,3 +298,125 @@ class Scheduler:
         self._deliver(events)  # clients get the tokens while the next ones are computed
         self._batch.extend()
         self.counts["steps"] += 1
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model with its name and scheduler.
+
+    Attributes:
+        scheduler: the only user of the model.
+        max_length: tokens of a prompt, or of a text to score.
+    """
+
+    name: str
+    loaded: LoadedModel
+    scheduler: Scheduler
+    max_length: int
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.loaded.tokenizer
+
+    @property
+    def decoder(self) -> DecoderOnly:
+        """The decoder; ApiError if the model doesn't continue texts."""
+        model = self.loaded.model
+        if model.config.translates or not isinstance(model, DecoderOnly):
+            raise self.wrong_kind("continue or score texts")
+        return model
+
+    def wrong_kind(self, description: str) -> ApiError:
+        """Return the error for a model of another kind."""
+        message = f"model {self.name!r} {self.loaded.config.purpose}; it does not {description}"
+        return invalid(message, param="model", code="wrong_model")
+
+    def encode_chat(self, messages: Sequence[Part], *, max_tokens: int) -> tuple[list[int], int]:
+        """Return the tokens of messages and the generation prompt; the oldest turns are left out to fit the context.
+
+        Returns:
+            The IDs, and the number of turns that are left out.
+
+        Raises:
+            ApiError: the model has no chat template, or the last message exceeds the context.
+            InputError: the template refuses the messages.
+        """
+        context, template = self.decoder.config.context_length, self.tokenizer.chat_template
+        if template is None:
+            message = f"model {self.name!r} has no chat template: use /v1/completions"
+            raise invalid(message, param="model", code="no_chat_template")
+        try:
+            encode = partial(template.encode, self.tokenizer)
+            return fit_into_context(messages, encode, context=context, max_tokens=max_tokens)
+        except UsageError as error:
+            raise invalid(str(error), param="messages", code="context_length_exceeded") from None
+
+    def generator(self, config: SamplingConfig) -> Generator:
+        """Return a generator, the same for settings that differ in their seed and `max_tokens` alone.
+
+        Raises:
+            ApiError: as of `decoder`.
+            UsageError: the settings are wrong.
+        """
+        return self._build_generator(config.replace(seed=0, max_tokens=LARGEST))
+
+    @cached_property
+    def _build_generator(self) -> Callable[[SamplingConfig], Generator]:
+        is_supervised = self.loaded.config.is_supervised
+        return lru_cache(256)(partial(Generator, self.decoder, self.tokenizer, follows_examples=is_supervised))
+
+    def normalize(self, text: str) -> str:
+        """Normalise a text as the training data were."""
+        return normalize_text(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
+        config, source = self.loaded.model.config, self.loaded.source_tokenizer or self.tokenizer
+        is_decoder = not (config.is_masked or config.translates)
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "lm",
+            "purpose": self.loaded.config.purpose,
+            "context_length": config.context_length,
+            "n_heads": config.n_heads,
+            "has_completions": is_decoder,
+            "has_chat_template": is_decoder and self.tokenizer.chat_template is not None,
+            "languages": sorted(find_language_tags(source)) if config.translates else [],
+        }
+
+
+Models = Mapping[str, ServedModel]
+
+
+def find_model(models: Models, name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only one; ApiError if there is none."""
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name is None or name not in models:
+        message = f"there is no model {str(name)[:80]!r}; choose from {', '.join(models)}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    return models[name]
+
+
+def name_models(arguments: Sequence[str]) -> dict[str, Path]:
+    """Name the runs of a command line: NAME=RUN, or the name of the folder; UsageError if two have the same name."""
+    named: dict[str, Path] = {}
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        if not path or Path(argument).exists():
+            name, path = Path(argument).resolve().name, argument
+        if name in named:
+            raise UsageError(f"{named[name]} and {path} are both called {name!r}: name one, NAME={path}")
+        named[name] = Path(path)
+    return named
+
+
+def load_models(runs: Mapping[str, Path], hardware: HardwareConfig, config: ServerConfig) -> Models:
+    """Load models; InputError if a run is missing or damaged."""
+    served = {}
+    for name, run in runs.items():
+        loaded = load_for_decoding(run, hardware)
+        served[name] = ServedModel(name, loaded, Scheduler(loaded.model, config), config.max_length)
+    return served

@@ -28,7 +28,6 @@ def test_a_gpt_attends_to_itself_and_the_past(succeed, gpt):
     assert (np.triu(weights, 1) == 0).all()
     np.testing.assert_allclose(report["mean"], weights.mean((0, 1)), atol=LAST_PLACE)
     assert report["keys"]["labels"] == ["<s>", "The", "owl", "saw", "狐", "and", "the", "fox"]
-    assert report["kind"] == "self"
 
 
 def test_words_of_a_translation_attend_to_their_source(succeed, translation_run):
@@ -39,14 +38,7 @@ def test_words_of_a_translation_attend_to_their_source(succeed, translation_run)
         last = len(source.split()) - 1
         right += len(found & {(last - place, place) for place in range(last + 1)})
         total += last + 1
-        weights = np.array(report["weights"])
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=weights.shape[-1] * LAST_PLACE)
     assert right / total > 0.9
-
-
-def test_layers_and_heads_can_be_chosen(succeed, gpt):
-    report = json.loads(succeed("attention", gpt, "The owl", "--json", "--layer", 2, "--head", 1))
-    np.testing.assert_allclose(report["mean"], report["weights"][1][0])
 
 
 def test_the_terminal_shows_the_map_and_the_alignments(succeed, translation_run):

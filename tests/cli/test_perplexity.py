@@ -6,7 +6,6 @@ import io
 import json
 import math
 import re
-import sys
 
 import pytest
 
@@ -77,14 +76,6 @@ def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
     for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
         for name in FIGURES:
             assert row[name] == ("" if figures[name] is None else str(figures[name]))
-
-
-def test_standard_input_is_a_file_too(report, runs, texts, monkeypatch):
-    expected = report(runs["bpe"], texts / "a.txt")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    reported = report(runs["bpe"])
-    assert reported["files"][0]["file"] == "stdin"
-    assert reported["total"] == expected["total"]
 
 
 @pytest.fixture

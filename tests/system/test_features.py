@@ -113,7 +113,7 @@ FEATURES = {
     "evaluate": Feature(
         "labels",
         lambda run, files: ["evaluate", run, files.rows, "--json"],
-        lambda out, _: json.loads(out)["confusion"]["matrix"],
+        lambda out, _: json.loads(out)["confusion"],
         lambda model, files: model.evaluate(files.rows).confusion.tolist(),
     ),
 }

@@ -1,21 +1,20 @@
 // The page: its views, the model that is chosen, the colours, and the keys.
 
 import { announce, clearError, element, report } from "./dom.js";
-import { listModels, listRuns } from "./endpoints.js";
+import { listModels } from "./endpoints.js";
 import { AttentionView } from "./attention.js";
 import { ChatView } from "./chat.js";
 import { CompleteView } from "./complete.js";
-import { RunsView } from "./runs.js";
 import { ScoreView } from "./score.js";
 import { TranslateView } from "./translate.js";
 
-const VIEWS = [CompleteView, ScoreView, AttentionView, TranslateView, ChatView, RunsView];
+const VIEWS = [CompleteView, ScoreView, AttentionView, TranslateView, ChatView];
 const THEMES = { system: "◐", light: "☀", dark: "☾" };
 const SHORTCUTS = [
   ["Ctrl+Enter", "Generate, translate or send"],
   ["Escape", "Stop"],
   ["Ctrl+Z, Ctrl+Shift+Z", "Undo, redo"],
-  ["1 – 6", "Choose a view"],
+  ["1 – 5", "Choose a view"],
   ["/", "Go to the text"],
   ["m", "Go to the choice of models"],
   ["d", "Change colours: system, light, dark"],
@@ -27,12 +26,11 @@ const tabs = document.getElementById("tabs");
 const chooser = document.getElementById("model");
 const created = new Map();
 let models = [];
-let hasRuns = false; // or may have: a folder of runs is served
 let current = null;
 
 /** Return the views that the models of this server have a use for. */
 function availableViews() {
-  return VIEWS.filter((view) => (view === RunsView ? hasRuns : models.some(view.supports)));
+  return VIEWS.filter((view) => models.some(view.supports));
 }
 
 /** Show the view and the model that the address names: #VIEW or #VIEW/MODEL. */
@@ -46,7 +44,7 @@ function route() {
     [named, chooser.value].map((name) => usable.find((model) => model.id === name)).find(Boolean) ?? usable[0];
   chooser.replaceChildren(...usable.map((model) => element("option", { value: model.id }, model.id)));
   if (wanted) chooser.value = wanted.id;
-  chooser.parentElement.hidden = view === RunsView || !wanted;
+  chooser.parentElement.hidden = !wanted;
   if (current && current.constructor !== view) current.hide();
   if (!created.has(view)) created.set(view, new view());
   clearError();
@@ -176,7 +174,6 @@ async function start() {
   window.addEventListener("hashchange", route);
   try {
     models = await listModels();
-    hasRuns = (await listRuns()).folder !== null;
     drawTabs();
     route();
   } catch (error) {

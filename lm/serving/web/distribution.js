@@ -1,6 +1,6 @@
 // The distribution of the next token as bars: of the model, and of what is sampled from with the options.
 
-import { count, debounce, element, format, percent, sayToken, showToken } from "./dom.js";
+import { count, debounce, element, percent, sayToken, showToken } from "./dom.js";
 import { Latest } from "./api.js";
 import { nextTokens } from "./endpoints.js";
 import { withoutOption } from "./options.js";
@@ -75,7 +75,7 @@ export class Distribution {
     this.summary.textContent = reason;
   }
 
-  #draw({ tokens, kept, size, entropyBefore, entropyAfter }, without) {
+  #draw({ tokens, kept, size }, without) {
     const others = new Map(without?.tokens.map(({ id, after }) => [id, after]));
     const largest = Math.max(...tokens.map(({ id, before, after }) => Math.max(before, after, others.get(id) ?? 0)));
     const focused = [...this.body.querySelectorAll("button")].indexOf(document.activeElement);
@@ -84,11 +84,8 @@ export class Distribution {
     this.keyWithout.hidden = !without;
     this.keyWithout.textContent = without ? `without ${this.compared.label}` : "";
     this.summary.textContent =
-      `${kept.toLocaleString("en")} of ${count(size, "token")} can be sampled, ` +
-      `entropy ${format(entropyBefore)} → ${format(entropyAfter)} bits` +
-      (without
-        ? `; without ${this.compared.label} ${count(without.kept, "token")}, ${format(without.entropyAfter)} bits`
-        : "");
+      `${kept.toLocaleString("en")} of ${count(size, "token")} can be sampled` +
+      (without ? `; without ${this.compared.label} ${count(without.kept, "token")}` : "");
   }
 
   #row({ text, before, after }, without, largest) {

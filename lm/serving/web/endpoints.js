@@ -41,7 +41,7 @@ export async function* complete({ model, prompt, n, options, signal }) {
 
 /** Yield the pieces of a reply, each with the number of turns that the model was not shown, as its context is full. */
 export async function* chat({ model, messages, options, signal }) {
-  const body = { model, messages, truncation: "auto", ...toFields(options) };
+  const body = { model, messages, ...toFields(options) };
   for await (const { choices, dropped_turns: dropped } of stream("v1/chat/completions", { body, signal })) {
     for (const { delta } of choices) yield { text: delta?.content ?? "", dropped };
   }
@@ -59,8 +59,6 @@ export async function nextTokens({ model, prompt, options, signal, top }) {
     })),
     kept: found.kept,
     size: found.vocab_size,
-    entropyBefore: found.entropy,
-    entropyAfter: found.filtered_entropy,
   };
 }
 
@@ -71,13 +69,13 @@ export async function score({ model, text, signal, top }) {
   return {
     tokens: found.tokens.map(({ offset, bytes, ...token }) => {
       const [start, end] = [place(offset), place(offset + bytes)];
-      return { ...token, start, end, shown: text.slice(start, end) };
+      return { ...token, bits: token.nats && token.nats / Math.LN2, start, end, shown: text.slice(start, end) };
     }),
     totals: {
       tokens: found.count,
       bytes: found.bytes,
       nats: found.nats,
-      bits: found.bits,
+      bits: found.nats / Math.LN2,
       bitsPerByte: found.bits_per_byte,
       perplexity: found.perplexity,
     },
@@ -110,49 +108,7 @@ export async function translate({ model, text, number, beam, to, signal }) {
     hypotheses: translations.map(({ text: translated, score: points, alignment }) => ({
       text: translated,
       score: points,
-      alignment: readAlignment(alignment),
+      alignment: alignment && { source: alignment.source, target: alignment.target, links: alignment.pairs },
     })),
   }));
-}
-
-function readAlignment(found) {
-  if (!found) return null;
-  const words = (labels, places) => labels.filter((_, index) => places[index] !== null);
-  return {
-    source: words(found.source, found.source_words),
-    target: words(found.target, found.target_words),
-    links: found.pairs,
-  };
-}
-
-/** Return the name of the folder of runs, null if the server has none, and its runs, the one changed last first. */
-export async function listRuns({ signal } = {}) {
-  const { folder, runs: found } = await request("runs", { signal });
-  const runs = found.reverse().map(({ name, step, is_running: isRunning, bits_per_byte: bitsPerByte }) => ({
-    name,
-    step,
-    isRunning,
-    bitsPerByte,
-  }));
-  return { folder, runs };
-}
-
-const METRICS = {
-  training: ["nll", "loss"],
-  validation: ["validation_loss"],
-  bitsPerByte: ["validation_bits_per_byte"],
-  learningRate: ["learning_rate"],
-};
-
-/** Return the curves of a run from a step on, as lists of [step, value], and the last step that there is. */
-export async function runMetrics({ name, from, signal }) {
-  const { metrics, last_step: lastStep } = await request(`runs/${encodeURIComponent(name)}/metrics?from=${from}`, {
-    signal,
-  });
-  const curves = {};
-  for (const [curve, names] of Object.entries(METRICS)) {
-    const found = metrics[names.find((each) => metrics[each]?.steps.length)];
-    if (found) curves[curve] = found.steps.map((step, index) => [step, found.values[index]]);
-  }
-  return { curves, lastStep };
 }

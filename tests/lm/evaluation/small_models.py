@@ -12,7 +12,6 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.data.batch import Batch, batched
-from lm.evaluation.held_out import find_scored_kind
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, score_batch, split_windows
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.find import find_text_files
@@ -81,8 +80,7 @@ def score_files(model, tokenizer, *names, **config) -> list[Scored]:
     """Score files of any kind."""
     run = loaded(model, tokenizer)
     files = find_text_files([str(name) for name in names], run.config.data)
-    texts = ScoredTexts(files, find_scored_kind(run, files))
-    return list(Scorer(run, PerplexityConfig(**config)).score(texts))
+    return list(Scorer(run, PerplexityConfig(**config)).score(ScoredTexts(files)))
 
 
 def random_tokens(length: int, vocab_size: int = 320) -> list[int]:

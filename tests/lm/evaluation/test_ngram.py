@@ -45,13 +45,3 @@ def test_each_order_is_interpolated_kneser_ney(text, order):
     for place in range(order - 1, len(held_out)):
         context = held_out[place - order + 1 : place].tolist()
         assert np.exp(-found[place]) == pytest.approx(model(context, held_out[place]), rel=1e-9)
-
-
-@pytest.mark.parametrize("context", [[0, 1, 0], [3, 3, 3], [4, 0, 0], []])
-def test_probabilities_after_a_context_sum_to_one(text, context):
-    after = [np.array([*context, token]) for token in range(VOCABULARY)]
-    last = [
-        [found[-1] for found in compute_ngram_surprisals(text, held_out, vocab_size=VOCABULARY, order=ORDER)]
-        for held_out in after
-    ]
-    assert np.exp(-np.array(last)).sum(axis=0) == pytest.approx(np.ones(ORDER))

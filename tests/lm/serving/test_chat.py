@@ -17,7 +17,6 @@ openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
 
 MESSAGES = [{"role": "system", "content": "The fox."}, {"role": "user", "content": "the owl saw?"}]
-OWN_TEMPLATE = "<|endoftext|>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +27,13 @@ def runs(tmp_path_factory):
         special_tokens=(END_OF_TEXT,),
     ).with_chat_template()  # fmt: skip
     make_run(folder / "chat", tokenizer=tokenizer, context_length=64)
-    own = tokenizer.with_chat_template()
-    own.chat_template = ChatTemplate(OWN_TEMPLATE)
-    make_run(folder / "own", tokenizer=own, context_length=64)
-    make_run(folder / "base", context_length=64)
     return folder
 
 
 @pytest.fixture(scope="module")
 def client(runs):
     with (
-        served(runs / "chat", runs / "own", runs / "base") as server,
+        served(runs / "chat") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield client
@@ -60,18 +55,6 @@ def test_a_reply_continues_the_rendered_messages(client, runs):
     assert [choice.message.content for choice in given.choices] == [sample.text for sample in expected]
     assert {choice.message.role for choice in given.choices} == {"assistant"}
     assert given.usage.prompt_tokens == len(ids)
-
-
-def test_the_template_of_a_run_is_used(client):
-    text = "system: The fox.\nuser: the owl saw?\nassistant: "
-    by_text = client.completions.create(
-        model="own", prompt=text, seed=3, max_tokens=20, extra_body={"token_healing": False}
-    )
-    assert ask(client, model="own").usage.prompt_tokens == by_text.usage.prompt_tokens
-    greedy = client.completions.create(
-        model="own", prompt=text, temperature=0, max_tokens=20, extra_body={"token_healing": False}
-    )
-    assert ask(client, model="own", temperature=0).choices[0].message.content == greedy.choices[0].text
 
 
 def test_a_stream_has_the_same_reply(client):
@@ -99,35 +82,14 @@ def test_log_probabilities_have_bytes_and_alternatives(client):
     assert all(entry.logprob <= entry.top_logprobs[0].logprob + 1e-4 for entry in entries)
 
 
-def test_a_reply_can_be_sent_back_as_it_came(client):
-    reply = ask(client).choices[0].message
-    for message in (reply, reply.model_dump()):
-        assert ask(client, messages=[*MESSAGES, message, MESSAGES[1]]).choices[0].message.content
-
-
-def test_a_message_may_be_empty(client):
-    """Web pages send an empty system prompt; a reply is empty if the first token ends the turn."""
-    messages = [{"role": role, "content": text}
-                for role, text in (("system", ""), ("user", "owl?"), ("assistant", ""), ("user", " \n"))]  # fmt: skip
-    answer = ask(client, model="own", messages=messages, temperature=0)
-    prompt = "system: \nuser: owl?\nassistant: \nuser:  \n\nassistant: "
-    by_text = client.completions.create(
-        model="own", prompt=prompt, temperature=0, max_tokens=20, extra_body={"token_healing": False}
-    )
-    assert answer.usage == by_text.usage
-    assert answer.choices[0].message.content == by_text.choices[0].text
-
-
-def test_the_oldest_turns_are_left_out_on_request(client):
+def test_the_oldest_turns_are_left_out_of_a_full_context(client):
     turns = [{"role": "user", "content": "The owl saw."}, {"role": "assistant", "content": "The fox."}]
     messages = [MESSAGES[0], *turns * 20, MESSAGES[1]]
-    answer = ask(client, messages=messages, extra_body={"truncation": "auto"})
+    answer = ask(client, messages=messages)
     assert 0 < answer.dropped_turns < 20
     fewer = [MESSAGES[0], *turns * (20 - answer.dropped_turns), MESSAGES[1]]
     assert ask(client, messages=fewer).choices[0].message == answer.choices[0].message
-    parts = list(ask(client, messages=messages, stream=True, extra_body={"truncation": "auto"}))
-    assert {part.dropped_turns for part in parts} == {answer.dropped_turns}
-    assert ask(client, extra_body={"truncation": "auto"}).dropped_turns == 0
-    for truncation in ("disabled", "first"):
-        with pytest.raises(openai.BadRequestError, match="truncation"):
-            ask(client, messages=messages, extra_body={"truncation": truncation})
+    assert {part.dropped_turns for part in ask(client, messages=messages, stream=True)} == {answer.dropped_turns}
+    assert ask(client).dropped_turns == 0
+    with pytest.raises(openai.BadRequestError, match="context"):
+        ask(client, messages=[{"role": "user", "content": "The owl saw. " * 50}])

@@ -6,7 +6,6 @@ import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.config.serving import ServerConfig
 from lm.decoding.batching import Continuation, Finish, Token
 from lm.decoding.generator import Generator
 from lm.errors import UsageError
@@ -24,7 +24,7 @@ from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx
 from tests.waiting import SECONDS
 
-CHUNK = 8
+CHUNK = 16
 BANNED = {"logit_bias": tuple(f"{token}=-inf" for token in range(300))}
 
 
@@ -68,7 +68,8 @@ class Driver:
         self.react: Callable[[], object] = lambda: None
         self._unfinished: dict[Completion, int] = {}
         self._are_done = threading.Event()
-        self.scheduler = Scheduler(model(), batch_size=batch_size, max_waiting=max_waiting, prefill_chunk=CHUNK)
+        config = ServerConfig(batch_size=batch_size, max_requests=max_waiting, prefill_chunk=CHUNK)
+        self.scheduler = Scheduler(model(), config)
         self._is_started = False
 
     def __enter__(self) -> Driver:
@@ -213,54 +214,3 @@ def test_when_the_model_fails_everything_fails_and_later_requests_are_computed(s
         assert "fault" not in error.message
     assert_equal(driver.continuations(later), generator().samples(ids(2, start=2)))
     assert "RuntimeError: a fault" in capsys.readouterr().err
-
-
-def test_cancelled_completions_leave_before_the_next_step_wherever_they_are():
-    """In the batch, in the middle of their prompt and in the queue."""
-    runs, stays = completion(ids(2), n=2, max_tokens=50), completion(ids(4), max_tokens=20)
-    prefills, waits = completion(ids(90)), completion(ids(3))
-    joins = completion(ids(5), n=3)
-
-    def react() -> None:
-        if len(driver.steps) == 3:
-            for each in (runs, prefills, waits):
-                each.is_cancelled = True
-            driver.submit(joins)
-
-    with Driver(batch_size=4) as driver:
-        driver.react = react
-        driver.run(runs, stays, prefills, waits)
-        assert driver.scheduler.n_waiting == 0
-    assert driver.steps[:5] == [*[[runs, runs, stays]] * 3, *[[stays, joins, joins, joins]] * 2]
-    assert len(driver.events[runs]) == 6
-    assert not driver.events[prefills]
-    assert not driver.events[waits]
-    assert_equal(driver.continuations(stays), generator(max_tokens=20).samples(ids(4)))
-    assert_equal(driver.continuations(joins), generator().samples(ids(5), n=3))
-
-
-def test_a_job_runs_between_two_steps_and_its_error_is_its_own():
-    with Driver() as driver:
-        driver.submit(completion(ids(2), max_tokens=9))
-        steps = [driver.scheduler.compute(lambda: len(driver.steps)) for _ in range(3)]
-        fails, never = driver.scheduler.compute(lambda: 1 // 0), driver.scheduler.compute(lambda: 1 // 0)
-        never.cancel()
-        driver.run()
-        assert [future.result(SECONDS) for future in steps] == [0, 1, 2]
-        assert isinstance(fails.exception(SECONDS), ZeroDivisionError)
-    with pytest.raises(CancelledError):
-        never.result(SECONDS)
-
-
-def test_a_full_queue_and_a_stopped_scheduler_refuse():
-    with Driver(max_waiting=2) as driver:
-        driver.submit(completion(ids(2)))
-        driver.scheduler.compute(int)
-        for ask in (lambda: driver.scheduler.submit([completion(ids(3))]), lambda: driver.scheduler.compute(int)):
-            with pytest.raises(ApiError, match="2 requests are waiting for this model") as refused:
-                ask()
-            assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
-        driver.run()
-        driver.submit(completion(ids(2), max_tokens=10_000))
-    with pytest.raises(ApiError, match="shutting down"):
-        driver.scheduler.compute(int)
