@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import corpora
-from lm.checkpoint import LoadedModel, prepare_for_inference
+from lm.checkpoint import LoadedModel, load_model, prepare_for_inference
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -28,7 +28,7 @@ from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
+from lm.engine.fastest_dtype import save_fastest_dtype
 from lm.engine.selection import compiled_engine_supports, plan_engines
 from lm.errors import InputError, LMError, UsageError
 from lm.evaluation.scoring import score_batch
@@ -264,7 +264,7 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
     loaded, delays = {}, {}
     for dtype in (dtype for dtype in inference_dtypes(device) if dtype != "int8" or has_int8):
         start = time.perf_counter()
-        loaded[dtype] = load_with_dtype(checkpoint, config, dtype)
+        loaded[dtype] = load_model(checkpoint, select_inference_hardware(config, auto=dtype))
         delays[dtype] = time.perf_counter() - start
     batches = _story_batches(loaded["float32"]) if data is None else data.validation()
     nats = _sum_nats(loaded, batches, seconds=_SCORING_CALLS * seconds)

@@ -24,7 +24,7 @@ _COMPILED_ANY = frozenset({
     "n_kv_heads", "d_ff", "attention_window", "max_distance", "max_tree_distance", "syntax", "rope_base", "d_head",
     "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
     "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings",
-    "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "embedding_shortcut", "output_bias",
+    "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "output_bias",
 })  # fmt: skip
 """Fields of which compiled code supports all values; `syntax` only affects the encoder, which PyTorch runs."""
 _COMPILED_SOME: dict[str, tuple[object, ...]] = {
@@ -126,10 +126,11 @@ def needs_compiling(config: ModelConfig, device: str) -> bool:
 
 def get_compiled_engine(model: DecoderModel) -> CompiledEngine:
     """Return the engine of a model, whose code is loaded the first time."""
+    address = next(model.parameters()).data_ptr()  # moving or converting a model moves its weights
     engine = _compiled.get(model)
-    if engine is None or not engine.has_weights_of(model):
+    if engine is None or engine.address != address:
         initialise_numba()
         from lm.engine.compiled.engine import CompiledEngine
 
-        engine = _compiled[model] = CompiledEngine(model)
+        engine = _compiled[model] = CompiledEngine(model, address)
     return engine
