@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 import corpora
-from lm.checkpoint import LoadedModel, prepare_for_inference
+from lm.checkpoint import LoadedModel, load_model, prepare_for_inference
 from lm.config.hardware import HardwareConfig
 from lm.config.run_config import RunConfig
 from lm.data.batch import Batch, batch_rows
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
-from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
+from lm.engine.fastest_dtype import save_fastest_dtype
 from lm.engine.selection import compiled_engine_supports, plan_engines
 from lm.errors import LMError, UsageError
 from lm.evaluation.scoring import score_batch
@@ -163,7 +163,7 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
     if model.purpose != "continues texts":
         raise UsageError(f"{path}: this run {model.purpose}; name one that continues texts, or none")
     dtypes = [name for name in inference_dtypes(hardware.device) if name != "int8" or code_cache.is_complete()]
-    loaded = [load_with_dtype(checkpoint, config, name) for name in dtypes]
+    loaded = [load_model(checkpoint, select_inference_hardware(config, auto=name)) for name in dtypes]
     nats = _sum_story_nats(loaded)
     prompt = random_prompt(model.vocab_size, min(_WINDOW, max(1, model.context_length // 2)))
     tokens, rounds = min(_NEW_TOKENS, model.context_length - len(prompt) - 1), []

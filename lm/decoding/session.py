@@ -165,8 +165,9 @@ class _ModelRows:
         sources: list[list[int]] = [[]] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
-            ids, lengths = source
-            self.cache = KVCache(self.plan.model, is_enabled=self.plan.use_cache, source=ids, source_lengths=lengths)
+            self.cache = KVCache(
+                self.plan.model, is_enabled=self.plan.use_cache, source=source[0], source_lengths=source[1]
+            )
         else:
             self.cache.add(rows)
             if source is not None:

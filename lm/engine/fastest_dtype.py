@@ -14,40 +14,28 @@ from lm.errors import InputError
 from lm.hardware import select_device, select_inference_hardware
 from lm.run_folder import find_checkpoint, weights_key
 
-_DEFAULT_DTYPE, _FILE = "float32", "decoding.json"
-_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16", "int8")}
-"""The dtypes that may be recorded for a device type."""
+_FILE = "decoding.json"
 
 
 def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
     """Load the model of a run or checkpoint to generate or translate; errors as of `load_model`."""
-    return load_with_dtype(find_checkpoint(path), config, decoding_dtype(path, config))
+    hardware = select_inference_hardware(config, auto=decoding_dtype(path, config))
+    return load_model(find_checkpoint(path), hardware)
 
 
 def decoding_dtype(path: Path, config: HardwareConfig) -> str:
-    """Return the dtype in which a run or checkpoint decodes: the configured one, else the recorded one."""
+    """Return the dtype in which a run or checkpoint decodes: the configured one, else the recorded one, or float32."""
     if config.dtype != "auto":
         return config.dtype
-    return read_fastest_dtype(find_checkpoint(path), select_device(config))
-
-
-def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
-    return load_model(checkpoint, select_inference_hardware(config, auto=dtype))
-
-
-def read_fastest_dtype(checkpoint: Path, device: str) -> str:
-    """Return the recorded dtype for a device type; float32 if none is, or if it is of other weights."""
-    return read_recorded_dtypes(checkpoint).get(device, _DEFAULT_DTYPE)
+    return read_recorded_dtypes(find_checkpoint(path)).get(select_device(config), "float32")
 
 
 def read_recorded_dtypes(checkpoint: Path) -> dict[str, str]:
     """Return the recorded dtypes of a checkpoint by device type; empty if none is, or they are of other weights."""
     try:
         recorded = files.read_json(checkpoint / _FILE)
-        if recorded["weights"] != weights_key(checkpoint):
-            return {}
-        return {device: dtype for device, dtype in recorded["dtypes"].items() if dtype in _DTYPES.get(device, ())}
-    except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged
+        return dict(recorded["dtypes"]) if recorded["weights"] == weights_key(checkpoint) else {}
+    except (InputError, OSError, ValueError, TypeError, KeyError):  # missing or damaged
         return {}
 
 

@@ -175,10 +175,9 @@ class KVCache:
     def add(self, rows: int) -> None:
         """Add empty rows."""
         self._copy_shared()
-        missing, size = rows - len(self._free_rows), self._n_buffer_rows
-        if missing > 0:
-            self._free_rows = [*reversed(range(size, size + missing)), *self._free_rows]
-            self._n_buffer_rows += missing
+        while len(self._free_rows) < rows:
+            self._free_rows.insert(0, self._n_buffer_rows)
+            self._n_buffer_rows += 1
         self._buffer_rows += [self._free_rows.pop() for _ in range(rows)]
         self.lengths += [0] * rows
 
@@ -196,16 +195,12 @@ class KVCache:
         start, cache = 0 if past is None else past.length, past or self._model.new_cache()
         tokens, updated_cache = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
         real_lengths = None if min(lengths) == tokens.shape[1] else self._index(lengths)
-        if isinstance(self._model, DecoderOnly):
-            hidden = self._model.hidden(tokens, cache=updated_cache, target_lengths=real_lengths)
-        else:
-            assert self._encoder_output is not None
+        source: dict[str, Tensor | None] = {}
+        if self._encoder_output is not None:
+            source = {"encoder_output": self._encoder_output, "lengths": self._source_lengths}
             cache.cross_attention = list(self._cross_layers) or cache.cross_attention
-            hidden = self._model.hidden(
-                tokens, encoder_output=self._encoder_output, lengths=self._source_lengths, cache=updated_cache,
-                target_lengths=real_lengths,
-            )  # fmt: skip
-            self._cross_layers = cache.cross_attention if self._is_enabled else ()
+        hidden = self._model.hidden(tokens, cache=updated_cache, target_lengths=real_lengths, **source)  # type: ignore[arg-type]
+        self._cross_layers = cache.cross_attention if self._is_enabled and source else ()
         if self._is_enabled:
             buffer_rows = self._index_of(rows)
             if isinstance(cache, RecurrentCache):
@@ -225,11 +220,8 @@ class KVCache:
         if 2 * len(rows) <= self._n_buffer_rows and len(rows) == len(self._buffer_rows):
             self._share(range(len(self.lengths)))
             self._copy_shared()
-        n, starts, at = (
-            tokens.shape[1],
-            [min(positions)] * self._n_buffer_rows,
-            [self._buffer_rows[row] for row in rows],
-        )
+        n, at = tokens.shape[1], [self._buffer_rows[row] for row in rows]
+        starts = [min(positions)] * self._n_buffer_rows
         is_whole = at == list(range(self._n_buffer_rows))
         batch = tokens
         if not is_whole:
@@ -240,30 +232,28 @@ class KVCache:
         cross_inputs = None if self._encoder_output is None else AttentionInputs(
             Mask.key_padding(self._source_lengths), encoder_output=self._encoder_output, caches=self._cross_layers
         )  # fmt: skip
-        hidden = self._model.decode(
-            batch.to(self._first_parameter.device), self._attention_inputs(starts, n), cross_inputs
-        )
+        first = max(starts)
+        end, device, is_even = first + n, self._first_parameter.device, min(starts) == first
+        first_positions = self._index(starts)
+        queries = None if is_even else first_positions[:, None] + torch.arange(n, device=device)
+        for layer in self._layers:
+            layer.set_write_positions(first if is_even else first_positions, end)
+        if self._states is not None:
+            inputs = AttentionInputs(
+                Mask.causal(), caches=[self._states], start=first, query_positions=queries, end=end
+            )
+        elif queries is None:
+            inputs = AttentionInputs(Mask.causal(), caches=self._layers, start=first)
+        else:
+            keys = torch.arange(end, device=device)[None]
+            bias = padding_bias(queries.flatten() + 1, end).view(len(queries), 1, n, end)
+            inputs = AttentionInputs(
+                Mask(bias=bias.to(self._first_parameter.dtype)), caches=self._layers, start=first, end=end,
+                query_positions=queries, key_positions=keys if self._model.config.needs_key_positions else None,
+            )  # fmt: skip
+        hidden = self._model.decode(batch.to(device), inputs, cross_inputs)
         self._advance(rows, n)
         return hidden if is_whole else hidden.index_select(0, self._index(at))
-
-    def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
-        """The attention inputs of the next `n` tokens of each buffer row."""
-        first = max(starts)
-        positions = None if min(starts) == first else self._index(starts)
-        end, device = first + n, self._first_parameter.device
-        queries = None if positions is None else positions[:, None] + torch.arange(n, device=device)
-        if self._states is not None:
-            return AttentionInputs(Mask.causal(), caches=[self._states], start=first, query_positions=queries, end=end)
-        for layer in self._layers:
-            layer.set_write_positions(first if positions is None else positions, end)
-        if queries is None:
-            return AttentionInputs(Mask.causal(), caches=self._layers, start=first)
-        bias = padding_bias(queries.flatten() + 1, end).view(len(queries), 1, n, end).to(self._first_parameter.dtype)
-        needs_keys = self._model.config.needs_key_positions
-        return AttentionInputs(
-            Mask(bias=bias), caches=self._layers, start=first, end=end, query_positions=queries,
-            key_positions=torch.arange(end, device=device)[None] if needs_keys else None,
-        )  # fmt: skip
 
     def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepArrays:
         """Return the inputs of a compiled step, and count its positions as cached."""
@@ -273,21 +263,19 @@ class KVCache:
         self._advance(rows, n)
         self.removes_rows_for_free = True
         buffer_rows, starts, nothing = self._index_of(rows), torch.tensor(positions), torch.empty(0, dtype=torch.long)
-        sources, source_lengths = nothing, nothing
+        sources, source_lengths = nothing, self._source_lengths
         if self._encoder_output is not None:
-            n_sources, source_length, _ = self._encoder_output.shape
             sources = self._index([self._sources[row] for row in rows])
-            source_lengths = self._source_lengths
-            source_lengths = torch.full((n_sources,), source_length) if source_lengths is None else source_lengths
+            if source_lengths is None:
+                source_lengths = torch.full(self._encoder_output.shape[:1], self._encoder_output.shape[1])
         if n > 1:
             buffer_rows, sources = buffer_rows.repeat_interleave(n), sources.repeat_interleave(n)
             starts = (starts[:, None] + torch.arange(n)).flatten()
         shared = nothing.view(0, 0) if self._shared is None else self._shared
-        batch = (tokens.flatten(), buffer_rows, starts, shared, sources, source_lengths)
-        return StepArrays(
-            *(tensor.contiguous().numpy() for tensor in batch), *_addresses(self._layers),
-            *_addresses(self._cross_layers),
-        )  # fmt: skip
+        lengths = nothing if source_lengths is None else source_lengths
+        batch = (tokens.flatten(), buffer_rows, starts, shared, sources, lengths)
+        arrays = [tensor.contiguous().numpy() for tensor in batch]
+        return StepArrays(*arrays, *_addresses(self._layers), *_addresses(self._cross_layers))  # type: ignore[arg-type, call-arg]
 
     def _advance(self, rows: Sequence[int], n: int) -> None:
         for row in rows:
@@ -349,8 +337,8 @@ class KVCache:
             self._encoder_output = self._encoder_output.index_select(0, index)
             if self._source_lengths is not None:
                 self._source_lengths = self._source_lengths.index_select(0, index)
-            for layer in self._cross_layers:
-                layer.reorder(index)
+            for cross_layer in self._cross_layers:
+                cross_layer.reorder(index)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate each row to a length; a row whose recurrent state of then is not kept becomes empty."""

@@ -126,10 +126,11 @@ def needs_compiling(config: ModelConfig, device: str) -> bool:
 
 def get_compiled_engine(model: DecoderModel) -> CompiledEngine:
     """Return the engine of a model, whose code is loaded the first time."""
+    address = next(model.parameters()).data_ptr()  # moving or converting a model moves its weights
     engine = _compiled.get(model)
-    if engine is None or not engine.has_weights_of(model):
+    if engine is None or engine.address != address:
         initialise_numba()
         from lm.engine.compiled.engine import CompiledEngine
 
-        engine = _compiled[model] = CompiledEngine(model)
+        engine = _compiled[model] = CompiledEngine(model, address)
     return engine

@@ -45,8 +45,7 @@ def _hash() -> str:
 @cache
 @delayed_interrupt()
 def target_cpu() -> str:
-    """The processor that code is compiled for: LLVM's name and features, unless numba's variables set them."""
+    """The processor that code is compiled for: LLVM's name and features."""
     from llvmlite import binding
 
-    detected = {"NAME": binding.get_host_cpu_name(), "FEATURES": binding.get_host_cpu_features().flatten()}
-    return " ".join(os.environ.get(f"NUMBA_CPU_{name}") or value for name, value in detected.items())
+    return f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 from numba.core.runtime import rtsys
 
-from lm.kernels import code_cache
 from lm.signals import delayed_interrupt
 
 Function = Callable[..., Any]
@@ -27,11 +26,10 @@ def njit(function: Function | None = None, *, is_entry: bool = False, **options:
 
 
 class _Locator(UserProvidedCacheLocator):
-    """The folder configured in numba, or that of `code_cache`; it need not be writable."""
+    """The folder configured in numba; it need not be writable."""
 
-    def __init__(self, function: Function, file: str) -> None:
-        super().__init__(function, file)
-        self._cache_path = numba.config.CACHE_DIR or str(code_cache.code_folder())
+    def get_cache_path(self) -> str:
+        return str(numba.config.CACHE_DIR)
 
     @classmethod
     def from_function(cls, function: Function, file: str) -> _Locator:
@@ -57,6 +55,6 @@ class _Cache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Save a compiled function; failing to write is an error only until everything is compiled."""
-        with suppress(OSError) if code_cache.is_complete() else nullcontext():
+        """Save a compiled function, if the folder is writable."""
+        with suppress(OSError):
             super().save_overload(sig, data)

@@ -25,7 +25,7 @@ from lm.kernels.micro_kernels import (
     pack_panel,
 )
 from lm.kernels.simd import INPUT_BLOCK, LANES
-from lm.kernels.vector_ops import as_variable, float_from_bits
+from lm.kernels.vector_ops import as_variable
 
 _OUTPUTS_PER_ROW = 8
 """Outputs computed per row at a time."""
@@ -69,7 +69,7 @@ def _round_to_int16(x):
         bits, largest = x[row].view(np.int32), np.int32(0)
         for i in range(len(bits)):  # absolute floats compare as their bits; NaN is largest
             largest = max(largest, bits[i] & _SIGN_MASK)
-        size = float_from_bits(np.int32(largest))
+        size = np.int32(largest).view(np.float32)
         units[row], inverse = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
         for i in range(len(bits)):
             quantised[row, i] = np.int16(np.rint(x[row, i] * inverse))

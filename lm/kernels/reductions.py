@@ -1,4 +1,4 @@
-"""Reductions over short vectors in explicit SIMD instructions: compilers vectorise loops for long ones.
+"""Reductions over short vectors in explicit SIMD instructions, as compilers vectorise loops for long ones; the top k.
 
 The last elements, too few to fill a register, are loaded and stored with a mask.
 """
@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lm.kernels.jit import njit
 from lm.kernels.simd import BITS_32, FLOAT, INDEX, LANES, broadcast, call, horizontal_sums, multiply_add_floats, zeros
 from lm.kernels.vector_ops import EXP_COEFFICIENTS, LN2_HIGH, LN2_LOW, LOG2E, MIN_EXPONENT
 
@@ -23,6 +24,8 @@ _VECTOR, _ALL = ir.VectorType(FLOAT, LANES), ir.Constant(ir.VectorType(ir.IntTyp
 _BYTES = 4
 _MINIMUM = -1e30
 """Less than any other number."""
+_BLOCK = 64
+"""Adjacent numbers whose maximum is computed first: few blocks hold one of the top k."""
 
 
 @intrinsic
@@ -196,3 +199,48 @@ def _for_each_register(builder: ir.IRBuilder, length: ir.Value, work: Callable[[
 def _reduce(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """The sum of a vector, in any order, or its maximum."""
     return call(builder, f"vector.reduce.{name}.v{LANES}f32", FLOAT, arguments, fastmath=("nnan", "reassoc"))
+
+
+@njit
+def _insert(value, position, values, indices, count):
+    """Insert a number into the top k so far, behind equal ones; return how many there are."""
+    at = min(count, len(values) - 1)
+    while at and values[at - 1] < value:
+        values[at], indices[at] = values[at - 1], indices[at - 1]
+        at -= 1
+    values[at], indices[at] = value, position
+    return min(count + 1, len(values))
+
+
+@njit
+def _top_k_of_row(scores, values, indices):
+    """Fill `values` and `indices` with the top k, in order; of equal ones the first one first."""
+    count, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
+    for begin in range(0, len(scores), _BLOCK):
+        end = min(begin + _BLOCK, len(scores))
+        if count > last and maximum(begin_of_scores + _BYTES * begin, end - begin) <= values[last]:
+            continue
+        for i in range(begin, end):
+            if count <= last or scores[i] > values[last]:
+                count = _insert(scores[i], i, values, indices, count)
+
+
+@njit(is_entry=True, nogil=True)
+def top_k(logits, filtered, values, indices, logprobs):
+    """Find the top k filtered logits of each row, the first of equal ones first, and their log-probabilities.
+
+    Args:
+        logits: (rows, n) float32, unfiltered; they give the log-probabilities.
+        filtered: (rows, n) float32.
+        values: (rows, k) float32, output; k is at most n.
+        indices: (rows, k) int64, output.
+        logprobs: (rows, k) float32, output.
+    """
+    number = logits.shape[1]
+    for row in range(len(logits)):
+        _top_k_of_row(filtered[row], values[row], indices[row])
+        of_row = logits.ctypes.data + _BYTES * row * number
+        row_maximum = maximum(of_row, number)
+        normaliser = row_maximum + np.log(exp_and_sum(of_row, number, row_maximum, 0))
+        for i in range(len(indices[row])):
+            logprobs[row, i] = logits[row, indices[row, i]] - normaliser

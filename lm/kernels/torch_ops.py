@@ -48,9 +48,8 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
         (…, outputs) float32; None for torch to compute it: on other devices, in other dtypes, with gradients, or
         without compiled code.
     """
-    if x.device.type != "cpu" or x.dtype is not torch.float32 or (torch.is_grad_enabled() and x.requires_grad):
-        return None
-    if not code_cache.is_complete():
+    is_trained = torch.is_grad_enabled() and x.requires_grad
+    if x.device.type != "cpu" or x.dtype is not torch.float32 or is_trained or not code_cache.is_complete():
         return None
     initialise_numba()
     from lm.kernels import matmul
@@ -64,25 +63,19 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
     return torch.from_numpy(out).view(*x.shape[:-1], -1)
 
 
-def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
-    """Find the top k filtered logits of each row with `lm.kernels.topk`; torch rounds log-probabilities differently.
+def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK:
+    """Find the top k filtered logits of each row with `lm.kernels.reductions`; torch rounds differently.
 
     Args:
-        logits: (rows, n), unfiltered.
-        filtered: (rows, n).
+        logits: (rows, n) float32 on the CPU, unfiltered.
+        filtered: like `logits`.
         k: at most n.
-
-    Returns:
-        None for torch to compute it: on other devices, in other dtypes, or without compiled code.
     """
-    known = all(tensor.device.type == "cpu" and tensor.dtype is torch.float32 for tensor in (logits, filtered))
-    if not known or not code_cache.is_complete():
-        return None
     initialise_numba()
-    from lm.kernels import topk
+    from lm.kernels import reductions
 
     result = TopK.empty(len(logits), k)
-    topk.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
+    reductions.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
     return result
 
 

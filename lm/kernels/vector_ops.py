@@ -47,16 +47,6 @@ def as_pointer(_context, address):
     return types.voidptr(address), generate
 
 
-@intrinsic
-def float_from_bits(_context, bits):
-    """The float32 with these 32 bits."""
-
-    def generate(_, builder, __, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(bits), generate
-
-
 @njit(error_model="numpy")
 def exp(x):
     """Exp of a float32, with a relative error of 1e-7; loops of it vectorise.
@@ -72,7 +62,7 @@ def exp(x):
     sum_ = sum_ * remainder + EXP_COEFFICIENTS[4]
     sum_ = sum_ * remainder + EXP_COEFFICIENTS[5]
     sum_ = sum_ * remainder * remainder + remainder + np.float32(1.0)
-    return sum_ * float_from_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+    return sum_ * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
 @njit(error_model="numpy")
@@ -112,12 +102,11 @@ def normalise(x, weight, bias, epsilon, is_layer_norm, out):
 def activate(x, activation):
     """Apply an activation to a vector in place; for SWIGLU that of the gate, silu."""
     one, half = np.float32(1.0), np.float32(0.5)
-    if activation == RELU:
+    if activation in {RELU, RELU2}:
         for i in range(len(x)):
             x[i] = max(x[i], np.float32(0.0))
-    elif activation == RELU2:
-        for i in range(len(x)):
-            x[i] = max(x[i], np.float32(0.0)) * max(x[i], np.float32(0.0))
+            if activation == RELU2:
+                x[i] *= x[i]
     elif activation == GELU:
         for i in range(len(x)):
             x[i] = half * x[i] * (one + erf(x[i] * _ROOT_OF_HALF))

@@ -6,7 +6,7 @@ import pytest
 
 from cli.main import run
 from lm import benchmark
-from lm.engine.fastest_dtype import read_fastest_dtype
+from lm.engine.fastest_dtype import read_recorded_dtypes
 from lm.hardware import native_dtypes
 from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint
@@ -45,7 +45,7 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, succeed, capsys, mo
     *figures, last = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in figures] == [*native_dtypes("cpu")[1:]]
     assert all("times as fast as float32" in line and "bits/byte" in line for line in figures)
-    chosen = read_fastest_dtype(find_checkpoint(compared), "cpu")
+    chosen = read_recorded_dtypes(find_checkpoint(compared)).get("cpu", "float32")
     assert chosen == native_dtypes("cpu")[-1]
     assert last == f"{compared}: --dtype auto is {chosen} from now on"
     told_auto, told_chosen = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,13 +19,19 @@ from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK, initialise_numba
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
-from lm.processes import end_with_parent, python_command
+from lm.processes import python_command
 from lm.signals import default_signal_handling
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """The compiled code doesn't depend on the model's shape."""
-_NICENESS = 10
-"""Of the child process: a tenth of a core that training keeps busy."""
+_CHILD = """
+import os
+from lm.engine.compiled.build import compile_decode_step
+from lm.processes import end_with_parent
+end_with_parent()
+os.nice(10)  # a tenth of a core that training keeps busy
+compile_decode_step()
+"""
 
 
 def compile_decode_step() -> None:
@@ -57,10 +62,10 @@ def _call_everything() -> None:
     """Call each compiled function with all types of arguments that it is called with."""
     initialise_numba()
     from lm.engine.compiled.engine import CompiledEngine
-    from lm.kernels import matmul, topk
+    from lm.kernels import matmul, reductions
 
     token, one = torch.zeros(1, 1, dtype=torch.long), np.ones((1, 1), np.float32)
-    topk.top_k(one, one, *(tensor.numpy() for tensor in TopK.empty(1, 1)))
+    reductions.top_k(one, one, *(tensor.numpy() for tensor in TopK.empty(1, 1)))
     matmul.matmul(one.astype(np.int8), one[0], one[0], one, one.copy(), False, 1)
     for is_quantised in (False, True):
         model = DecoderOnly(_SMALL).eval().requires_grad_(False)
@@ -79,18 +84,10 @@ def compiling_in_child() -> Iterator[subprocess.Popen[bytes]]:
 
     What it has compiled until then is saved.
     """
-    command = python_command("from lm.engine.compiled.build import run_child; run_child()")
     no_output = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=no_output, stderr=no_output) as child:
+    with subprocess.Popen(python_command(_CHILD), stdin=subprocess.PIPE, stdout=no_output, stderr=no_output) as child:
         try:
             yield child
         finally:
             child.kill()
             code_cache.is_complete.cache_clear()
-
-
-def run_child() -> None:
-    """Compile at a low priority, until standard input closes."""
-    end_with_parent()
-    os.nice(_NICENESS)
-    compile_decode_step()

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from lm.kernels.jit import njit
 from lm.kernels.matmul import matmul
-from lm.kernels.reductions import exp_and_sum, gather_dot_products, gather_weighted_sum, maximum
-from lm.kernels.topk import top_k
+from lm.kernels.reductions import exp_and_sum, gather_dot_products, gather_weighted_sum, maximum, top_k
 from lm.kernels.vector_ops import SWIGLU, activate, as_pointer, as_variable, normalise, rotate
 
 TENSOR_KINDS = ("weight", "scale", "bias")
@@ -79,14 +78,6 @@ class ModelArrays(NamedTuple):
     epsilon: np.float32
     embedding_scale: np.float32
     cap: np.float32
-
-
-class TopKArrays(NamedTuple):
-    """Output arrays of `lm.kernels.topk.top_k`."""
-
-    values: NDArray[np.float32]
-    places: NDArray[np.int64]
-    logprobs: NDArray[np.float32]
 
 
 @njit
@@ -202,14 +193,15 @@ def _prepare_heads(projected, layer, positions, modules, model, first_layer_valu
 @njit(error_model="numpy")
 def _attend_heads(queries, sizes, cache, places, ends, biases, scores, out, begin, end):
     """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
-    width, group, stride, window = sizes
-    heads, scale = queries.shape[1] // width, np.float32(1.0) / np.sqrt(np.float32(width))
+    heads, width, group, stride, window = sizes
+    scale = np.float32(1.0) / np.sqrt(np.float32(width))
     for index in range(begin, end):
         query, head = index // heads, index % heads
+        of_query = queries.ctypes.data + _BYTES * (query * queries.shape[1] + head * width)
         first = max(0, ends[query] - window) if window else 0
         length = ends[query] - first
         of_head = _BYTES * (head // group) * stride * width
-        of_query, of_scores = queries.ctypes.data + _BYTES * index * width, scores.ctypes.data
+        of_scores = scores.ctypes.data
         of_places = places.ctypes.data + _BYTES_OF_PLACES * (query * places.shape[1] + first)
         gather_dot_products(of_query, cache[0] + of_head, of_places, length, width, of_scores)
         for t in range(length):
@@ -227,16 +219,16 @@ def _attend(queries, sizes, cache, places, ends, biases, out, threads):
     """Compute all heads of all queries.
 
     Args:
-        queries: (number, heads · width).
-        sizes: the width of a head; query heads per key/value head; heads of the cache from one key/value head to the
-            next; and the number of visible positions, the last included, or 0 for all.
+        queries: (number, heads · width or more).
+        sizes: the number of heads and their width; query heads per key/value head; heads of the cache from one
+            key/value head to the next; and the number of visible positions, the last included, or 0 for all.
         cache: (2,) addresses of keys and values.
         places: (number, longest), see `_find_places`.
         ends: (number,) the position after the last that a query attends to.
         biases: (heads, distances) by distance, or empty.
-        out: like queries.
+        out: (number, heads · width).
     """
-    number = len(queries) * (queries.shape[1] // sizes[0])
+    number = len(queries) * sizes[0]
     scores = np.empty((threads, places.shape[1]), np.float32)
     if threads == 1:
         _attend_heads(queries, sizes, cache, places, ends, biases, scores[0], out, as_variable(0), number)
@@ -263,10 +255,9 @@ def _self_attention(x, layer, cache, places, ends, batch, modules, model, first_
                 for i in range(head):
                     stored[i] = new[i]
     biases = _table_at(modules.biases.weight, model.heads, model.table_length)
-    queries, attended = np.empty((number, width), np.float32), np.empty((number, width), np.float32)
-    _copy(projected, queries)
-    sizes = (head, model.heads // kv_heads, batch.capacity, model.window)
-    _attend(queries, sizes, cache, places, ends, biases, attended, threads)
+    attended = np.empty((number, width), np.float32)
+    sizes = (model.heads, head, model.heads // kv_heads, batch.capacity, model.window)
+    _attend(projected, sizes, cache, places, ends, biases, attended, threads)
     _linear(attended, layer.attention_output, model, out, True, threads)
 
 
@@ -281,7 +272,7 @@ def _cross_attention(x, layer, cache, capacity, places, ends, model, out, thread
         for first in range(0, width, head):
             query = queries[token, first : first + head]
             normalise(query, norm, empty, model.epsilon, False, query)
-    sizes = (head, model.heads // model.kv_heads, capacity, as_variable(0))
+    sizes = (model.heads, head, model.heads // model.kv_heads, capacity, as_variable(0))
     _attend(queries, sizes, cache, places, ends, _table_at(0, 0, 0), attended, threads)
     _linear(attended, layer.cross_attention_output, model, out, True, threads)
 
@@ -310,18 +301,6 @@ def _compute_logits(x, modules, model, logits, threads):
                 logits[row, i] = model.cap * np.float32(np.tanh(logits[row, i] / model.cap))
 
 
-@njit
-def _compute_top_k(x, modules, model, top_k_arrays, threads):
-    """Compute the top k next tokens of final states, in chunks of rows."""
-    logits_buffer = np.empty((min(_ROWS_IN_CACHE, len(x)), model.vocab_size), np.float32)
-    values, indices, logprobs = top_k_arrays
-    for begin in range(0, len(x), _ROWS_IN_CACHE):
-        end = min(begin + _ROWS_IN_CACHE, len(x))
-        logits = logits_buffer[: end - begin]
-        _compute_logits(x[begin:end], modules, model, logits, threads)
-        top_k(logits, logits, values[begin:end], indices[begin:end], logprobs[begin:end])
-
-
 @njit(is_entry=True, nogil=True)
 def decode_step(batch, model, logits, top_k_arrays, threads):
     """Compute a step: the next token of each row, or several of a row, causally masked.
@@ -330,7 +309,7 @@ def decode_step(batch, model, logits, top_k_arrays, threads):
         batch: see `lm.engine.kv_cache.StepArrays`.
         model: see `ModelArrays`.
         logits: (number, vocabulary) float32, output; or (0, vocabulary), if only the top k are requested.
-        top_k_arrays: output, see `lm.kernels.topk.top_k`.
+        top_k_arrays: values, indices and log-probabilities, output; see `lm.kernels.reductions.top_k`.
 
     Raises:
         IndexError: a token ID is outside the vocabulary, as PyTorch's embedding raises.
@@ -371,5 +350,11 @@ def decode_step(batch, model, logits, top_k_arrays, threads):
         _normalise_rows(x, modules.decoder_final_norm, model, x)
     if len(logits):
         _compute_logits(x, modules, model, logits, threads)
-    else:
-        _compute_top_k(x, modules, model, top_k_arrays, threads)
+        return
+    values, indices, logprobs = top_k_arrays
+    logits_buffer = np.empty((min(_ROWS_IN_CACHE, number), model.vocab_size), np.float32)
+    for begin in range(0, number, _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, number)
+        chunk = logits_buffer[: end - begin]
+        _compute_logits(x[begin:end], modules, model, chunk, threads)
+        top_k(chunk, chunk, values[begin:end], indices[begin:end], logprobs[begin:end])

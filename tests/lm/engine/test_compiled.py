@@ -53,7 +53,7 @@ def drawn(seed: int) -> ModelConfig:
     chosen = random_block(of, seed, POSITIONS, ACTIVATIONS)
     chosen |= {
         "scale_embeddings": of.random() < 0.3, "d_head": of.choice([None, 6]),
-        "attention_bias": of.choice([None, "inputs"]),
+        "attention_bias": of.choice([None, "inputs"]), "embedding_shortcut": False,
     }  # fmt: skip
     if chosen["positions"] == "rotary":
         head = chosen["d_head"] or chosen["d_model"] // 4
@@ -266,17 +266,18 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
     assert length == 1 or model in selection._compiled
 
 
-def test_a_model_in_training_runs_in_torch():
-    """Its weights may be put elsewhere."""
+def test_a_field_that_nobody_declared_is_left_to_torch(monkeypatch):
+    assert selection.compiled_engine_supports(ModelConfig())
+    monkeypatch.setattr(selection, "_COMPILED_ANY", selection._COMPILED_ANY - {"norm_eps"})
+    assert not selection.compiled_engine_supports(ModelConfig())
+
+
+def test_models_in_training_run_in_torch():
+    """Their weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model(config).eval()).compiled is None
+    for model in (build_model(config), build_model_with_lora(config, LoraConfig(rank=2))):
+        assert plan_engines(model.eval()).compiled is None
     assert plan_engines(built(config)).compiled is not None
-
-
-def test_a_model_with_trained_adapters_runs_in_torch():
-    """The step doesn't know them."""
-    config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).compiled is None
 
 
 IN_TWO_THREADS = """
@@ -307,10 +308,6 @@ print(numba.threading_layer(), len(found), same, model in selection._compiled)
 def test_threads_may_generate_concurrently_with_numbas_own_pool():
     """Which aborts where two threads use it at once; there is no other where OpenMP can't be loaded."""
     environment = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue", "NUMBA_NUM_THREADS": "2"}
-    told = run_python(IN_TWO_THREADS, environment)
+    command = [sys.executable, "-c", IN_TWO_THREADS]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert told.stdout.strip() == "workqueue 30 True True", told.stderr
-
-
-def run_python(program: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
