@@ -70,7 +70,7 @@ _Language = Annotated[
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    "tokenize lowercase resamples beam length_penalty coverage_penalty batch_size text_column label_column header "
+    "tokenize lowercase resamples beam length_penalty batch_size text_column label_column header "
     "source_column target_column format include exclude encoding device dtype threads",
     common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --out --json",
 )

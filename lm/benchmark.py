@@ -26,8 +26,7 @@ from lm.data.training_data import TrainingData
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
 from lm.engine.selection import find_unsupported, plan_engines
 from lm.errors import InputError, LMError, UsageError

@@ -13,8 +13,8 @@ from lm.errors import UsageError
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
-LENGTH_LIMITS = ("max_tokens", "min_tokens", "ignore_eos")
-"""Fields of `SamplingConfig` that limit the length of a continuation."""
+LENGTH_LIMITS = ("max_tokens", "ignore_eos")
+"""Fields of `SamplingConfig` that limit the length of a continuation in beam search too."""
 
 _Penalty = Annotated[float, Meta(ge=-1000, le=1000)]
 _Scale = Annotated[float, Meta(ge=0, le=1000)]
@@ -37,14 +37,14 @@ class SamplingConfig(Config):
     frequency_penalty: Annotated[_Penalty, "Subtracted per occurrence of a generated token."] = 0.0
     no_repeat_ngram_size: Annotated[Count | None, "Never repeat an n-gram of N tokens."] = None
     logit_bias: Annotated[
-        tuple[str, ...], "TOKEN=X: add X to the logit of a token (ID or text); -inf bans it. Repeatable."
+        tuple[str, ...], "TOKEN=X: add X to the logit of a token (ID, or text of one token); -inf bans it. Repeatable."
     ] = ()
     stop: Annotated[tuple[str, ...], r"Stop before this string; \n is a newline. Repeatable."] = ()
     seed: Annotated[Seed | None, "Sampling seed; default random."] = None
     max_tokens: Annotated[Count, "Maximum tokens to generate."] = 200
     min_tokens: Annotated[Natural, "Ban the end-of-text token before N tokens."] = 0
     ignore_eos: Annotated[bool, "Continue after end-of-text and end-of-turn tokens."] = False
-    token_healing: Annotated[bool, "Token healing: resample the prompt's last word."] = True
+    token_healing: Annotated[bool, "Token healing: resample the prompt's last token."] = True
 
     def __post_init__(self) -> None:
         if "" in self.stop:
@@ -68,15 +68,7 @@ class TranslationConfig(Config):
     beam: Annotated[_Beam, "Beam size; 1: greedy."] = 5
     n_best: Annotated[Count, "Translations per line, best first."] = 1
     length_penalty: Annotated[_Power, "Score: log-probability / length^X."] = 1.0
-    coverage_penalty: Annotated[float, Meta(ge=0, le=100), "Penalty on unattended source words."] = 0.0
-    max_length_ratio: Annotated[_Scale, "Maximum target tokens per source token."] = 2.0
-    max_length_extra: Annotated[Natural, "Further target tokens."] = 10
     batch_tokens: Annotated[Count, "Source tokens per batch, with padding."] = 1024
-    read_ahead: Annotated[Count | None, "Lines read ahead, to batch by length; default 4096, terminal 1."] = None
-
-    def __post_init__(self) -> None:
-        if self.max_length_ratio + self.max_length_extra < 1:
-            raise UsageError("max_length_ratio and max_length_extra leave no room for a translation")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lm.checkpoint import LoadedModel
 from lm.config.evaluation import AttentionUnit
 from lm.config.model import check_heads_given
 from lm.corpus.tree_positions import OUTSIDE_TREE
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel
 from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model

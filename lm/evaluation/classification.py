@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.bucketing import batched
-from lm.decoding.classifier import Classifier, CompletionClassifier
+from lm.decoding.classifier import Classifier
 from lm.errors import InputError
 from lm.text.records import Record
 
@@ -132,7 +132,7 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 
 
 def evaluate_classifier(
-    classifier: Classifier | CompletionClassifier,
+    classifier: Classifier,
     examples: Iterable[Record],
     *,
     progress: Callable[[int], None] = lambda _: None,

@@ -23,9 +23,7 @@ _Number = Annotated[int, Meta(ge=1)]
 SAMPLING = tuple(setting.name for setting in list_settings("sampling", SamplingConfig))
 """Sampling settings, which are fields of requests."""
 TRANSLATION = tuple(
-    setting.name
-    for setting in list_settings("translation", TranslationConfig)
-    if setting.name not in ("batch_tokens", "read_ahead")
+    setting.name for setting in list_settings("translation", TranslationConfig) if setting.name != "batch_tokens"
 )
 """Settings of translation that are fields of requests."""
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import PerplexityConfig
-from lm.decoding.mask_filling import MaskFiller
+from lm.decoding.batching import Continuation
+from lm.decoding.classifier import fill_masks
 from lm.decoding.sampling import History, apply_filters
 from lm.decoding.session import window_start
-from lm.decoding.translation import Translation, Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import nan_logits_error
 from lm.evaluation.attention import compute_attention, compute_translation_attention
 from lm.evaluation.scoring import WindowSplitter, resolve_window_sizes
@@ -280,7 +280,7 @@ def translate(model: ServedModel, body: TranslateBody) -> dict[str, Any]:
 
 
 def _alignment(
-    model: TranslationModel, source: str, translation: Translation, *, to: str | None
+    model: TranslationModel, source: str, translation: Continuation, *, to: str | None
 ) -> dict[str, Any] | None:
     """Return words, pairs of words and weights; None without attention or for a blank line."""
     is_blank = translation.finish_reason == "blank"
@@ -302,7 +302,7 @@ def fill(model: ServedModel, body: FillBody) -> dict[str, Any]:
     masked = model.loaded.model
     if not isinstance(masked, EncoderOnly) or masked.config.labels:
         raise model.wrong_kind("fill blanks")
-    (filled,) = MaskFiller(masked, model.tokenizer).fill([body.text], k=body.top_k)
+    (filled,) = fill_masks(masked, model.tokenizer, [body.text], k=body.top_k)
     return dataclasses.asdict(filled)
 
 

@@ -22,10 +22,8 @@ import torch
 from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession, window_start
-from lm.decoding.token_healing import HealedPrompt, heal_prompts
 from lm.engine.selection import EnginePlan
 from lm.engine.sequence_cache import PrefixCache
-from lm.errors import LMError
 from lm.serving.bodies import ApiError, unavailable
 
 T = TypeVar("T")
@@ -43,7 +41,7 @@ class Completion:
         is_started: whether its prompt is being prefilled.
         receive: called with each event, by the thread that events are delivered to.
         unstarted: samples that have not joined the batch.
-        healed: retokenisations of the prompt.
+        healing: of the end of the prompt, if it is chosen again.
     """
 
     def __init__(
@@ -71,24 +69,19 @@ class Completion:
         """
         self.generator, self.repeat, self.alternatives = generator, repeat, alternatives
         self.ids = generator.encode(prompt)
-        self.ending = generator.find_ending(prompt, self.ids)
+        self.healing = generator.find_healing(prompt, self.ids)
         self.seed = secrets.randbits(32) if seed is None else seed
         self.max_tokens = max_tokens or generator.config.max_tokens
         self.is_cancelled = self.is_started = False
         self.receive: Callable[[Event], None] = lambda _: None
         self.unstarted = deque(range(n))
-        self.healed: list[HealedPrompt] = []
 
     def start_sample(self, number: int) -> tuple[int, Sample]:
-        """Return the index of the next sample, and the sample with a number in the batch.
-
-        Raises:
-            UsageError: the settings ban every retokenisation of the prompt.
-        """
+        """Return the index of the next sample, and the sample with a number in the batch."""
         index = self.unstarted.popleft()
         rng = self.generator.sampler.rng(index, prompt=self.ids, repeat=self.repeat, seed=self.seed)
         return index, self.generator.build_sample(
-            self.ids, rng, self.healed, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
+            self.ids, rng, self.healing, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
         )
 
 
@@ -238,17 +231,13 @@ class Scheduler:
                     return
                 tokens += computed - len(window)
             budget -= tokens
-            self._heal(group, plan)
             samples = []
             for completion in group:
-                try:
-                    while completion.unstarted and len(self._owners) < self._batch_size:
-                        number = next(self._numbers)
-                        index, sample = completion.start_sample(number)
-                        self._owners[number] = (completion, index)
-                        samples.append(sample)
-                except LMError as error:
-                    self._fail([completion], error)
+                while completion.unstarted and len(self._owners) < self._batch_size:
+                    number = next(self._numbers)
+                    index, sample = completion.start_sample(number)
+                    self._owners[number] = (completion, index)
+                    samples.append(sample)
                 if not completion.unstarted:
                     self.counts["prompt_tokens"] += len(completion.ids)
             batch.admit(samples)
@@ -282,23 +271,8 @@ class Scheduler:
         """Return the tokens of a long prompt that are prefilled in chunks before its samples join."""
         if len(completion.ids) <= self._chunk or plan.layout != "sequence":
             return ()
-        ids = completion.ending.prefix_ids if completion.ending else completion.ids
+        ids = completion.ids[:-1] if completion.healing else completion.ids
         return tuple(ids[window_start(len(ids), self._model.config.context_length) : -1])
-
-    def _heal(self, group: Sequence[Completion], plan: EnginePlan) -> None:
-        """Retokenise the ends of prompts, those with the same settings together."""
-        unhealed = [completion for completion in group if completion.ending and not completion.healed]
-        for _, some in itertools.groupby(unhealed, key=lambda completion: id(completion.generator)):
-            same, session = list(some), DecodeSession(plan, prefixes=self._prefixes)
-            generator = same[0].generator
-            endings = [completion.ending for completion in same if completion.ending]
-            try:
-                healed = heal_prompts(session, endings, generator.tokenizer, generator.sampler)
-            except LMError as error:
-                self._fail(same, error)
-            else:
-                for completion, prompts in zip(same, healed, strict=True):
-                    completion.healed = prompts
 
     def _step(self) -> None:
         """Sample a token of each sample, and compute the next logits."""

@@ -13,7 +13,7 @@ import lm
 from cli.generation.session import INTRODUCTION
 from cli.main import run
 from tests.cli.pseudo_terminal import Terminal
-from tests.cli.small_runs import make_run
+from tests.cli.small_runs import make_run, make_tokenizer
 from tests.forked import start
 
 SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--tokenizer", "byte"]
@@ -60,26 +60,19 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
     lines = "The owl", "", "The fox\\", f"/save {saved}", "/exit", "never read"
-    output, notes = session(
+    output, _ = session(
         chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
     )
     (conversation,) = read_saved(saved)
     said = [content for role, content in conversation if role == "user"]
     assert said == ["The owl", "The fox\\"]
     assert conversation[0] == ("system", "Be brief.")
-    assert "warning" not in notes
     assert output
 
 
-def test_a_base_model_warns_and_continues_a_transcript(session, base):
-    output, notes = session(base, "The owl")
-    assert "was not trained on conversations, and continues a transcript" in notes
-    assert "User:" not in output
-
-
-def test_commands_answer_on_stderr(session, chats):
-    output, notes = session(chats, "/undo", "/system Be brief.", "/clear", "/help")
-    assert "system prompt: Be brief." in notes
+def test_a_base_model_is_refused_and_help_is_on_stderr(session, base, chats):
+    assert "no chat template" in session(base, "The owl", code=2)[1]
+    output, notes = session(chats, "/undo", "/help")
     assert "/retry " in notes
     assert output == ""
 
@@ -87,7 +80,9 @@ def test_commands_answer_on_stderr(session, chats):
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
     """A run whose replies don't end before the test: those of the other runs end with their short context."""
-    return make_run(tmp_path_factory.mktemp("endless") / "run", context_length=1_000_000)
+    folder = tmp_path_factory.mktemp("endless") / "run"
+    tokenizer = make_tokenizer("bpe").with_chat_template()
+    return make_run(folder, tokenizer=tokenizer, context_length=1_000_000)
 
 
 ENDLESS = ("--max-tokens", 10**9, "--set", "sampling.ignore_eos=true")

@@ -69,7 +69,6 @@ COMMANDS = {
     "attention": ("decoder", ["attention", "RUN", "The owl saw", "--json"]),
     "perplexity": ("decoder", ["perplexity", "RUN", "TEXT", "--json"]),
     "translation": ("translation", ["translate", "RUN", "TEXT", "--json"]),
-    "sampled translation": ("translation", ["translate", "RUN", "TEXT", "--sample"]),
     "ensemble": ("translation", ["translate", "RUN", "--ensemble", "RUN", "TEXT"]),
     "blanks": ("masked", ["fill", "RUN", "The [MASK]", "--json"]),
     "masked perplexity": ("masked", ["perplexity", "RUN", "TEXT", "--json"]),

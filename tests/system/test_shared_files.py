@@ -74,15 +74,9 @@ def test_perplexity_of_whatever_can_be_measured(runs, files, same):
     same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
 
 
-def test_translations(runs, files, same):
-    same("translate", runs["translation"], files["source"], "--json", "--batch-tokens", 40)
-    same("translate", runs["translation"], files["source"], "--set", "translation.read_ahead=7", "--n-best", 2)
-    same("translate", runs["translation"], files["source"], "--sample", "--seed", 3)
-
-
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all(runs, files, sent, code):
-    command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]
+    command = ["perplexity", str(runs["text"]), *[files["text"]] * 4000, "--batch-size", "1", "--processes", "2"]
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

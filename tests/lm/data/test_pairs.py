@@ -25,8 +25,7 @@ from lm.corpus.survey import load_or_train_pair_tokenizers
 from lm.data import pairs as module
 from lm.data.batch import Batch
 from lm.data.pairs import PairLayout, Pairs
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import ScoredTexts, Scorer
 from lm.model.transformer import build_model

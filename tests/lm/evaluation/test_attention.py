@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel
 from lm.evaluation.attention import AttentionMap, Axis, compute_attention, compute_translation_attention
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model

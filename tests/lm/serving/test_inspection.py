@@ -9,7 +9,7 @@ import pytest
 import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel
 from lm.evaluation.attention import compute_translation_attention
 from tests.cli.small_runs import make_run
 from tests.lm.evaluation.small_models import score_document

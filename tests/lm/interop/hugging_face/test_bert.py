@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from lm.decoding.mask_filling import MaskFiller
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -18,7 +19,6 @@ from transformers import (
 from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.model import ModelConfig
-from lm.decoding.mask_filling import MaskFiller
 from lm.hardware import Hardware
 from lm.interop.hugging_face.importing import import_model
 from tests.cli.small_runs import make_tokenizer
