@@ -86,7 +86,7 @@ class Chat:
             )
             rng = generator.sampler.rng(self._replies, prompt=prompt)
             healing = generator.find_healing(content, prompt) if self.is_text else None
-            room = min(max_tokens, context - len(prompt))
+            room = max_tokens if self.is_text else min(max_tokens, context - len(prompt))
             sample = generator.build_sample(prompt, rng, healing, max_tokens=room)
             self._replies += 1
             for event in generator.decode([sample], prefix=prompt[:-2] if healing else prompt[:-1]):
