@@ -28,12 +28,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
     for name, fields in KINDS.items():
         make_run(folder / name, data=LABELLED, **fields)
-    make_run(folder / "old", data_kind="examples", data=LABELLED)
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    known = [row for row in rows if row["label"] != "anger"]
-    (folder / "known.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known))
     return folder
 
 
@@ -66,17 +63,6 @@ def test_stdin_and_several_files_are_read(succeed, monkeypatch):
     whole = succeed("classify", "decoder", "texts.txt", "labelled.jsonl")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode())))
     assert succeed("classify", "decoder") * 2 == whole
-
-
-def test_plain_text_is_read_by_line_whatever_the_columns_of_the_run(succeed, folder):
-    columns = DataConfig(text_column="review", label_column="stars")
-    make_run(folder / "columns", data=columns, data_kind="examples", label_completions=COMPLETIONS)
-    assert succeed("classify", "columns", "texts.txt") == succeed("classify", "decoder", "texts.txt")
-
-
-def test_a_file_of_examples_tells_the_labels_of_an_old_run(succeed):
-    labelled = succeed("classify", "old", "labelled.jsonl", "--labels", "known.jsonl")
-    assert labelled == succeed("classify", "decoder", "labelled.jsonl")  # the weights are the same
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ import pytest
 from cli.generation.generating import SampleWriter
 from cli.generation.session import INTRODUCTION
 from cli.main import run
-from lm.decoding.batching import Continuation, Finish, Token
+from lm.decoding.batching import Continuation
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run
@@ -70,26 +70,12 @@ def test_json_describes_each_sample(generate, runs):
     assert len(sample["tokens"]) == len(sample["logprobs"]) == 12
 
 
-def test_text_is_the_prompt_and_its_continuation(generate, runs):
-    flags = ("--temperature", "0", "--max-tokens", 10)
-    (sample,) = records(generate, runs["bpe"], "The owl", *flags)
-    assert generate(runs["bpe"], "The owl", *flags) == "The owl" + sample["text"].removesuffix("\n") + "\n"
-    assert generate(runs["bpe"], "The owl", *flags, "--no-echo") == sample["text"].removesuffix("\n") + "\n"
-
-
 def test_samples_are_parted_by_separator_lines_as_documents_of_a_corpus(generate, runs):
     flags = (runs["bpe"], "The", "-n", 4, "--seed", 1, "--max-tokens", 8)
     samples = records(generate, *flags)
     texts = ["The" + sample["text"].removesuffix("\n") + "\n" for sample in samples]
     assert generate(*flags) == "<|endoftext|>\n".join(texts)
     assert len(set(texts)) == 4
-
-
-def test_the_prompt_can_come_from_a_pipe_less_one_line_end(generate, runs, stdin):
-    for data, argument, prompt in (("Über\n\n".encode(), [], "Über\n"), (b"The fox\r\n", ["-"], "The fox")):
-        stdin(data)
-        (sample,) = records(generate, runs["bpe"], *argument, "--max-tokens", 1)
-        assert sample["prompt"] == prompt
 
 
 def test_a_beam_gives_the_best_texts_with_their_scores(generate, runs):
@@ -174,35 +160,7 @@ def test_objects_with_settings_of_their_own(runs, generate, tmp_path):
     assert (len(second["tokens"]), second["seed"]) == (6, 1)
 
 
-def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys):
-    flags = ["--max-tokens", "3", "--seed", "5", "--stats", "--dtype", "bfloat16"]
-    assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
-    error = capsys.readouterr().err
-    assert " tokens/s, bfloat16, PyTorch (" in error
-    assert error.endswith(", seed 5\n")
-
-
 # Three samples generated in a batch: the second ends first.
-EVENTS = (
-    Token(0, 5, -0.5, "on"), Token(1, 6, -1.0, "two"), Token(2, 7, -1.5, "th"),
-    Token(0, 8, -2.0, "e"), Token(1, 9, -2.5, ""), Finish(1, "end_of_text", " and\n"), Token(2, 5, -3.0, "re"),
-    Finish(0, "length"), Token(2, 6, -3.5, "e"), Finish(2, "stop"),
-)  # fmt: skip
-
-
-def test_samples_are_written_in_order_as_far_as_they_are_known(capsys):
-    samples, written = [Continuation() for _ in range(3)], [""]
-    writer = SampleWriter(samples, "So ")
-    for event in EVENTS:
-        samples[event.row].append(event)
-        writer.write_new()
-        written.append(written[-1] + capsys.readouterr().out)
-    assert written[1] == "So on"
-    assert written[-4] == "So one"
-    assert written[-3] == "So one\n<|endoftext|>\nSo two and\n<|endoftext|>\nSo thre"
-    assert written[-1] == "So one\n<|endoftext|>\nSo two and\n<|endoftext|>\nSo three\n"
-
-
 def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
     screen = terminal(80)
     SampleWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()

@@ -7,7 +7,6 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler, top_k_tokens
 from lm.engine.engine import Output
@@ -33,14 +32,6 @@ def search(model, *, max_tokens, **options):
     return beam_search(session(model, shares_prefixes=True), torch.tensor([PROMPT]), max_tokens=[max_tokens], **options)
 
 
-def forced(model, tokens, prompt=PROMPT) -> list[float]:
-    """The log-probability of each token, all read at once in float64."""
-    with torch.no_grad():
-        logits = model.double()(torch.tensor([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
-    model.float()
-    return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1).tolist()
-
-
 def every_text(vocab_size, length, end):
     """All continuations: those that end at their first end token, and those of full length without one."""
     others = [token for token in range(vocab_size) if token != end]
@@ -48,21 +39,6 @@ def every_text(vocab_size, length, end):
         for begin in itertools.product(others, repeat=size):
             yield (*begin, end)
     yield from itertools.product(others, repeat=length)
-
-
-@pytest.mark.parametrize("context", [8, 32])
-def test_a_beam_of_one_is_greedy(context):
-    for seed in range(3):
-        model = make_model(40, context, seed)
-        greedy = Sampler.from_config(SamplingConfig(temperature=0))
-        for stop_ids in ([], [2, 5, 7, 11]):
-            sample = Sample(PROMPT, greedy, greedy.rng(0), 20, stop_ids=stop_ids)
-            events = decode(session(model), [sample], batch_size=1)
-            tokens = [event for event in events if isinstance(event, Token)]
-            ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
-            assert found.tokens == [token.id for token in tokens]
-            assert found.logprobs == approx([token.logprob for token in tokens], model=model)
-            assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
 
 
 def test_hypotheses_equal_those_of_hugging_face():

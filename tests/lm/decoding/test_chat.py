@@ -10,7 +10,6 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
-from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.records import Part
 from lm.tokenizer.chat_template import ChatTemplate
@@ -76,15 +75,6 @@ def test_a_reply_is_that_to_the_whole_conversation(is_text):
         assert chat.transcript() == f"ab{messages[1].text}\nabc{messages[3].text}"
 
 
-def test_a_stop_string_ends_a_reply_and_a_system_prompt_stays():
-    chat = open_chat(Part("system", "Be brief."))
-    whole = say(chat, "ab")
-    assert chat.undo() == "ab"
-    assert (chat.undo(), chat.messages) == (None, [Part("system", "Be brief.")])
-    again = open_chat(Part("system", "Be brief."), stop=(whole[2:4],))
-    assert say(again, "ab") == whole[: whole.index(whole[2:4])]
-
-
 @pytest.mark.parametrize("supervised", [True, False])
 def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised):
     """Which is text in Mistral's template, so that the reply begins with a space."""
@@ -96,8 +86,3 @@ def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised
     assert say(chat, "Hi") == " the the the"
     (sample,) = chat.generator.samples(tokenizer.chat_template.encode(tokenizer, chat.messages[:1]))
     assert sample.text == " the the the"
-
-
-def test_without_a_template_there_is_no_chat():
-    with pytest.raises(UsageError, match="not trained on conversations"):
-        Chat(Generator(model(TOKENIZER), make_tokenizer("byte")))

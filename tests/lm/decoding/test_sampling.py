@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 from transformers import (
-    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -21,7 +20,6 @@ from lm.decoding.sampling import (
     History,
     Sampler,
     apply_filters,
-    ban_early_end,
     ban_repeated_ngrams,
     keep_min_p,
     keep_top_k,
@@ -99,19 +97,6 @@ def test_a_filter_agrees_with_hugging_face_on_random_cases(make):
         assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
         changed += not found.equal(before)
     assert changed > 60
-
-
-def test_min_tokens_agrees_with_hugging_face_and_counts_each_row_without_its_padding():
-    for number in range(200):
-        chance, logits, tokens = random_case(number)
-        length = tokens.shape[1]
-        prompt, least = chance.randint(0, length), chance.randint(1, 20)
-        ends = [*range(min(chance.randint(1, 3), logits.shape[1]))]
-        before = logits.clone()
-        expected = MinNewTokensLengthLogitsProcessor(prompt, least, ends)(tokens, logits.clone())
-        generated = history_of(tokens, prompt).n_generated
-        assert ban_early_end(logits, generated, ends, least).equal(expected)
-        assert logits.equal(before)
 
 
 def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_prompt_for_repetition():

@@ -45,14 +45,6 @@ def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_t
         assert (drafted.tokens, drafted.text) == (sample.tokens, sample.text)
 
 
-def test_samples_continue_the_prompt_and_some_do_so_inside_its_last_token():
-    prompt = "The owl saw the fo"
-    ids, found = encode_text(TOKENIZER, prompt), generator().samples(prompt, n=30)
-    texts = {TOKENIZER.decode([*ids[:kept], *sample.tokens]) for sample in found for kept in (len(ids) - 1, len(ids))}
-    assert {prompt + sample.text for sample in found} <= texts
-    assert any(sample.tokens[0] != ids[-1] and not sample.text.startswith(" ") for sample in found)
-
-
 def test_only_the_text_of_a_prompt_is_healed():
     ids, off = encode_text(TOKENIZER, "The owl "), generator(token_healing=False).samples("The owl ", n=3)
     assert generator().samples(ids, n=3) == off
