@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from lm.decoding.classifier import fill_masks
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -19,6 +18,7 @@ from transformers import (
 from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.model import ModelConfig
+from lm.decoding.classifier import fill_masks
 from lm.hardware import Hardware
 from lm.interop.hugging_face.importing import import_model
 from tests.cli.small_runs import make_tokenizer
