@@ -66,7 +66,7 @@ _Language = Annotated[
         "perplexity": PerplexityConfig,
         "hardware": HardwareConfig,
     },
-    "tokenize lowercase resamples beam length_penalty coverage_penalty batch_size text_column label_column header "
+    "tokenize lowercase resamples beam length_penalty batch_size text_column label_column header "
     "source_column target_column format include exclude encoding device dtype threads",
     common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --json",
 )

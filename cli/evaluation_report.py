@@ -23,8 +23,7 @@ from lm.config.data import FilesConfig, ParallelTextConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import UsageError, list_some
 from lm.evaluation.held_out import ContaminationCheck, open_held_out, open_texts

@@ -16,7 +16,7 @@ from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
-    from lm.decoding.classifier import Classifier, CompletionClassifier
+    from lm.decoding.classifier import Classifier
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
@@ -73,7 +73,7 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
 
 def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
-) -> tuple[Classifier | CompletionClassifier, LoadedModel]:
+) -> tuple[Classifier, LoadedModel]:
     """Load a classifier, or a decoder that chooses from recorded completions or from those in the file `labels`."""
     from lm.data.rows import read_completions
     from lm.decoding.classifier import build_classifier

@@ -29,7 +29,7 @@ COMMAND_GROUPS = {
     "Use": {
         "generate": "cli.generation.generate:generate",
         "chat": "cli.generation.chat:chat",
-        "translate": "cli.translation.translate:translate",
+        "translate": "cli.translate:translate",
         "fill": "cli.fill:fill",
         "classify": "cli.classify:classify",
         "serve": "cli.serve:serve",

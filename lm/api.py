@@ -28,11 +28,9 @@ from lm.config.run_spec import PathLike, run_spec
 from lm.data.rows import read_completions
 from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat
-from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier
+from lm.decoding.classifier import ClassifiedText, Classifier, FilledText, build_classifier, fill_masks
 from lm.decoding.generator import Generator
-from lm.decoding.mask_filling import FilledText, MaskFiller
-from lm.decoding.translation import TranslatedLine, Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslatedLine, TranslationModel, Translator
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import InputError, UsageError
@@ -182,7 +180,7 @@ class Model:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
-        (filled,) = MaskFiller(self._model("fills blanks"), self.tokenizer).fill([text], k=k)
+        (filled,) = fill_masks(self._masked, self.tokenizer, [text], k=k)
         return filled
 
     def classify(
@@ -267,9 +265,18 @@ class Model:
             raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it is not one that {purpose}")
         return self.loaded.model
 
-    def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
-        config, own = ClassificationConfig(batch_size=batch_size), self.loaded.config.data.for_other_files()
-        completions = () if labels is None else read_completions(os.fspath(labels), own)
+    @property
+    def _masked(self) -> EncoderOnly:
+        model = self.loaded.model
+        if not isinstance(model, EncoderOnly) or model.config.labels:
+            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not fill blanks")
+        return model
+
+    def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier:
+        config = ClassificationConfig(batch_size=batch_size)
+        completions = (
+            () if labels is None else read_completions(os.fspath(labels), self.loaded.config.data.for_other_files())
+        )
         return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 

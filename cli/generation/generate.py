@@ -15,7 +15,7 @@ from cli.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
-from lm.config.hardware import HardwareConfig, WorkersConfig
+from lm.config.hardware import HardwareConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.settings import list_settings
 from lm.errors import UsageError
@@ -70,8 +70,8 @@ _TopLogprobs = Annotated[
 
 
 @with_settings(
-    {"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
-    f"{' '.join(_SAMPLING)} beam length_penalty processes device dtype threads",
+    {"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig},
+    f"{' '.join(_SAMPLING)} beam length_penalty device dtype threads",
     common="--samples --max-tokens --temperature --top-k --top-p --min-p --beam --repetition-penalty --stop --seed "
     "--interactive --prompts --out --json",
 )
@@ -98,8 +98,8 @@ def generate(
     seed, sample i is the same for any -n. Log-probabilities (--json) are those of the model at temperature 1, before
     any filter. They include the end-of-text token.
 
-    Token healing resamples the last word of the prompt together with the continuation, so that a prompt may end after a
-    space or inside a word. The output still begins with the prompt; with --json, the first token may start inside it.
+    Token healing resamples the last token of the prompt among those that start with its text, so that a prompt may end
+    after a space or inside a word. With --json, the first token may therefore start inside the prompt.
 
     Logit biases are added to the model's logits, then penalties are applied. The result is divided by the temperature
     and filtered by top-k, top-p, min-p and typical sampling, in this order.
@@ -110,7 +110,7 @@ def generate(
     --prompts continues each line of a file with continuous batching. With a seed, sample i of a prompt does not depend
     on other prompts, their order or -n, except for the rounding of the logits. Repeated prompts get different samples.
 
-    --draft-model speeds up single samples of a large model if many draft tokens are accepted; --stats counts them.
+    --draft-model speeds up single samples of a large model if many draft tokens are accepted.
     Greedy results are the same as without a draft. Samples differ, but a seed makes them reproducible.
 
     --interactive reads lines and, after each, continues the whole text so far; /help lists its commands.
@@ -122,7 +122,7 @@ def generate(
       lm generate runs/novel "Once" --min-p 0.05 --repetition-penalty 1.1 --stop "The end" --logit-bias " the=-2"
       lm generate runs/novel "Once" --beam 5 -n 3 --json
       lm generate runs/novel "Once" --draft-model runs/novel-tiny --temperature 0 --stats
-      lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
+      lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl
     """
     run = resolve_hub_name(run)
     config, beam = options.build(SamplingConfig), options.build(BeamConfig)
@@ -131,30 +131,31 @@ def generate(
         refuse_settings("sampling", ignored, beside="beam search")
     if out is not None and prompts is None:
         raise UsageError("--out is the file of the results of --prompts")
-    hardware, processes = options.build(HardwareConfig), options.build(WorkersConfig).processes
+    hardware = options.build(HardwareConfig)
     text = "" if prompts is not None or (interactive and prompt is None) else read_text_argument(prompt) or ""
     import_torch()
     from cli.generation.generating import GenerationRequest, generate_for_prompts, generate_samples
-    from cli.generation.session import Session
+    from cli.generation.session import run_session
+    from lm.decoding.chat import Chat
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.decode import normalize_text
 
-    request = GenerationRequest(
-        run, config, beam, hardware, samples, batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
-        top_logprobs, as_json=as_json, echo=echo, stats=sys.stderr.isatty() if stats is None else stats,
-    )  # fmt: skip
-    if prompts is not None:
-        return generate_for_prompts(prompts, request, out=out, processes=processes)
     model, loaded = load_decoder(run, hardware)
-    text = normalize_text(text)
-    drafting = None if draft_model is None else load_draft(Path(draft_model), hardware, loaded)
-    generator = Generator(
-        model, loaded.tokenizer, config, batch_size=request.batch_size,
-        draft=PROMPT_LOOKUP if prompt_lookup else drafting, follows_examples=loaded.config.is_supervised,
-    )  # fmt: skip
     suggest_compiling(model.config, next(model.parameters()).device.type)
-    if interactive:
-        return Session(generator, stats=bool(stats)).run(text)
-    if not generate_samples(generator, text, request) and loaded.learned_conversations:
+    generator = Generator(
+        model, loaded.tokenizer, config,
+        batch_size=batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
+        draft=PROMPT_LOOKUP if prompt_lookup else draft_model and load_draft(Path(draft_model), hardware, loaded),
+        follows_examples=loaded.config.is_supervised,
+    )  # fmt: skip
+    request = GenerationRequest(
+        generator, beam, samples, top_logprobs, generator.plan(samples).dtype, as_json=as_json, echo=echo,
+        stats=sys.stderr.isatty() if stats is None else stats,
+    )  # fmt: skip
+    text = normalize_text(text)
+    if prompts is not None:
+        generate_for_prompts(prompts, request, out)
+    elif interactive:
+        run_session(Chat(generator, is_text=True), text)
+    elif not generate_samples(text, request) and loaded.learned_conversations:
         print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")
-    return None

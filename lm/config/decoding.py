@@ -13,8 +13,8 @@ from lm.errors import UsageError
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
-LENGTH_LIMITS = ("max_tokens", "min_tokens", "ignore_eos")
-"""Fields of `SamplingConfig` that limit the length of a continuation."""
+LENGTH_LIMITS = ("max_tokens", "ignore_eos")
+"""Fields of `SamplingConfig` that limit the length of a continuation in beam search too."""
 
 _Penalty = Annotated[float, Meta(ge=-1000, le=1000)]
 _Scale = Annotated[float, Meta(ge=0, le=1000)]
@@ -37,13 +37,13 @@ class SamplingConfig(Config):
         presence_penalty: Subtracted once from the logits of generated tokens.
         frequency_penalty: Subtracted per occurrence of a generated token.
         no_repeat_ngram_size: Never repeat an n-gram of N tokens.
-        logit_bias: TOKEN=X: add X to the logit of a token (ID or text); -inf bans it. Repeatable.
+        logit_bias: TOKEN=X: add X to the logit of a token (ID, or text of one token); -inf bans it. Repeatable.
         stop: Stop before this string; \n is a newline. Repeatable.
         seed: Sampling seed; default random.
         max_tokens: Maximum tokens to generate.
         min_tokens: Ban the end-of-text token before N tokens.
         ignore_eos: Continue after end-of-text and end-of-turn tokens.
-        token_healing: Token healing: resample the prompt's last word.
+        token_healing: Token healing: resample the prompt's last token.
     """
 
     temperature: _Scale = 0.8
@@ -91,25 +91,13 @@ class TranslationConfig(Config):
         beam: Beam size; 1: greedy.
         n_best: Translations per line, best first.
         length_penalty: Score: log-probability / length^X.
-        coverage_penalty: Penalty on unattended source words.
-        max_length_ratio: Maximum target tokens per source token.
-        max_length_extra: Further target tokens.
         batch_tokens: Source tokens per batch, with padding.
-        read_ahead: Lines read ahead, to batch by length; default 4096, terminal 1.
     """
 
     beam: _Beam = 5
     n_best: Count = 1
     length_penalty: _Power = 1.0
-    coverage_penalty: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    max_length_ratio: _Scale = 2.0
-    max_length_extra: Natural = 10
     batch_tokens: Count = 1024
-    read_ahead: Count | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_length_ratio + self.max_length_extra < 1:
-            raise UsageError("max_length_ratio and max_length_extra leave no room for a translation")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Literal
 import torch
 
 from lm.decoding.sampling import ALL_BANNED, NO_TOKEN, Alternatives, History, Sampler, token_logprobs, top_alternatives
-from lm.decoding.session import DecodeSession, SourceBatch
+from lm.decoding.session import DecodeSession
+from lm.decoding.token_healing import Healing
 from lm.errors import LMError, UsageError, check_not_nan
 from lm.tokenizer.tokenizer import DecodeStream
 
@@ -63,29 +64,27 @@ class Finish:
 
 @dataclass
 class Continuation:
-    """The continuation of a prompt: a sample, complete or in progress, or a hypothesis of beam search.
+    """The continuation of a prompt: a sample, complete or in progress, or a hypothesis of beam search; a translation.
 
     Attributes:
         text: without special tokens, up to the first stop string.
         tokens: IDs; end-of-text tokens and those of stop strings are included.
         logprobs: of each token, in nats, of the model itself.
         alternatives: to each token of a sample, if requested.
-        finish_reason: see `Finish`; None while a sample is in progress, "interrupted" if it was stopped early.
-        score: of a hypothesis, see `Hypothesis`.
-        prompt_bytes: of the first token, see `Token`.
+        finish_reason: see `Finish`; None while a sample is in progress, "interrupted" if it was stopped early, "blank"
+            of a blank line's translation.
+        score: of a hypothesis, see `beam_search`.
     """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
-    finish_reason: FinishReason | Literal["interrupted"] | None = None
-    score: float | None = None
-    prompt_bytes: int = 0
+    finish_reason: FinishReason | Literal["interrupted", "blank"] | None = None
+    score: float = 0.0
 
     def append(self, event: Token | Finish) -> None:
         if isinstance(event, Token):
-            self.prompt_bytes = self.prompt_bytes or event.prompt_bytes
             self.tokens.append(event.id)
             self.logprobs.append(event.logprob)
             self.alternatives.append(event.alternatives)
@@ -101,21 +100,15 @@ class TextStream:
     depend on the tokenisation.
     """
 
-    def __init__(self, stream: DecodeStream, stops: Sequence[str] = (), *, first_text: str | None = None) -> None:
-        """Create a stream.
-
-        Args:
-            first_text: replaces the text of the first token.
-        """
+    def __init__(self, stream: DecodeStream, stops: Sequence[str] = ()) -> None:
         self.stopped = False
-        self._stream, self._stops, self._first = stream, tuple(stops), first_text
+        self._stream, self._stops = stream, tuple(stops)
         self._held = ""  # the end of the text, if it may be the start of a stop string
 
-    def feed(self, token: int) -> str:
-        """Return the text that becomes certain with this token; often empty."""
-        text = self._stream.feed(token)
-        text, self._first = text if self._first is None else self._first, None
-        return self._advance(text)
+    def feed(self, token: int, text: str | None = None) -> str:
+        """Return the text that becomes certain with this token, often empty; a given one replaces the token's own."""
+        decoded = self._stream.feed(token)
+        return self._advance(decoded if text is None else text)
 
     def finish(self) -> str:
         """Return the rest of the text, after the last token."""
@@ -131,11 +124,9 @@ class TextStream:
         if matches:
             self.stopped = True
             return text[: min(matches)[1]]
-        for size in range(max(map(len, self._stops), default=0) - 1, 0, -1):
-            if any(text.endswith(stop[:size]) for stop in self._stops if size < len(stop)):
-                self._held = text[-size:]
-                return text[:-size]
-        return text
+        n_certain = max(0, len(text) + 1 - max(map(len, self._stops), default=1))
+        self._held = text[n_certain:]
+        return text[:n_certain]
 
 
 @dataclass(slots=True)
@@ -151,8 +142,7 @@ class Sample:
         stop_ids: tokens that end it.
         text: decodes the tokens, and ends the sample at a stop string; None for no text.
         alternatives: how many of the most probable tokens to return with each token.
-        first_token: the first token, if it is given.
-        prompt_bytes: leading bytes of that token that are the end of the prompt.
+        healing: of the token that follows the prompt, if that is the end of a longer one; None after it.
         n_tokens: so far.
     """
 
@@ -164,10 +154,14 @@ class Sample:
     stop_ids: Collection[int] = ()
     text: TextStream | None = None
     alternatives: int = 0
-    first_token: int | None = None
-    prompt_bytes: int = 0
+    healing: Healing | None = None
     n_tokens: int = 0
     is_finished: bool = False
+
+    @property
+    def next_sampler(self) -> Sampler:
+        """Chooses the next token."""
+        return self.sampler if self.healing is None else self.healing.sampler
 
     def append(self, token: int, logprob: float, alternatives: Alternatives) -> list[Token | Finish]:
         """Append a token, end if it is the last one, and return the events.
@@ -179,9 +173,14 @@ class Sample:
         check_not_nan(logprob)
         if token == NO_TOKEN:
             raise UsageError(ALL_BANNED)
-        text, prompt_bytes = self.text, 0 if self.n_tokens else self.prompt_bytes
+        text, healing, self.healing = self.text, self.healing, None
+        new_text = text.feed(token, healing.text_beyond(token) if healing else None) if text else ""
+        if healing and token == healing.token:  # the prompt is continued as it is
+            self.prompt = [*self.prompt, token]
+            return []
         self.n_tokens += 1
-        event = Token(self.number, token, logprob, text.feed(token) if text else "", alternatives, prompt_bytes)
+        prompt_bytes = len(healing.beginning) if healing else 0
+        event = Token(self.number, token, logprob, new_text, alternatives, prompt_bytes)
         if token not in self.stop_ids and self.n_tokens < self.max_tokens and not (text and text.stopped):
             return [event]
         self.is_finished = True
@@ -190,20 +189,13 @@ class Sample:
         return [event, Finish(self.number, "stop" if text and text.stopped else reason, rest)]
 
 
-def decode(
-    session: DecodeSession,
-    samples: Iterable[Sample],
-    *,
-    batch_size: int,
-    sources: Sequence[SourceBatch] | None = None,
-) -> Iterator[Token | Finish]:
+def decode(session: DecodeSession, samples: Iterable[Sample], *, batch_size: int) -> Iterator[Token | Finish]:
     """Sample continuations with continuous batching: new samples replace finished ones.
 
     Args:
         session: without rows.
         samples: consumed when there is room; what one draws doesn't depend on the others.
         batch_size: the most concurrent samples.
-        sources: of models that translate, see `Batch.admit`.
 
     Yields:
         Tokens as they come, and one Finish for each sample; those of different samples are interleaved.
@@ -218,7 +210,7 @@ def decode(
     while True:
         free = batch_size - len(batch)
         if free == batch_size or free * _REFILL_DIVISOR >= batch_size:
-            batch.admit(list(islice(waiting, free)), sources)
+            batch.admit(list(islice(waiting, free)))
         if not len(batch):
             return
         events = batch.sample()
@@ -243,22 +235,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def admit(self, samples: Sequence[Sample], sources: Sequence[SourceBatch] | None = None) -> None:
-        """Prefill the prompts of new samples, which take part in the next step.
-
-        Args:
-            sources: for each model the sources, equally many samples of each, one after the other; only once.
-        """
+    def admit(self, samples: Sequence[Sample]) -> None:
+        """Prefill the prompts of new samples, which take part in the next step."""
         if not samples:
             return
-        if not self._samples and len(self._session):
+        if not self._samples:
             self._session.release(range(len(self._session)))
-        copies = 1 if sources is None else len(samples) // len(sources[0][0])
-        logits = self._session.add([sample.prompt for sample in samples[::copies]], sources).last_logits
-        if copies > 1:
-            rows = torch.arange(len(logits)).repeat_interleave(copies)
-            self._session.select(rows.tolist())
-            logits = logits[rows.to(logits.device)]
+        logits = self._session.add([sample.prompt for sample in samples]).last_logits
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
         self._samples += samples
 
@@ -267,10 +250,10 @@ class Batch:
         """Sample a token of each sample."""
         events, self.errors = list[Token | Finish](), {}
         chosen, logprobs = self._choose()
-        alternatives = self._top_alternatives()
+        alternatives = top_alternatives(self._logits, max(sample.alternatives for sample in self._samples))
         for sample, token, logprob, others in zip(self._samples, chosen, logprobs, alternatives, strict=True):
             try:
-                events += sample.append(token, logprob, others)
+                events += sample.append(token, logprob, others[: sample.alternatives])
             except LMError as error:
                 sample.is_finished, self.errors[sample.number] = True, error
         self._chosen = chosen
@@ -279,32 +262,18 @@ class Batch:
     def _choose(self) -> tuple[list[int], list[float]]:
         """Sample the tokens of all rows, those with the same sampler together; with their log-probabilities."""
         logits = self._logits.cpu() if self._logits.device.type == "mps" else self._logits  # which has no float64
-        rows_of_sampler: dict[int, list[int]] = {}
+        chosen = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+        rows_of_sampler: dict[Sampler, list[int]] = {}
         for row, sample in enumerate(self._samples):
-            rows_of_sampler.setdefault(id(sample.sampler), []).append(row)
-        parts = []
-        for rows in rows_of_sampler.values():
+            rows_of_sampler.setdefault(sample.next_sampler, []).append(row)
+        for sampler, rows in rows_of_sampler.items():
             samples, tokens = [self._samples[row] for row in rows], [self._session.tokens[row] for row in rows]
             history = History(tokens, [len(sample.prompt) for sample in samples], logits.device)
             of_rows = logits if len(rows) == len(logits) else logits[rows]
-            parts.append(samples[0].sampler.sample(of_rows, [sample.rng for sample in samples], history))
-        chosen = parts[0]
-        if len(parts) > 1:
-            chosen = torch.cat(parts)
-            chosen[[row for rows in rows_of_sampler.values() for row in rows]] = torch.cat(parts)
-        given = [(row, sample.first_token) for row, sample in enumerate(self._samples) if not sample.n_tokens]
-        for row, token in given:
-            if token is not None:
-                chosen[row] = token
+            chosen[rows] = sampler.sample(of_rows, [sample.rng for sample in samples], history)
         logprobs = token_logprobs(logits, chosen)
         ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()  # in one transfer from the device
         return list(map(int, ids)), nats
-
-    def _top_alternatives(self) -> list[Alternatives]:
-        """The alternatives of each row, as many as its sample has."""
-        counts = [sample.alternatives for sample in self._samples]
-        best = top_alternatives(self._logits, max(counts))
-        return [others[:count] for others, count in zip(best, counts, strict=True)]
 
     def extend(self) -> None:
         """Append the sampled tokens to the session; finished samples leave."""

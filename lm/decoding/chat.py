@@ -1,4 +1,4 @@
-"""Chats: a conversation with one model, turn by turn.
+"""Turns of a user and a model: a conversation, or a text that both write.
 
 The KV cache is kept between turns, so only new tokens are prefilled. When the context is full, the oldest turns are
 left out of what the model reads; the system prompt stays.
@@ -6,16 +6,13 @@ left out of what the model reads; the system prompt stays.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Events
-from functools import partial
 
-from lm.decoding.batching import Finish, Token, decode
-from lm.decoding.generator import Generator
+from lm.decoding.batching import Finish, Token
+from lm.decoding.generator import Generator, encode_text
 from lm.errors import UsageError
-from lm.text.records import Part
-from lm.tokenizer.chat_template import PLAIN_STOP, PLAIN_TEMPLATE, ChatTemplate
+from lm.text.records import Part, Record
 
 _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
 """Of the context: room for a reply, before turns are left out; and what the others may take then."""
@@ -40,91 +37,82 @@ def fit_into_context(
     Raises:
         UsageError: the last message and the system prompt exceed the context.
     """
-    head = 1 if messages[0].role == "system" else 0
-    last = (len(messages) - head - 1) // 2
-
-    def encode_without(turns: int) -> list[int]:
-        return encode([*messages[:head], *messages[head + 2 * turns :]])
-
+    head = int(messages[0].role == "system")
+    last, most = (len(messages) - head - 1) // 2, context - min(max_tokens, int(_REPLY_FRACTION * context))
     dropped = min(dropped, last)
-    prompt, most = encode_without(dropped), context - min(max_tokens, int(_REPLY_FRACTION * context))
-    if len(prompt) > most and dropped < last:
-        most = min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
-        fewer = range(dropped + 1, last)
-        dropped += 1 + bisect_left(fewer, True, key=lambda turns: len(encode_without(turns)) <= most)
-        prompt = encode_without(dropped)
+    while len(prompt := encode([*messages[:head], *messages[head + 2 * dropped :]])) > most and dropped < last:
+        dropped, most = dropped + 1, min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
     if len(prompt) >= context:
-        raise UsageError(
-            f"the message is too long: with system prompt and chat template it has {len(prompt)} tokens, and the "
-            f"context is {context}"
-        )
+        raise UsageError(f"the message is too long: the prompt has {len(prompt)} tokens, and the context is {context}")
     return prompt, dropped
 
 
 class Chat:
-    """A conversation with a model.
+    """A conversation with a model, or a text that both continue.
 
     Attributes:
         dropped: number of turns that the model no longer reads, the oldest ones.
-        template: of the tokenizer, or a plain one for a model that learned no conversations.
+        is_text: whether the messages are parts of one text.
     """
 
-    def __init__(self, generator: Generator, *, messages: Sequence[Part] = ()) -> None:
-        """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings."""
-        self.generator, self.messages, self.dropped = generator, list(messages), 0
-        template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
-        self.template = ChatTemplate.default(start, PLAIN_TEMPLATE) if template is None else template
-        self._replies = 0
+    def __init__(self, generator: Generator, *, messages: Sequence[Part] = (), is_text: bool = False) -> None:
+        """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings.
 
-    @property
-    def has_template(self) -> bool:
-        return self.generator.tokenizer.chat_template is not None
-
-    @property
-    def system(self) -> str | None:
-        return self.messages[0].text if self.messages and self.messages[0].role == "system" else None
-
-    @system.setter
-    def system(self, text: str | None) -> None:
-        """Replace the system prompt, or remove it."""
-        others = self.messages[1:] if self.system is not None else self.messages
-        self.messages = [*([Part("system", text)] if text else []), *others]
+        Raises:
+            UsageError: the tokenizer has no chat template, and it is no text.
+        """
+        self.generator, self.messages, self.dropped, self.is_text = generator, list(messages), 0, is_text
+        self._template, self._replies = generator.tokenizer.chat_template, 0
+        if self._template is None and not is_text:
+            raise UsageError("this model was not trained on conversations: it has no chat template")
 
     def reply(self, content: str) -> Events[Token | Finish, None, None]:
         """Add a message of the user, and sample a reply; it is added when it ends, or when the iterator is closed.
 
-        If there is no reply, the message of the user is removed again.
+        Of a text, a message begins on a new line. If there is no reply, the message of the user is removed again.
 
         Raises:
             InputError: the template refuses the messages, or a character has no token.
             UsageError: the message and the system prompt alone exceed the context.
         """
+        if self.is_text and content and self.messages and not self.messages[-1].text.endswith("\n"):
+            content = "\n" + content
         self.messages.append(Part("user", content))
-        text, generator, config = "", self.generator, self.generator.config
+        text, generator, max_tokens = "", self.generator, self.generator.config.max_tokens
         context = generator.model.config.context_length
         try:
             prompt, self.dropped = fit_into_context(
-                self.messages, partial(self.template.encode, generator.tokenizer), context=context,
-                max_tokens=config.max_tokens, dropped=self.dropped,
-            )  # fmt: skip
-            sample = generator.build_sample(
-                prompt, generator.sampler.rng(self._replies, prompt=prompt),
-                max_tokens=min(config.max_tokens, context - len(prompt)),
-                stop=config.stop if self.has_template else (*config.stop, PLAIN_STOP),
-            )  # fmt: skip
+                self.messages, self._encode, context=context, max_tokens=max_tokens, dropped=self.dropped
+            )
+            rng = generator.sampler.rng(self._replies, prompt=prompt)
+            healing = generator.find_healing(content, prompt) if self.is_text else None
+            room = max_tokens if self.is_text else min(max_tokens, context - len(prompt))
+            sample = generator.build_sample(prompt, rng, healing, max_tokens=room)
             self._replies += 1
-            for event in decode(generator.open_session(generator.plan(), prompt[:-1]), [sample], batch_size=1):
+            for event in generator.decode([sample], prefix=prompt[:-2] if healing else prompt[:-1]):
                 text += event.text
                 yield event
         finally:
-            if text.strip():
-                self.messages.append(Part("assistant", text.strip()))
+            if text := text if self.is_text else text.strip():
+                self.messages.append(Part("assistant", text))
             else:
                 self.messages.pop()
+
+    def _encode(self, messages: Sequence[Part]) -> list[int]:
+        tokenizer = self.generator.tokenizer
+        if self._template is None or self.is_text:
+            return encode_text(tokenizer, "".join(message.text for message in messages))
+        return self._template.encode(tokenizer, messages)
 
     def undo(self) -> str | None:
         """Remove the last message of the user with its reply, and return it; None if there is none."""
         while self.messages and self.messages[-1].role != "system":
             if (last := self.messages.pop()).role == "user":
-                return last.text
+                return last.text.removeprefix("\n") if self.is_text else last.text
         return None
+
+    def transcript(self) -> str:
+        """Return the text, or the messages as a line of training data."""
+        if self.is_text:
+            return "".join(message.text for message in self.messages)
+        return Record(tuple(self.messages)).to_json()

@@ -2,7 +2,7 @@
 
 Filters are pure functions of logits that favour, penalise or ban (-inf) tokens. Those over earlier tokens take (rows,
 length) IDs: prompt and continuation, as in Hugging Face, or the continuation alone where the method is defined so;
-NO_TOKEN is ignored. `penalties` and `truncations` list the configured filters in order.
+NO_TOKEN is ignored. `Sampler.from_config` lists the configured filters in order.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.candidates import top_k_mask
 from lm.errors import UsageError
+from lm.kernels.torch_ops import TopK, top_k
 from lm.tokenizer.tokenizer import Tokenizer
-
-Biases = Mapping[tuple[int, ...], float]
-"""Token sequences, and what is added to the logit of each one's last token after the others; -inf bans it."""
 
 NO_TOKEN = -1
 """Left padding of shorter rows; and what is returned instead of a token if every one is banned."""
@@ -52,14 +49,17 @@ class History:
     @cached_property
     def tokens(self) -> Tensor:
         """(rows, length) IDs, left-padded with NO_TOKEN."""
-        length = max(map(len, self.rows))
-        return torch.tensor([[NO_TOKEN] * (length - len(row)) + [*row] for row in self.rows], device=self.device)
+        return self._pad(self.rows)
 
     @property
     def generated(self) -> Tensor:
         """(rows, length) IDs of the continuations, left-padded with NO_TOKEN."""
-        last = torch.arange(self.tokens.shape[1], 0, -1, device=self.device)
-        return self.tokens.where(last <= self.n_generated[:, None], NO_TOKEN)
+        return self._pad([row[prompt:] for row, prompt in zip(self.rows, self.prompt_lengths, strict=True)])
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        length = max(map(len, rows))
+        padded = [[NO_TOKEN] * (length - len(row)) + [*row] for row in rows]
+        return torch.tensor(padded, dtype=torch.long, device=self.device)
 
     @property
     def n_generated(self) -> Tensor:
@@ -72,24 +72,12 @@ Filter = Callable[[Tensor, History], Tensor]
 """(rows, vocabulary) logits and the history -> logits of the same shape."""
 
 
-def add_biases(biases: Biases) -> Filter:
-    """Return the filter that adds biases to the logits of tokens that complete a sequence.
+def add_biases(biases: Mapping[int, float]) -> Filter:
+    """Return the filter that adds biases to the logits of tokens; -inf bans one."""
 
-    Args:
-        biases: non-empty sequences of IDs, and what is added; a sequence of one token is always complete.
-    """
-    of_tokens = {last: bias for (*before, last), bias in biases.items() if not before}
-    of_sequences = [(before, last, bias) for (*before, last), bias in biases.items() if before]
-
-    def apply(logits: Tensor, history: History) -> Tensor:
-        biased, tokens = logits.clone(), history.tokens
-        if of_tokens:  # in one operation: there may be hundreds
-            biased[:, list(of_tokens)] += biased.new_tensor(list(of_tokens.values()))
-        for before, last, bias in of_sequences:
-            if len(before) <= tokens.shape[1]:
-                end = tokens[:, tokens.shape[1] - len(before) :]
-                completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
-                biased[:, last] += torch.where(completes, bias, 0.0)
+    def apply(logits: Tensor, _: History) -> Tensor:
+        biased = logits.clone()
+        biased[:, list(biases)] += biased.new_tensor(list(biases.values()))  # in one operation: there may be hundreds
         return biased
 
     return apply
@@ -152,17 +140,17 @@ def ban_early_end(logits: Tensor, n_generated: Tensor, end_ids: Collection[int],
     return banned
 
 
-def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide logits by a temperature above 0."""
-    return logits / temperature
-
-
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
     """Keep the k best tokens of each row; of equal ones the lowest IDs.
 
     Source: Fan et al. 2018.
     """
-    return logits if k >= logits.shape[-1] else logits.masked_fill(~top_k_mask(logits, k), -torch.inf)
+    if k >= logits.shape[-1]:
+        return logits
+    worst = logits.topk(k).values[:, -1:]
+    better, equal = logits > worst, logits == worst
+    is_kept = better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
+    return logits.masked_fill(~is_kept, -torch.inf)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
@@ -207,44 +195,8 @@ def keep_typical(logits: Tensor, mass: float) -> Tensor:
     return logits.masked_fill(distance > farthest, -torch.inf)
 
 
-def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] = ()) -> Iterator[Filter]:
-    """Yield the filters that change the model's logits, in order; they also apply to greedy decoding.
-
-    Args:
-        config: its `logit_bias` is not read, as that needs a tokenizer.
-    """
-    if biases:
-        yield add_biases(biases)
-    if config.repetition_penalty != 1:
-        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
-    if config.presence_penalty or config.frequency_penalty:
-        yield lambda logits, history: penalise_counts(
-            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
-        )
-    if (size := config.no_repeat_ngram_size) is not None:
-        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
-    yield from length_filters(config, end_ids)
-
-
-def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator[Filter]:
-    """Yield the filter of `min_tokens`, if it has an effect."""
-    if config.min_tokens and end_ids:
-        yield lambda logits, history: ban_early_end(logits, history.n_generated, end_ids, config.min_tokens)
-
-
-def truncations(config: SamplingConfig) -> Iterator[Filter]:
-    """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
-    chosen: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None, float | None], ...] = (
-        (apply_temperature, config.temperature, 1), (keep_top_k, config.top_k, None), (keep_top_p, config.top_p, None),
-        (keep_min_p, config.min_p, None), (keep_typical, config.typical_p, None),
-    )  # fmt: skip
-    for function, value, off in chosen:
-        if value != off:
-            yield partial(_apply, function, value)
-
-
-def _apply(function: Callable[[Tensor, Any], Tensor], value: float | None, logits: Tensor, _: History) -> Tensor:
-    return function(logits, value)
+def _without_history(keep: Callable[[Tensor, Any], Tensor], value: float) -> Filter:
+    return lambda logits, _: keep(logits, value)
 
 
 def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
@@ -254,26 +206,26 @@ def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -
     return logits
 
 
-def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
-    """Parse biases of token sequences.
+def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[int, float]:
+    """Parse biases of tokens.
 
     Args:
-        specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
-            is a sequence, whose last token is biased after the others.
+        specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID, and the name of a
+            special token is that token.
 
     Raises:
-        UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
+        UsageError: one is malformed, is not one token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    biases: dict[tuple[int, ...], float] = {}
+    biases: dict[int, float] = {}
     for spec in specs:
         text, _, value = spec.rpartition("=")
         try:
-            bias, ids = float(value), (int(text),) if text.isdecimal() else tuple(tokenizer.encode(text))
+            bias, ids = float(value), [int(text)] if text.isdecimal() else tokenizer.encode(text, parse_special=True)
         except ValueError:
-            bias, ids = math.nan, ()
-        if not ids or max(ids) >= tokenizer.vocab_size or not (bias == -math.inf or abs(bias) <= _MAX_BIAS):
-            raise UsageError(f"{spec!r} is not TOKEN=X with a text or an ID of the vocabulary, and a number or -inf")
-        biases[ids] = bias
+            bias, ids = math.nan, []
+        if len(ids) != 1 or ids[0] >= tokenizer.vocab_size or not (bias == -math.inf or abs(bias) <= _MAX_BIAS):
+            raise UsageError(f"{spec!r} is not TOKEN=X with one token, a text or an ID, and a number or -inf")
+        biases[ids[0]] = bias
     return biases
 
 
@@ -285,22 +237,20 @@ class Sampler:
     """Chooses the next tokens.
 
     Attributes:
-        penalties: filters that change the model's logits; also in greedy decoding.
-        truncations: filters that select the tokens to sample from, after those.
+        filters: those that change the model's logits, also in greedy decoding; then those that select tokens.
         greedy: choose the most probable token instead of sampling.
         seed: each sample has a random generator of its own: see `rng`.
         raises_logits: whether a penalty may raise a logit.
     """
 
-    penalties: tuple[Filter, ...] = ()
-    truncations: tuple[Filter, ...] = ()
+    filters: tuple[Filter, ...] = ()
     greedy: bool = False
     seed: int = 0
     raises_logits: bool = False
 
     @classmethod
     def from_config(
-        cls, config: SamplingConfig, biases: Biases | None = None, end_ids: Collection[int] = ()
+        cls, config: SamplingConfig, biases: Mapping[int, float] | None = None, end_ids: Collection[int] = ()
     ) -> Sampler:
         """Create the sampler of a config; with a random seed if it has none.
 
@@ -310,30 +260,44 @@ class Sampler:
             end_ids: the end-of-text tokens, for `min_tokens`.
         """
         greedy, biases = config.temperature < _MIN_TEMPERATURE, biases or {}
+        presence, frequency, ngram = config.presence_penalty, config.frequency_penalty, config.no_repeat_ngram_size
+        filters = list[Filter]()
+        if biases:
+            filters.append(add_biases(biases))
+        if config.repetition_penalty != 1:
+            filters.append(lambda logits, past: penalise_repetition(logits, past.tokens, config.repetition_penalty))
+        if presence or frequency:
+            filters.append(
+                lambda logits, past: penalise_counts(logits, past.generated, presence=presence, frequency=frequency)
+            )
+        if ngram is not None:
+            filters.append(lambda logits, past: ban_repeated_ngrams(logits, past.tokens, ngram))
+        if config.min_tokens and end_ids:
+            filters.append(lambda logits, past: ban_early_end(logits, past.n_generated, end_ids, config.min_tokens))
+        if not greedy and config.temperature != 1:
+            filters.append(lambda logits, _: logits / config.temperature)
+        cuts: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None], ...] = (  # in the order of Hugging Face
+            (keep_top_k, config.top_k), (keep_top_p, config.top_p), (keep_min_p, config.min_p),
+            (keep_typical, config.typical_p),
+        )  # fmt: skip
+        filters += [_without_history(keep, value) for keep, value in cuts if value is not None and not greedy]
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        raises = config.repetition_penalty < 1 or min(config.presence_penalty, config.frequency_penalty) < 0
-        raises |= max(biases.values(), default=0.0) > 0
-        cut = () if greedy else tuple(truncations(config))
-        return cls(tuple(penalties(config, biases, end_ids)), cut, greedy, seed, raises)
-
-    @property
-    def filters(self) -> tuple[Filter, ...]:
-        return (*self.penalties, *self.truncations)
+        raises = config.repetition_penalty < 1 or min(presence, frequency) < 0 or max(biases.values(), default=0.0) > 0
+        return cls(tuple(filters), greedy, seed, raises)
 
     def rng(
-        self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
+        self, number: int, *, prompt: Sequence[int] = (), repeat: int = 0, seed: int | None = None
     ) -> random.Random:
         """Return the random generator of a sample: the same for the same arguments, whatever the batch.
 
         Args:
             number: of the sample, among those of its prompt.
-            prompt: what the sample continues or translates; samples of other prompts differ.
+            prompt: what the sample continues; samples of other prompts differ.
             repeat: how many equal prompts came before; their samples differ.
             seed: instead of the sampler's own.
         """
-        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        prompt_key = [repeat, text] if text else []
-        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *prompt_key])))
+        key = [self.seed if seed is None else seed, number, *([repeat, *prompt] if prompt else [])]
+        return random.Random(" ".join(map(str, key)))
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """Return (rows, vocabulary) sampling probabilities from logits; unless greedy."""
@@ -375,19 +339,12 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     """Return (rows,) log-probabilities in nats of one token per row: at temperature 1, before any filter.
 
-    They are NaN exactly where a logit of the row is NaN or +inf, or all are -inf.
-    """
-    return logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1) - log_normaliser(logits)
-
-
-def log_normaliser(logits: Tensor) -> Tensor:
-    """Return the log-sum-exp of each row: (rows, vocabulary) -> (rows,), NaN if not finite.
-
-    A log-probability computed with it is NaN exactly if a logit of the row is NaN or +inf, or all are -inf.
-    `Tensor.logsumexp` computes the same bits, in twice the time for some thousand logits, as it allows for infinities.
+    They are NaN exactly where a logit of the row is NaN or +inf, or all are -inf. `Tensor.logsumexp` computes the same
+    bits, in twice the time for some thousand logits, as it allows for infinities.
     """
     highest = logits.amax(-1, keepdim=True)
-    return (logits - highest).exp_().sum(-1).log_() + highest.squeeze(-1)
+    normaliser = (logits - highest).exp_().sum(-1).log_() + highest.squeeze(-1)
+    return logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1) - normaliser
 
 
 def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:
@@ -397,3 +354,27 @@ def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:
     best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]
+
+
+def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> TopK:
+    """Find the k best tokens of each row, of equal ones the first.
+
+    Args:
+        logits: (rows, vocabulary), unfiltered.
+        filtered: filtered logits; changes by the filters count as log-probability.
+        k: fewer are found if the vocabulary is smaller.
+        by_compiled_code: whether it is loaded; used where it applies.
+    """
+    k = min(k, logits.shape[1])
+    result = top_k(logits, filtered, k) if by_compiled_code else None
+    if result is None:
+        values, tokens = filtered.topk(min(k + 1, logits.shape[1]))
+        if bool((values[:, 1:] == values[:, :-1]).any()):  # topk breaks ties arbitrarily
+            values, tokens = filtered.sort(stable=True, descending=True)
+        values, tokens = values[:, :k], tokens[:, :k]
+        result = TopK(values, tokens, logits.log_softmax(-1).gather(1, tokens))
+    if filtered is logits:
+        return result
+    is_banned = result.values == -torch.inf  # -inf - -inf would be NaN
+    added = (result.values - logits.gather(1, result.indices)).masked_fill(is_banned, -torch.inf)
+    return result._replace(logprobs=result.logprobs + added)

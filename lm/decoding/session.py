@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import top_k_tokens
+from lm.corpus.ragged import RaggedArray
+from lm.data.batch import length_batches
+from lm.decoding.sampling import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, Output, OutputSpec
 from lm.engine.kv_cache import KVCache, PrefixCache
 from lm.engine.selection import EnginePlan
@@ -61,7 +64,7 @@ class DecodeSession:
 
         Else it costs about as much as a step, and oneDNN takes some milliseconds to prepare a matmul of a new shape.
         """
-        return all(model.cache is not None and model.cache.removes_rows_for_free for model in self._models)
+        return all(model.cache.removes_rows_for_free for model in self._models)
 
     @torch.inference_mode()
     def add(
@@ -92,31 +95,23 @@ class DecodeSession:
         n, kept = tokens.shape[1], output_spec.logits_to_keep
         fits = n if kept <= 1 else min(model.max_tokens_in_window(n) for model in self._models)
         if fits < n:  # logits of several windows
-            first = self.extend(tokens[:, :fits], replace(output_spec, logits_to_keep=fits))
-            rest = self.extend(tokens[:, fits:], replace(output_spec, logits_to_keep=min(kept, n - fits)))
+            first = self.extend(tokens[:, :fits], OutputSpec(logits_to_keep=fits))
+            rest = self.extend(tokens[:, fits:], OutputSpec(logits_to_keep=min(kept, n - fits)))
             joined = torch.cat([part.logits for part in (first, rest) if part.logits is not None], dim=1)
-            return replace(rest, logits=joined[:, -kept:])
+            return Output(joined[:, -kept:])
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
         return self._forward(range(len(self)), tokens, output_spec)
 
     def _forward(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec) -> Output:
         """Run the models on the last tokens of rows, (rows, n), of which cached rows have no others unread."""
-        is_single, k = len(self._models) == 1, output_spec.top_k
-        if output_spec.attention and tokens is not None:
-            output_spec = replace(output_spec, attention=tokens.shape[1])
-        model_spec = output_spec if is_single else replace(output_spec, top_k=0)
-        outputs = [model.forward(rows, tokens, model_spec) for model in self._models]
-        output = outputs[0]
-        if not is_single:
-            parts = [part.logits.log_softmax(-1) for part in outputs if part.logits is not None]
-            size = min(part.shape[-1] for part in parts)  # some vocabularies are padded
-            mean = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
-            output = Output(mean, attention=[weights for part in outputs for weights in part.attention])
-        if k and output.top_k is None:
-            logits = output.last_logits
-            output = replace(output, top_k=self.top_k(logits, logits, k))
-        return output
+        if len(self._models) == 1:
+            return self._models[0].forward(rows, tokens, output_spec)
+        spec = OutputSpec(output_spec.logits_to_keep)
+        outputs = [model.forward(rows, tokens, spec).logits for model in self._models]
+        parts = [logits.log_softmax(-1) for logits in outputs if logits is not None]
+        size = min(part.shape[-1] for part in parts)  # some vocabularies are padded
+        return Output(torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts)))
 
     def top_k(self, logits: Tensor, filtered: Tensor, k: int) -> TopK:
         """Find the k best tokens of each row; see `top_k_tokens`."""
@@ -155,7 +150,9 @@ class _ModelRows:
         config = plan.model.config
         self.plan, self._tokens = plan, tokens
         self._prefixes = prefixes if plan.use_cache else None
-        self.cache = None if config.is_encoder_decoder else KVCache(plan.model, is_enabled=plan.use_cache)
+        self.cache: KVCache  # of an encoder-decoder from the first rows on
+        if not config.is_encoder_decoder:
+            self.cache = KVCache(plan.model, is_enabled=plan.use_cache)
         self._context = None if config.translates else config.context_length
         self._sources: list[list[int]] = []  # of each row, for a decoder-only model that translates
         self._window_starts: list[int] = []  # of the cached window of each row
@@ -163,7 +160,7 @@ class _ModelRows:
     def add(self, rows: int, source: SourceBatch | None) -> None:
         self._window_starts += [0] * rows
         sources: list[list[int]] = [[]] * rows
-        if self.cache is None:
+        if self.plan.model.config.is_encoder_decoder:
             assert source is not None, "an encoder needs sources"
             self.cache = KVCache(
                 self.plan.model, is_enabled=self.plan.use_cache, source=source[0], source_lengths=source[1]
@@ -186,7 +183,6 @@ class _ModelRows:
 
     def forward(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec) -> Output:
         """See `DecodeSession._forward`: a step for cached rows, a prefill for the others."""
-        assert self.cache is not None
         if self._context is not None:
             for row in rows:
                 start = window_start(len(self._tokens[row]), self._context)
@@ -210,55 +206,41 @@ class _ModelRows:
         return Output(logits[order.to(logits.device)])
 
     def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> Output:
-        assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         is_beyond = self._context is None and max(positions) + tokens.shape[1] > self.plan.model.config.context_length
-        engine = self.plan.pytorch if output_spec.attention or is_beyond else self.plan.step_engine(tokens.numel())
+        engine = self.plan.pytorch if is_beyond else self.plan.step_engine(tokens.numel())
         return engine.forward(tokens, rows, positions, self.cache, output_spec)
 
     def _prefill(self, rows: Sequence[int], output_spec: OutputSpec) -> Output:
-        """Prefill the windows of empty rows; equal ones once."""
-        assert self.cache is not None
+        """Prefill the windows of empty rows; equal ones once, those with the same prefix and similar lengths together.
+
+        With recurrent layers, those of equal length.
+        """
         forward, cache = self.plan.pytorch.forward, self.cache
         windows = [tuple((self._sources[row] + self._tokens[row])[self._window_starts[row] :]) for row in rows]
         if self._context is None:
-            ids, lengths = _pad(windows)
-            return forward(ids, rows, (), cache, output_spec, lengths=lengths)
-        logits: dict[tuple[int, ...], Tensor] = {}
-        row_of_window: dict[tuple[int, ...], int] = {}
-        for window, row in zip(windows, rows, strict=True):
-            row_of_window.setdefault(window, row)
-        for prefix, group in self._group_windows(row_of_window):
-            past = self._prefixes.copy(prefix, len(group)) if prefix and self._prefixes is not None else None
-            ids, lengths = _pad([window[len(prefix) :] for window in group])
-            firsts = [row_of_window[window] for window in group]
-            output = forward(ids, firsts, (), cache, output_spec, lengths=lengths, past=past)
-            assert output.logits is not None
-            logits |= zip(group, output.logits, strict=True)
-        copies = [(row, row_of_window[window]) for row, window in zip(rows, windows, strict=True)]
-        if copies := [(row, other) for row, other in copies if row != other]:
+            ids, lengths = pad(windows)
+            return forward(ids, rows, (), cache, output_spec, lengths=lengths.tolist())
+        row_of = dict(zip(windows, rows, strict=True))
+        prefix_of = {window: self._prefixes.find(window) if self._prefixes else () for window in row_of}
+        is_recurrent, logits = self.plan.model.config.is_recurrent, dict[tuple[int, ...], Tensor]()
+        kinds = {window: (prefix, is_recurrent and len(window)) for window, prefix in prefix_of.items()}
+        for (prefix, _), windows_of_kind in groupby(sorted(row_of, key=kinds.__getitem__), kinds.__getitem__):
+            same = list(windows_of_kind)
+            for batch in length_batches(list(map(len, same)), tokens=_MAX_PREFILL_TOKENS):
+                group = [same[index] for index in batch]
+                past = self._prefixes.copy(prefix, len(group)) if prefix and self._prefixes else None
+                ids, lengths = pad([window[len(prefix) :] for window in group])
+                of = [row_of[window] for window in group]
+                output = forward(ids, of, (), cache, output_spec, lengths=lengths.tolist(), past=past)
+                assert output.logits is not None
+                logits |= zip(group, output.logits, strict=True)
+        copies = [(row, row_of[window]) for row, window in zip(rows, windows, strict=True) if row != row_of[window]]
+        if copies:
             cache.copy(*map(list, zip(*copies, strict=True)))
         return Output(torch.stack([logits[window] for window in windows]))
 
-    def _group_windows(
-        self, windows: Collection[tuple[int, ...]]
-    ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-        """Yield prefixes with windows that start with them, of similar length; for recurrent layers of equal length."""
-        prefix_of = {window: () if self._prefixes is None else self._prefixes.find(window) for window in windows}
-        is_recurrent, group = self.plan.model.config.is_recurrent, list[tuple[int, ...]]()
-        for window in sorted(windows, key=lambda window: (prefix_of[window], len(window))):
-            if group and (
-                (len(group) + 1) * len(window) > _MAX_PREFILL_TOKENS
-                or prefix_of[window] != prefix_of[group[0]]
-                or (is_recurrent and len(window) != len(group[0]))
-            ):
-                yield prefix_of[group[0]], group
-                group = []
-            group.append(window)
-        yield prefix_of[group[0]], group
-
     def select(self, rows: Sequence[int], released: Collection[int] | None = None) -> None:
-        assert self.cache is not None
         self._window_starts = [self._window_starts[row] for row in rows]
         self._sources = [self._sources[row] for row in rows]
         if released is None:
@@ -267,13 +249,11 @@ class _ModelRows:
             self.cache.release(released)
 
     def truncate(self) -> None:
-        assert self.cache is not None
         rows = zip(self._sources, self._tokens, self._window_starts, strict=True)
         self.cache.truncate([max(0, len(source) + len(tokens) - start) for source, tokens, start in rows])
 
 
-def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
-    """(windows, longest) IDs, padded on the right, and their lengths."""
-    lengths = list(map(len, windows))
-    longest = max(lengths)
-    return torch.tensor([[*window, *[0] * (longest - len(window))] for window in windows]), lengths
+def pad(rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Return (rows, longest) IDs, or (rows, longest, 4) with trees, padded on the right; and (rows,) lengths."""
+    ragged = RaggedArray.from_rows(rows)
+    return torch.from_numpy(ragged.to_padded(0)), torch.from_numpy(ragged.lengths())

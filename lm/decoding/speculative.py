@@ -8,9 +8,8 @@ Source: Leviathan et al. 2023; Chen et al. 2023.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -29,161 +28,94 @@ _PATIENCE, _MAX_PAUSE = 3, 16
 """Consecutive drafts without any accepted token before a pause of one step, then of two, and so on; and the longest
 pause.
 """
-_MAX_NGRAM, _MIN_NGRAM = 3, 1
-"""Lengths of the n-gram that prompt lookup searches, longest and shortest."""
+_MAX_NGRAM = 3
+"""The longest n-gram that prompt lookup searches."""
+
+DraftToken = tuple[int, Tensor | None]
+"""A proposed token, and the (vocabulary,) probabilities from which it was drawn; None if it was certain."""
+Drafter = Callable[[History, int, random.Random], Sequence[DraftToken]]
+"""Proposes at most a number of tokens to follow those of one row; possibly none."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftToken:
-    """A proposed token.
-
-    Attributes:
-        probabilities: (vocabulary,) from which it was drawn; None if it was certain.
-    """
-
-    token: int
-    probabilities: Tensor | None = None
-
-
-class Drafter(Protocol):
-    """Proposes tokens."""
-
-    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
-        """Propose at most `count` tokens to follow those of one row; possibly none."""
-
-
-class PromptLookupDrafter:
-    """Proposes what followed the last occurrence of the last few tokens.
+def look_up_in_prompt(history: History, count: int, _: random.Random) -> list[DraftToken]:
+    """Propose what followed the last occurrence of the last few tokens.
 
     Source: Saxena 2023 (prompt lookup decoding).
     """
-
-    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:  # noqa: ARG002
-        (tokens,) = history.rows
-        for length in range(min(_MAX_NGRAM, len(tokens) - 1), _MIN_NGRAM - 1, -1):
-            last = tokens[-length:]
-            for begin in range(len(tokens) - length - 1, -1, -1):
-                if tokens[begin : begin + length] == last:
-                    return [DraftToken(token) for token in tokens[begin + length : begin + length + count]]
-        return []
+    (tokens,) = history.rows
+    for length in range(min(_MAX_NGRAM, len(tokens) - 1), 0, -1):
+        for begin in range(len(tokens) - length - 1, -1, -1):
+            if tokens[begin : begin + length] == tokens[-length:]:
+                return [(token, None) for token in tokens[begin + length : begin + length + count]]
+    return []
 
 
-class ModelDrafter:
-    """Proposes what a smaller draft model samples."""
+def model_drafter(session: DecodeSession, sampler: Sampler) -> Drafter:
+    """Return what proposes samples of a smaller model with the same vocabulary, given a session without rows."""
 
-    def __init__(self, session: DecodeSession, sampler: Sampler) -> None:
-        """Create a drafter from a session without rows, of a model with the same vocabulary."""
-        self._session, self._sampler = session, sampler
-
-    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
-        draft_tokens: list[DraftToken] = []
-        (tokens,), session = history.rows, self._session
+    def propose(history: History, count: int, rng: random.Random) -> list[DraftToken]:
+        (tokens,), draft_tokens = history.rows, list[DraftToken]()
+        n_common = 0
         if len(session):  # forget what was not accepted
-            read = session.tokens[0]
-            pairs = enumerate(zip(read, tokens[:-1], strict=False))
-            n_common = next(
-                (index for index, (ours, theirs) in pairs if ours != theirs), min(len(read), len(tokens) - 1)
-            )
+            pairs = zip(session.tokens[0], tokens[:-1], strict=False)
+            n_common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
             session.truncate([n_common])
-            unread = tokens[n_common:]
-        else:
-            unread = tokens
-        tokens = [*tokens]
+        unread, tokens = tokens[n_common:], [*tokens]
         while len(draft_tokens) < count:
             output = session.extend(torch.tensor([unread])) if len(session) else session.add([unread])
             logits, history = output.last_logits.cpu(), History([tokens], history.prompt_lengths)
-            probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
-            if probabilities is None:
-                token = int(self._sampler.sample(logits, [rng], history))
-            else:
-                token = int(draw(probabilities, [rng]))
-            if token == NO_TOKEN:
+            probabilities = None if sampler.greedy else sampler.probabilities(logits, history)
+            chosen = sampler.sample(logits, [rng], history) if probabilities is None else draw(probabilities, [rng])
+            if (token := int(chosen)) == NO_TOKEN:
                 break
-            draft_tokens.append(DraftToken(token, None if probabilities is None else probabilities[0]))
+            draft_tokens.append((token, None if probabilities is None else probabilities[0]))
             unread, tokens = [token], [*tokens, token]
         return draft_tokens
 
-
-@dataclass
-class AcceptanceStats:
-    """Counts of draft tokens; accepted / proposed is the acceptance rate.
-
-    Attributes:
-        accepted: of them, those that the model accepted.
-    """
-
-    proposed: int = 0
-    accepted: int = 0
-
-
-@dataclass
-class _DraftLength:
-    """How many tokens to draft next.
-
-    Attributes:
-        length: while drafting.
-        n_rejected: consecutive drafts without any accepted token.
-        pause: steps to go without drafts.
-    """
-
-    length: int = _INITIAL_LENGTH
-    n_rejected: int = 0
-    pause: int = 0
-
-    @property
-    def next_length(self) -> int:
-        return 0 if self.pause else self.length
-
-    def update(self, proposed: int, accepted: int) -> None:
-        if not proposed:
-            self.pause = max(0, self.pause - 1)
-            return
-        self.length = (
-            min(self.length + _INCREMENT, _MAX_LENGTH) if accepted == proposed else max(self.length - _DECREMENT, 1)
-        )
-        self.n_rejected = 0 if accepted else self.n_rejected + 1
-        if self.n_rejected >= _PATIENCE:
-            self.pause = min(2 ** (self.n_rejected - _PATIENCE), _MAX_PAUSE)
+    return propose
 
 
 @torch.inference_mode()
-def decode_speculatively(
-    session: DecodeSession, drafter: Drafter, sample: Sample, stats: AcceptanceStats
-) -> Iterator[Token | Finish]:
+def decode_speculatively(session: DecodeSession, propose: Drafter, sample: Sample) -> Iterator[Token | Finish]:
     """Continue one sample by speculative decoding; see `lm.decoding.batching.decode`.
 
     Args:
         session: without rows.
         sample: with a seed it is reproducible, but not the one without a draft.
     """
-    tokens, sampler, draft_length = [*sample.prompt], sample.sampler, _DraftLength()
+    tokens = [*sample.prompt]
+    following = session.add([tokens]).last_logits.cpu()
     draft_tokens: Sequence[DraftToken] = ()
-    output = session.add([tokens])
+    draft_length, n_rejected, pause = _INITIAL_LENGTH, 0, 0  # drafts without an accepted token; steps without drafts
     while True:
-        assert output.logits is not None
-        following = output.logits[0].cpu()
         n_accepted = -1  # the last token chosen is the model's own
         for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
-            token = None if sample.n_tokens else sample.first_token
-            if token is None:
-                history = History([tokens], [len(sample.prompt)])
-                token = _accept_or_resample(logits, draft_token, sampler, sample.rng, history)
+            history = History([tokens], [len(sample.prompt)])
+            token = _accept_or_resample(logits, draft_token, sample.next_sampler, sample.rng, history)
             logprob = float(token_logprobs(logits, torch.tensor([token])))
             yield from sample.append(token, logprob, top_alternatives(logits, sample.alternatives)[0])
             tokens = [*tokens, token]
             n_accepted += 1
-            if sample.is_finished or draft_token is None or token != draft_token.token:
+            if sample.is_finished:
+                return
+            if draft_token is None or token != draft_token[0]:
                 break
-        stats.proposed, stats.accepted = stats.proposed + len(draft_tokens), stats.accepted + n_accepted
-        if sample.is_finished:
-            return
-        draft_length.update(len(draft_tokens), n_accepted)
+        if draft_tokens:
+            all_accepted = n_accepted == len(draft_tokens)
+            draft_length += _INCREMENT if all_accepted else -_DECREMENT
+            draft_length = min(max(draft_length, 1), _MAX_LENGTH)
+            n_rejected = 0 if n_accepted else n_rejected + 1
+            pause = min(2 ** (n_rejected - _PATIENCE), _MAX_PAUSE) if n_rejected >= _PATIENCE else 0
+        else:
+            pause = max(0, pause - 1)
         session.truncate([len(tokens) - 1])
-        count = min(draft_length.next_length, sample.max_tokens - sample.n_tokens - 1)
+        count = 0 if pause else min(draft_length, sample.max_tokens - sample.n_tokens - 1)
         history = History([tokens], [len(sample.prompt)])
-        draft_tokens = drafter.propose(history, count, sample.rng) if count else ()
-        unread = [tokens[-1], *(draft_token.token for draft_token in draft_tokens)]
+        draft_tokens = propose(history, count, sample.rng) if count else ()
+        unread = [tokens[-1], *(token for token, _ in draft_tokens)]
         output = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
+        assert output.logits is not None
+        following = output.logits[0].cpu()
 
 
 def _accept_or_resample(
@@ -196,12 +128,11 @@ def _accept_or_resample(
     """
     if draft_token is None or sampler.greedy:
         return int(sampler.sample(logits, [rng], history))
-    target = sampler.probabilities(logits, history)[0]
-    draft = draft_token.probabilities
+    target, (token, draft) = sampler.probabilities(logits, history)[0], draft_token
     if draft is None:
         draft = torch.zeros_like(target)
-        draft[draft_token.token] = 1.0
-    if rng.random() * float(draft[draft_token.token]) < float(target[draft_token.token]):
-        return draft_token.token
+        draft[token] = 1.0
+    if rng.random() * float(draft[token]) < float(target[token]):
+        return token
     residual = (target - draft).clamp(min=0)
     return int(draw(residual[None] if residual.any() else target[None], [rng]))

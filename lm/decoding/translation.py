@@ -2,55 +2,105 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lm.checkpoint import LoadedModel
 from lm.config.decoding import TranslationConfig
 from lm.config.model import check_heads_given
+from lm.corpus.encode import TreeReader, wrap_sources
+from lm.corpus.ragged import RaggedArray
 from lm.data.batch import batched, length_batches
-from lm.decoding.batching import Continuation, Sample, decode
-from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
-from lm.decoding.sampling import ALL_BANNED, Filter, History, Sampler
-from lm.decoding.session import DecodeSession
-from lm.decoding.translation_input import SourceLine, TranslationModel, pad_sources
+from lm.decoding.batching import Continuation
+from lm.decoding.beam_search import beam_search
+from lm.decoding.sampling import ALL_BANNED, Filter, History, Sampler, add_biases
+from lm.decoding.session import DecodeSession, pad
 from lm.engine.selection import plan_engines
-from lm.errors import InputError, UsageError
-from lm.processes import ParallelMap, map_on_threads
-from lm.text.dependency_trees import DependencyHeads, check_heads
-from lm.text.prompts import RepeatCounter
-from lm.tokenizer.special_tokens import build_pair_frames
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+from lm.processes import map_on_threads
+from lm.text.dependency_trees import check_heads
+from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, build_pair_frames, choose_language_tag
+from lm.tokenizer.tokenizer import Tokenizer
 
-_READ_AHEAD = 4096
+READ_AHEAD = 4096
+"""Lines that are batched by length together."""
+LONGEST_SOURCE = 4096
+"""The most source IDs of a model without a position limit, unless it was trained on longer ones.
+
+Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
+"""
+_MAX_LENGTH_RATIO, _MAX_LENGTH_EXTRA = 2, 10
+"""The most tokens of a translation per ID of its source, and further ones."""
+
+SourceIds = list[int] | list[list[int]]
+"""IDs, or IDs with tree positions (see `lm.corpus.encode`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """One translation of a line.
+@dataclass(frozen=True)
+class TranslationModel:
+    """A model that translates, in eval mode.
 
     Attributes:
-        text: without line ends and special tokens; starts with the prefix.
-        tokens: after the prefix, the end token included.
-        logprobs: of each token, in nats.
-        score: see `Hypothesis`; of samples the summed log-probability.
-        finish_reason: "end_of_text", "length", or "blank" for a blank line.
+        tokenizer: of the targets.
+        source_tokenizer: of the sources.
+        has_tags: whether a source starts with a language tag, if the tokenizer has any.
+        max_length: longest side of a training pair, in tokens.
     """
 
-    text: str
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    score: float = 0.0
-    finish_reason: str = "blank"
+    model: DecoderOnly | EncoderDecoder
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+    has_tags: bool = True
+    max_length: int = 0
 
-    def __repr__(self) -> str:
-        return f"<Translation {self.text!r}, score {self.score:.4g}>"
+    @classmethod
+    def from_loaded(cls, loaded: LoadedModel) -> Self:
+        """The model of a run; UsageError if it was not trained on sentence pairs."""
+        config, model, tokenizer = loaded.config, loaded.model, loaded.tokenizer
+        if isinstance(model, EncoderOnly) or not model.config.translates:
+            raise UsageError(
+                f"{loaded.folder}: this run {config.purpose}; only a run trained on sentence pairs translates"
+            )
+        source_tokenizer = loaded.source_tokenizer or tokenizer
+        return cls(model, tokenizer, source_tokenizer, config.has_language_tags, config.parallel.max_length)
+
+    def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
+        """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
+        return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
+
+    def encode(
+        self, lines: Sequence[str], heads: Sequence[Sequence[int] | None], frame: SpecialTokenFrame
+    ) -> Iterator[tuple[SourceIds, int]]:
+        """Yield the source of each line in a frame, truncated to what the model reads, and the number of IDs left out.
+
+        If source and target are one sequence, half of the positions are left for the target.
+        """
+        config, encoded = self.model.config, self.source_tokenizer.encode_batch(lines)
+        most = config.position_limit or max(LONGEST_SOURCE, 2 * self.max_length)
+        most = max(0, (most // 2 if config.position_limit and config.decoder_only else most) - len(frame))
+        reader = None if config.syntax == "none" else TreeReader(self.source_tokenizer)
+        for text, ids, sentence_heads in zip(lines, encoded, heads, strict=True):
+            left_out = max(0, len(ids) - most)
+            if reader is None:
+                yield frame.wrap(ids[:most]).tolist(), left_out
+            else:
+                rows = RaggedArray.from_rows([reader.read(text, ids, sentence_heads or ())[:most]])
+                yield wrap_sources(rows, frame).values.tolist(), left_out
+
+    def max_target_length(self, source: SourceIds) -> float:
+        """The most target IDs after a source."""
+        limit = self.model.config.position_limit
+        return math.inf if limit is None else limit - len(source) if self.model.config.decoder_only else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +114,9 @@ class TranslatedLine:
     """
 
     source: str
-    translations: tuple[Translation, ...]
+    translations: tuple[Continuation, ...]
     left_out: int = 0
-    heads: DependencyHeads | None = None
-
-    def __repr__(self) -> str:
-        return f"<Translated {self.source!r}: {', '.join(map(repr, self.translations))}>"
+    heads: Sequence[int] | None = None
 
 
 class Translator:
@@ -82,193 +129,111 @@ class Translator:
         *,
         sampler: Sampler | None = None,
         to: str | None = None,
-        parallel_map: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
-        """Create a translator, and check that models and settings fit together.
+        """Create a translator.
 
         Args:
             models: one or more, with one target tokenizer.
-            sampler: samples translations if it is not greedy [default: greedy]; its filters apply to beam search too.
+            sampler: of the filters on logits, for beam search.
             to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
-            parallel_map: translates batches in other processes, each with such a translator (`translate_batch`).
 
         Raises:
-            UsageError: the models differ in their target tokenizers, the language is unknown, or a model without
-                attention has a coverage penalty.
+            UsageError: the models differ in their target tokenizers, or the language is unknown.
         """
-        self.models, self.config, self._parallel_map = tuple(models), config or TranslationConfig(), parallel_map
+        self.models, self.config = tuple(models), config or TranslationConfig()
         self.tokenizer = self.models[0].tokenizer
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         self._frames = [
             build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        sampler, (start, target) = sampler or Sampler(greedy=True), (self._frames[0].start, self._frames[0].target)
-        truncations = sampler.truncations
-        if start not in target.after:
-
-            def ban_start(logits: Tensor, _: History) -> Tensor:
-                return logits.index_fill(-1, torch.tensor([start], device=logits.device), -torch.inf)
-
-            truncations = (*truncations, ban_start)
-        penalties = tuple(map(_skip_start_token, sampler.penalties))
-        self._sampler = dataclasses.replace(sampler, penalties=penalties, truncations=truncations)
-        if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(f"{self.config.n_best} translations per line need a beam at least as wide")
-        has_attention = all(model.model.decoder.attention_layers(cross=True) for model in self.models)
-        if self.config.coverage_penalty and not has_attention:
-            raise UsageError("a coverage penalty needs a model with cross-attention")
+        sampler, start, self._stop_ids = sampler or Sampler(), self._frames[0].start, self._frames[0].target.after
+        ban_start = () if start in self._stop_ids else (add_biases({start: -math.inf}),)
+        self._sampler = replace(sampler, filters=(*map(_skip_start_token, sampler.filters), *ban_start))
 
     def translate(
         self,
         lines: Iterable[str],
         *,
-        prefixes: Iterable[str] | None = None,
         dependency_heads: Iterable[Sequence[int]] | None = None,
+        read_ahead: int = READ_AHEAD,
     ) -> Iterator[TranslatedLine]:
-        """Translate lines, in order; some are read ahead.
+        """Translate lines, in order.
 
         Args:
             lines: without line ends; a blank one has a blank translation.
-            prefixes: the beginning of each translation; a blank one leaves it to the model. If they end before the
-                lines, the model begins the others itself.
             dependency_heads: of the words of each line, for models that read dependency trees.
+            read_ahead: lines to batch by length.
 
         Raises:
             InputError: a tokenizer has no token for a character, or heads are no tree of their line.
-            UsageError: a prefix leaves no room in the positions of a model, a filter rules out every token, or there
-                are heads for models that read no trees, or none for one that does.
+            UsageError: a filter rules out every token, there are heads for models that read no trees, or none for one
+                that does, or more results than the beam has.
         """
         check_heads_given(*(model.model.config for model in self.models), are_given=dependency_heads is not None)
-        all_prefixes = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered = zip(itertools.count(), lines, all_prefixes, _pad_with_none(dependency_heads))
-        repeats = RepeatCounter()
-        for chunk in batched(numbered, self.config.read_ahead or _READ_AHEAD):
-            read = self._encode_lines(chunk)
-            if not self._sampler.greedy:
-                read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]
-            blank = (Translation(""),) * self.config.n_best
-            done = {line.number: TranslatedLine(line.text, blank, heads=line.heads) for line in read}
-            batches = list(self._batches([line for line in read if line.text.strip()]))
-            for batch, results in zip(batches, self._translate_batches(batches), strict=True):
-                done |= zip([line.number for line in batch], results, strict=True)
-            yield from (done[line.number] for line in read)
+        trees = itertools.repeat(None) if dependency_heads is None else dependency_heads
+        pairs = zip(lines, trees, strict=dependency_heads is not None)
+        for chunk in batched(pairs, read_ahead):
+            texts, heads = [text.strip() for text, _ in chunk], [heads for _, heads in chunk]
+            for text, of_text in zip(texts, heads, strict=True):
+                if of_text is not None:
+                    check_heads(of_text, text, where=text)
+            encoded = [
+                model.encode(texts, heads, frames.source)
+                for model, frames in zip(self.models, self._frames, strict=True)
+            ]
+            of_lines = list(zip(*encoded, strict=True))  # for each model the source, and the number of IDs left out
+            blank = (Continuation(finish_reason="blank"),) * self.config.n_best
+            done = [
+                TranslatedLine(text, blank, max(n for _, n in of_line), of_text)
+                for (text, of_text), of_line in zip(chunk, of_lines, strict=True)
+            ]
+            filled = np.flatnonzero([bool(text) for text in texts])
+            lengths = np.array([max(len(source) for source, _ in of_lines[row]) for row in filled])
+            order = np.argsort(-lengths, kind="stable")  # the longest lines first
+            batches = [filled[rows] for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order)]
+            sources = [[[source for source, _ in of_lines[row]] for row in rows] for rows in batches]
+            for rows, results in zip(batches, self._translate_batches(sources), strict=True):
+                for row, best in zip(rows, results, strict=True):
+                    done[row] = replace(done[row], translations=tuple(best))
+            yield from done
 
-    def _translate_batches(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
-        """Translate batches in order; on a CPU each thread has its own batches, unless other processes have them.
+    def _translate_batches(self, batches: Sequence[list[list[SourceIds]]]) -> Iterator[list[list[Continuation]]]:
+        """Translate batches in order; on a CPU each thread has its own batches.
 
         Steps are too small to parallelise: two threads with a batch each are both busy; two threads on one batch wait
         for each other, and for the GIL.
         """
-        if self._parallel_map is not None:
-            yield from self._parallel_map(batches)
-            return
         threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
         workers = min(threads, len(batches))
-        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # coverage needs hooks on the model
-            yield from map(self.translate_batch, batches)
+        if workers < 2 or device != "cpu":
+            yield from map(self._translate_batch, batches)
             return
         try:
             yield from map_on_threads(
-                self.translate_batch, batches, threads=workers, prepare=partial(torch.set_num_threads, 1)
+                self._translate_batch, batches, threads=workers, prepare=partial(torch.set_num_threads, 1)
             )
         finally:
             torch.set_num_threads(threads)
 
-    def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
-        _, texts, prefixes, all_heads = zip(*chunk, strict=True)
-        for number, text, _, heads in chunk:
-            if heads is not None:
-                check_heads(heads, text, where=f"line {number + 1}")
-        checked = [None if heads is None else tuple(heads) for heads in all_heads]
-        stripped = [text.strip() for text in texts]
-        of_models = [
-            [model.add_frame(ids, frames.source) for ids in model.encode(stripped, checked)]
-            for model, frames in zip(self.models, self._frames, strict=True)
-        ]
-        prefix_ids = self.tokenizer.encode_batch(prefixes)
-        lines = zip(chunk, zip(*of_models, strict=True), prefix_ids, checked, strict=True)
-        return [
-            SourceLine(number, text, tuple(ids for ids, _ in framed), prefix.tolist(), max(n for _, n in framed), heads)
-            for (number, text, _, _), framed, prefix, heads in lines
-        ]
-
-    def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
-        """Batches of lines of similar length and equal prefix length; the longest first."""
-        lines_by_prefix = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
-        for _, same in itertools.groupby(lines_by_prefix, key=lambda line: len(line.prefix)):
-            group = list(same)
-            lengths = np.array([line.length for line in group])
-            order = np.argsort(-lengths, kind="stable")
-            for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order):
-                yield [group[row] for row in rows]
-
-    def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
-        """Translate a batch of lines encoded by this translator."""
-        session = DecodeSession(*(plan_engines(member.model) for member in self.models))
-        sources = [pad_sources([line.sources[index] for line in batch]) for index in range(len(self.models))]
-        prompts = [[self._frames[0].start, *line.prefix] for line in batch]
-        limits, stop_ids = list(map(self._max_tokens, batch)), self._frames[0].target.after
-        config, sampler, n = self.config, self._sampler, self.config.n_best
-        found: Sequence[Sequence[Hypothesis | Continuation]]
-        if sampler.greedy:
-            found = beam_search(
-                session, torch.tensor(prompts), beam_size=config.beam, max_tokens=limits, stop_ids=stop_ids,
-                length_penalty=config.length_penalty, n=n, refill=True, sampler=sampler, sources=sources,
-                coverage=CoveragePenalty(config.coverage_penalty, sources) if config.coverage_penalty else None,
-            )  # fmt: skip
-            if not all(found):
-                raise UsageError(ALL_BANNED)
-        else:
-            samples = [
-                Sample(
-                    prompt, sampler, sampler.rng(number, prompt=_seed_text(line), repeat=line.repeat), limit,
-                    number=index * n + number, stop_ids=stop_ids,
-                )
-                for index, (line, prompt, limit) in enumerate(zip(batch, prompts, limits, strict=True))
-                for number in range(n)
-            ]  # fmt: skip
-            continuations = [Continuation() for _ in samples]
-            for event in decode(session, samples, batch_size=len(samples), sources=sources):
-                continuations[event.row].append(event)
-            found = list(batched(continuations, n))
-        return [
-            TranslatedLine(
-                line.text, tuple(self._to_translation(line, each) for each in best), line.left_out, line.heads
-            )
-            for line, best in zip(batch, found, strict=True)
-        ]
-
-    def _max_tokens(self, line: SourceLine) -> int:
-        """The most tokens of a translation after its prefix."""
-        longest, n_prefix = self.config.max_length_ratio * line.length + self.config.max_length_extra, len(line.prefix)
-        limits = [model.max_target_length(ids) for model, ids in zip(self.models, line.sources, strict=True)]
-        room = min((limit for limit in limits if limit is not None), default=math.inf) - n_prefix
-        if room < 1:
-            raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
-        return int(min(max(1, int(longest) - n_prefix), room))
-
-    def _to_translation(self, line: SourceLine, found: Hypothesis | Continuation) -> Translation:
-        """Decode a hypothesis or a sample: one line, with the prefix."""
-        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # others are padding
-        text = self.tokenizer.decode([*line.prefix, *known])
-        text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-        score = sum(found.logprobs) if found.score is None else found.score
-        return Translation(text, tuple(found.tokens), tuple(found.logprobs), score, str(found.finish_reason))
-
-
-def _seed_text(line: SourceLine) -> str:
-    """What determines the random numbers of a line's samples, besides the seed."""
-    return f"{line.prefix} {line.text.strip()}"
-
-
-def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
-    """Yield heads, or None for each line without any; InputError if they end before the lines."""
-    if heads is None:
-        yield from itertools.repeat(None)
-    else:
-        yield from heads
-        raise InputError("there are fewer lines of heads than lines to translate")
+    def _translate_batch(self, batch: Sequence[Sequence[SourceIds]]) -> list[list[Continuation]]:
+        """Translate lines, given the source of each for each model."""
+        limits = []
+        for of_models in batch:
+            room = min(map(TranslationModel.max_target_length, self.models, of_models))
+            limits.append(int(min(_MAX_LENGTH_RATIO * max(map(len, of_models)) + _MAX_LENGTH_EXTRA, room)))
+        found = beam_search(
+            DecodeSession(*(plan_engines(member.model) for member in self.models)),
+            torch.tensor([[self._frames[0].start]] * len(batch)), beam_size=self.config.beam, max_tokens=limits,
+            stop_ids=self._stop_ids, n=self.config.n_best, length_penalty=self.config.length_penalty, refill=True,
+            sampler=self._sampler, sources=list(map(pad, zip(*batch, strict=True))),
+        )  # fmt: skip
+        if not all(found):
+            raise UsageError(ALL_BANNED)
+        for translation in itertools.chain.from_iterable(found):
+            known = [token for token in translation.tokens if token < self.tokenizer.vocab_size]  # no padding
+            translation.text = re.sub("\r\n|\n|\r", " ", self.tokenizer.decode(known))
+        return found
 
 
 def _skip_start_token(apply: Filter) -> Filter:

@@ -20,7 +20,7 @@ from lm.config.evaluation import AttentionUnit
 from lm.config.model import check_heads_given
 from lm.corpus.encode import TreeReader, wrap_sources
 from lm.corpus.ragged import RaggedArray
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel
 from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder

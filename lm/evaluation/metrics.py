@@ -22,7 +22,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from lm.config.evaluation import ScoringConfig
-from lm.decoding.classifier import Classifier, CompletionClassifier
+from lm.decoding.classifier import Classifier
 from lm.errors import InputError
 from lm.text.records import Record
 
@@ -132,7 +132,7 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 
 
 def evaluate_classifier(
-    classifier: Classifier | CompletionClassifier,
+    classifier: Classifier,
     examples: Iterable[Record],
     *,
     progress: Callable[[int], None] = lambda _: None,

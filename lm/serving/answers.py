@@ -24,8 +24,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.decoding.batching import Finish, Token
 from lm.decoding.sampling import Alternatives, History, apply_filters
 from lm.decoding.session import window_start
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import LMError, nan_logits_error
 from lm.evaluation.attention import Unit, compute_attention
 from lm.evaluation.scoring import resolve_window_sizes, split_windows

@@ -22,9 +22,7 @@ _Top = Annotated[int, Meta(ge=0, le=1000)]
 SAMPLING = tuple(setting.name for setting in list_settings("sampling", SamplingConfig))
 """Sampling settings, which are fields of requests."""
 TRANSLATION = tuple(
-    setting.name
-    for setting in list_settings("translation", TranslationConfig)
-    if setting.name not in ("batch_tokens", "read_ahead")
+    setting.name for setting in list_settings("translation", TranslationConfig) if setting.name != "batch_tokens"
 )
 """Settings of translation that are fields of requests."""
 _SECTIONS: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {

@@ -32,11 +32,10 @@ from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession, window_start
-from lm.decoding.token_healing import HealedPrompt, heal_prompts
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.kv_cache import PrefixCache
 from lm.engine.selection import EnginePlan
-from lm.errors import LMError, UsageError
+from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly
 from lm.serving.bodies import ApiError, invalid, unavailable
 from lm.text.decode import normalize_text
@@ -59,7 +58,7 @@ class Completion:
         is_started: whether its prompt is being prefilled.
         receive: called with each event, by the thread that events are delivered to.
         unstarted: samples that have not joined the batch.
-        healed: retokenisations of the prompt.
+        healing: of the end of the prompt, if it is chosen again.
     """
 
     def __init__(
@@ -83,30 +82,19 @@ class Completion:
         """
         self.generator, self.alternatives = generator, alternatives
         self.ids = generator.encode(prompt)
-        self.ending = generator.find_ending(prompt, self.ids)
+        self.healing = generator.find_healing(prompt, self.ids)
         self.seed = secrets.randbits(32) if seed is None else seed
         self.max_tokens = generator.config.max_tokens
         self.is_cancelled = self.is_started = False
         self.receive: Callable[[Event], None] = lambda _: None
         self.unstarted = deque(range(n))
-        self.healed: Sequence[HealedPrompt] = ()
-
-    def heal(self, session: DecodeSession) -> None:
-        """Retokenise the end of the prompt; UsageError if the settings ban every token."""
-        if self.ending and not self.healed:
-            tokenizer, sampler = self.generator.tokenizer, self.generator.sampler
-            (self.healed,) = heal_prompts(session, [self.ending], tokenizer, sampler)
 
     def start_sample(self, number: int) -> tuple[int, Sample]:
-        """Return the index of the next sample, and the sample with a number in the batch.
-
-        Raises:
-            UsageError: the settings ban every retokenisation of the prompt.
-        """
+        """Return the index of the next sample, and the sample with a number in the batch."""
         index = self.unstarted.popleft()
         rng = self.generator.sampler.rng(index, prompt=self.ids, seed=self.seed)
         return index, self.generator.build_sample(
-            self.ids, rng, self.healed, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
+            self.ids, rng, self.healing, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
         )
 
 
@@ -246,15 +234,11 @@ class Scheduler:
                 if known + computed < len(window):
                     break
             completion.is_started, budget = True, budget - len(completion.ids) + len(window)
-            try:
-                completion.heal(DecodeSession(plan, prefixes=self._prefixes))
-                while completion.unstarted and len(self._owners) < self._batch_size:
-                    number = next(self._numbers)
-                    index, sample = completion.start_sample(number)
-                    self._owners[number] = (completion, index)
-                    samples.append(sample)
-            except LMError as error:
-                self._fail([completion], error)
+            while completion.unstarted and len(self._owners) < self._batch_size:
+                number = next(self._numbers)
+                index, sample = completion.start_sample(number)
+                self._owners[number] = (completion, index)
+                samples.append(sample)
             if not completion.unstarted:
                 self.counts["prompt_tokens"] += len(completion.ids)
                 with self._condition:
@@ -275,7 +259,7 @@ class Scheduler:
         """Return the tokens of a long prompt that are prefilled in chunks before its samples join."""
         if len(completion.ids) <= self._chunk or not plan.use_cache:
             return ()
-        ids = completion.ending.prefix_ids if completion.ending else completion.ids
+        ids = completion.ids[:-1] if completion.healing else completion.ids
         return tuple(ids[window_start(len(ids), self._model.config.context_length) : -1])
 
     def _step(self) -> None:

@@ -12,11 +12,9 @@ import torch
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.data.batch import LabelledPrompt, ReferenceTranslation
-from lm.decoding.classifier import Classifier, CompletionClassifier
+from lm.decoding.classifier import Classifier, fill_masks
 from lm.decoding.generator import Generator
-from lm.decoding.mask_filling import MaskFiller
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.evaluation.metrics import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
@@ -123,8 +121,8 @@ def _labelled_prompts(run: Run) -> list[LabelledPrompt]:
 def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
     """Return the index of the most probable label of each example."""
     assert isinstance(run.model, DecoderOnly)
-    classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFICATION_BATCH)
-    guesses: list[int] = classifier.probabilities([prompt.ids for prompt in labelled]).argmax(axis=1).tolist()
+    classifier = Classifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFICATION_BATCH)
+    guesses: list[int] = classifier.probabilities([prompt.ids for prompt in labelled]).argmax(1).tolist()
     return guesses
 
 
@@ -216,7 +214,7 @@ def _sample(run: Run, prompt: str) -> str:
         if run.config.model.labels:
             (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
             return classified.label
-        (filled,) = MaskFiller(run.model, run.tokenizer).fill([prompt])
+        (filled,) = fill_masks(run.model, run.tokenizer, [prompt])
         return filled.filled
     if run.config.model.translates:
         (translation,) = _translate_locally(run, [ReferenceTranslation(prompt, "", run.data.tag)])

@@ -3,18 +3,14 @@
 import contextlib
 import json
 import re
-import signal
 import sys
-from subprocess import PIPE
 
 import pytest
 
-import lm
 from cli.generation.session import INTRODUCTION
 from cli.main import run
 from tests.cli.pseudo_terminal import Terminal
-from tests.cli.small_runs import make_run
-from tests.forked import start
+from tests.cli.small_runs import make_run, make_tokenizer
 
 SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--tokenizer", "byte"]
 GREEDY = ("--temperature", "0", "--max-tokens", 6)
@@ -29,11 +25,6 @@ def chats(tmp_path_factory):
     command = ["train", str(folder / "chats.jsonl"), "-o", str(folder / "run"), "--steps", "80", "--validation", "0"]
     assert run([*command, "--learning-rate", "0.01", *SHAPE]) == 0
     return folder / "run"
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("base") / "run")
 
 
 @pytest.fixture
@@ -60,34 +51,22 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
     lines = "The owl", "", "The fox\\", f"/save {saved}", "/exit", "never read"
-    output, notes = session(
+    output, _ = session(
         chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
     )
     (conversation,) = read_saved(saved)
     said = [content for role, content in conversation if role == "user"]
     assert said == ["The owl", "The fox\\"]
     assert conversation[0] == ("system", "Be brief.")
-    assert "warning" not in notes
     assert output
-
-
-def test_a_base_model_warns_and_continues_a_transcript(session, base):
-    output, notes = session(base, "The owl")
-    assert "was not trained on conversations, and continues a transcript" in notes
-    assert "User:" not in output
-
-
-def test_commands_answer_on_stderr(session, chats):
-    output, notes = session(chats, "/undo", "/system Be brief.", "/clear", "/help")
-    assert "system prompt: Be brief." in notes
-    assert "/retry " in notes
-    assert output == ""
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
     """A run whose replies don't end before the test: those of the other runs end with their short context."""
-    return make_run(tmp_path_factory.mktemp("endless") / "run", context_length=1_000_000)
+    folder = tmp_path_factory.mktemp("endless") / "run"
+    tokenizer = make_tokenizer("bpe").with_chat_template()
+    return make_run(folder, tokenizer=tokenizer, context_length=1_000_000)
 
 
 ENDLESS = ("--max-tokens", 10**9, "--set", "sampling.ignore_eos=true")
@@ -99,19 +78,8 @@ def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_p
     with contextlib.closing(Terminal("chat", endless, *ENDLESS)) as terminal:
         terminal.wait_for(re.escape(INTRODUCTION))
         terminal.wait_for("> ")
-        terminal.interrupt_waiting()
-        terminal.wait_for(r"\(Ctrl-D to end\)\n> ")
-        terminal.type("half a line")
-        terminal.wait_for("half a line")
-        terminal.interrupt_waiting()
-        terminal.wait_for("^\n> ")
         terminal.type("The owl\\\nsaw\n")
         terminal.wait_for(r"\. saw\n")
-        terminal.wait_for("(?s).{40}")
-        terminal.interrupt()
-        terminal.wait_for("\n> ")
-        terminal.type("/retry\n")
-        terminal.wait_for("/retry\n")
         terminal.wait_for("(?s).{40}")
         terminal.interrupt()
         terminal.wait_for("\n> ")
@@ -124,20 +92,3 @@ def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_p
     assert question == ("user", "The owl\nsaw")
     assert reply[0] == "assistant"
     assert reply[1]
-
-
-def test_ctrl_c_ends_a_chat_that_is_not_on_a_terminal(endless):
-    with start("chat", endless, *ENDLESS, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
-        process.stdin.write("The owl\nThe fox\n")
-        process.stdin.flush()
-        process.stdout.read(40)
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert "Traceback" not in process.stderr.read()
-        assert process.wait() == 130
-
-
-def test_python_replies_to_messages(chats):
-    model = lm.load(chats)
-    options = {"temperature": 0, "max_tokens": 6, "logit_bias": ("<|end|>=-inf",)}
-    assert model.chat("The owl", **options) == model.chat([{"role": "user", "content": "The owl"}], **options)

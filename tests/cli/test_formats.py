@@ -51,11 +51,10 @@ def test_labels_of_tables_are_learned_and_classified(place, capsys):
         assert sorted(load_config(find_checkpoint(Path(out))).model.labels) == ["neg", "pos"]
         capsys.readouterr()
         for file, typed in (("reviews.csv", named), ("sms.tsv", columns)):
-            assert run(["classify", out, file, *typed, "--json"]) == 0
+            assert run(["classify", out, file, *typed[:-2], "--json"]) == 0
             rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-            assert [row["expected"] for row in rows] == [label for _, label in REVIEWS]
             assert run(["evaluate", out, file, *typed, "--json"]) == 0
-            correct = sum(row["label"] == row["expected"] for row in rows)
+            correct = sum(row["label"] == label for row, (_, label) in zip(rows, REVIEWS, strict=True))
             assert json.loads(capsys.readouterr().out)["accuracy"] == correct / len(rows)
             assert [row["text"].split()[2] for row in rows] == ['"really"'] * len(REVIEWS)
     assert run(["classify", "csv", "sms.tsv"]) == 2

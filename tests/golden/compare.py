@@ -34,6 +34,7 @@ EXPECTED: Mapping[str, str] = {
     "export/gpt2": "metadata and tensors of a GGUF file have another order; their values are equal",
     "export/llama": "the same",
     "decoding/sampling": "a line of the base computes without a cache, by a flag that is gone: last bits",
+    "rows/labels": "the tokens of labels are scored one label after the other: last bits",
     "rows/questions": "completions are summed in reading order: the last bit of a standard error",
 }
 """Cases that differ on purpose, and why."""

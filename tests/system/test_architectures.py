@@ -102,8 +102,7 @@ def test_an_encoder_decoder(scheme, pairs, train, succeed, capsys, tmp_path):
 @each("window", slow=("bigbird", "compressed"))
 def test_a_translation_model_without_an_encoder(scheme, pairs, train, succeed, tmp_path):
     trained = train(*pairs, *TRANSLATION, "--set", "model.decoder_only=true", *SCHEMES[scheme])
-    for options in (["--beam", 4], ["--sample", "--seed", 1]):
-        assert succeed("translate", trained, tmp_path / "three", *options).count("\n") == 3
+    assert succeed("translate", trained, tmp_path / "three", "--beam", 4).count("\n") == 3
 
 
 @each("linformer", slow=("window", "bigbird", "compressed"))

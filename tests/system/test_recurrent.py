@@ -55,7 +55,7 @@ def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
 
 
 def test_translate_evaluate_and_perplexity(folder, capsys):
-    for options in (["--beam", "1"], ["--beam", "3", "--coverage-penalty", "0.2"], ["--sample", "--seed", "1"]):
+    for options in (["--beam", "1"], ["--beam", "3"]):
         assert run(["translate", str(folder / "mt"), str(folder / "few-text.one"), *options]) == 0
         assert capsys.readouterr().out.count("\n") == 12
     assert run(["evaluate", str(folder / "mt"), *files(folder, "few-"), "--json"]) == 0

@@ -70,7 +70,7 @@ def test_translations(runs, files, same):
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all(runs, files, sent, code):
-    command = ["generate", str(runs["text"]), "--prompts", files["text"], "--max-tokens", "100000", "--processes", "2"]
+    command = ["perplexity", str(runs["text"]), *[files["text"]] * 4000, "--batch-size", "1", "--processes", "2"]
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -7,8 +7,7 @@ from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.hardware import select_inference_hardware
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.runs import lm as run_command

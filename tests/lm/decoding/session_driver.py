@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.decoding.beam_search import CoveragePenalty
 from lm.decoding.session import DecodeSession, SourceBatch
 from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
@@ -28,7 +27,7 @@ class SessionDriver:
         lengths: Tensor | None = None,
         *,
         cached: bool = True,
-        coverage: bool = False,
+        shares_prefixes: bool = False,
     ) -> None:
         models = models if isinstance(models, list) else [models]
         self.session = session(*models, cached=cached)
@@ -36,7 +35,6 @@ class SessionDriver:
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths
             self._sources = [(source, lengths)] * len(models)
-        self._coverage = CoveragePenalty(1.0, self._sources) if coverage and self._sources else None
 
     @property
     def length(self) -> int:
@@ -48,17 +46,14 @@ class SessionDriver:
 
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """(rows, n, vocabulary) logits after each of (rows, n) tokens; or (rows, 1, vocabulary)."""
-        parts, watched = [], self._coverage is not None
+        parts = []
         if not len(self.session):
             first = tokens if last_only or tokens.shape[1] == 1 else tokens[:, :1]
-            parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=watched)))
+            parts.append(self.session.add(first.tolist(), self._sources))
             tokens = tokens[:, first.shape[1] :]
         if tokens.shape[1]:
-            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1], attention=watched)
+            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1])
             parts.append(self.session.extend(tokens, output_spec))
-        if self._coverage is not None:
-            for part in parts:
-                self._coverage.add(part.attention)
         return torch.cat([part.logits for part in parts], dim=1)
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
@@ -68,15 +63,9 @@ class SessionDriver:
     def reorder(self, rows: Tensor) -> None:
         if len(self.session):
             self.session.select(rows.tolist())
-        if self._coverage is not None:
-            self._coverage.select(rows)
 
     def keep(self, rows: Sequence[int]) -> None:
         self.session.release({*range(len(self.session))} - {*rows})
 
     def truncate(self, length: int) -> None:
         self.session.truncate([length] * len(self.session))
-
-    def coverage(self) -> Tensor:
-        assert self._coverage is not None
-        return self._coverage.penalties()

@@ -7,15 +7,12 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.beam_search import beam_search
-from lm.decoding.candidates import top_k_tokens
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampling import Sampler, top_k_tokens
 from lm.engine.engine import Output
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
-from tests.slow_cases import slow_after
 from tests.tolerances import approx
 
 PROMPT = [3, 1, 4]
@@ -31,16 +28,8 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
     return model
 
 
-def search(model, *, prompts=(PROMPT,), cached=True, **options):
-    return beam_search(session(model, cached=cached), torch.tensor(prompts), **options)
-
-
-def forced(model, tokens, prompt=PROMPT) -> list[float]:
-    """The log-probability of each token, all read at once in float64."""
-    with torch.no_grad():
-        logits = model.double()(torch.tensor([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
-    model.float()
-    return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1).tolist()
+def search(model, *, max_tokens, **options):
+    return beam_search(session(model, shares_prefixes=True), torch.tensor([PROMPT]), max_tokens=[max_tokens], **options)
 
 
 def every_text(vocab_size, length, end):
@@ -52,35 +41,6 @@ def every_text(vocab_size, length, end):
     yield from itertools.product(others, repeat=length)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("seed", slow_after(2, range(3)))
-def test_a_wide_beam_equals_exhaustive_search(seed):
-    model = make_model(seed=seed)
-    nats = {text: sum(forced(model, text)) for text in every_text(5, 4, end=0)}
-    assert len(nats) == 1 + 4 + 16 + 64 + 256
-    for penalty in (0.0, 0.6, 1.0, 2.0):
-        expected = sorted(((value / len(text) ** penalty, text) for text, value in nats.items()), reverse=True)
-        (found,) = search(model, beam_size=400, max_tokens=4, stop_ids=[0], length_penalty=penalty, n=400)
-        assert {one.tokens for one in found} == {*nats}
-        assert [one.tokens for one in found[:50]] == [text for _, text in expected[:50]]
-        assert [one.score for one in found] == approx([score for score, _ in expected], model=model)
-
-
-@pytest.mark.parametrize("context", [8, 32])
-def test_a_beam_of_one_is_greedy(context):
-    for seed in range(3):
-        model = make_model(40, context, seed)
-        greedy = Sampler.from_config(SamplingConfig(temperature=0))
-        for stop_ids in ([], [2, 5, 7, 11]):
-            sample = Sample(PROMPT, greedy, greedy.rng(0), 20, stop_ids=stop_ids)
-            events = decode(session(model), [sample], batch_size=1)
-            tokens = [event for event in events if isinstance(event, Token)]
-            ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
-            assert found.tokens == tuple(token.id for token in tokens)
-            assert found.logprobs == approx([token.logprob for token in tokens], model=model)
-            assert found.finish_reason == ("end_of_text" if found.tokens[-1] in stop_ids else "length")
-
-
 def test_hypotheses_equal_those_of_hugging_face():
     for seed in range(4):
         model = make_model(40, 32, seed)
@@ -89,7 +49,7 @@ def test_hypotheses_equal_those_of_hugging_face():
             eos_token_id=None, pad_token_id=0, output_scores=True, return_dict_in_generate=True,
         )  # fmt: skip
         (found,) = search(model, beam_size=5, max_tokens=10, n=5)
-        assert [list(one.tokens) for one in found] == theirs.sequences[:, len(PROMPT) :].tolist()
+        assert [one.tokens for one in found] == theirs.sequences[:, len(PROMPT) :].tolist()
         assert [one.score for one in found] == approx(theirs.sequences_scores.tolist(), model=model)
 
 
@@ -118,11 +78,6 @@ class Table:
         self.tokens = [[*self.tokens[row]] for row in rows]
 
 
-def test_of_equal_candidates_the_lowest_ids_win():
-    (found,) = beam_search(Table([[0.0] * 4] * 4), torch.tensor([[0]]), beam_size=3, max_tokens=2, n=3)
-    assert [one.tokens for one in found] == [(0, 0), (0, 1), (0, 2)]
-
-
 def score_by_hand(table, prompt, text, config, biases, length_penalty):
     """The score of a text by the definitions of the filters, in float64; None if it is ruled out."""
     total = 0.0
@@ -130,9 +85,8 @@ def score_by_hand(table, prompt, text, config, biases, length_penalty):
         generated, before = text[:place], [*prompt, *text[:place]]
         logits = table[before[-1]].astype(np.float64)
         changed = logits.copy()
-        for (*context, last), bias in biases.items():
-            if before[len(before) - len(context) :] == context:
-                changed[last] += bias
+        for biased, bias in biases.items():
+            changed[biased] += bias
         for occurred in set(before):
             changed[occurred] *= config.repetition_penalty ** (1 if changed[occurred] < 0 else -1)
         for occurred in set(generated):
@@ -149,32 +103,28 @@ def score_by_hand(table, prompt, text, config, biases, length_penalty):
 SMALL, LIMIT, END = 4, 4, 0
 
 
-@pytest.mark.parametrize("raising", ["nothing", "biases", "penalties", "everything"])
 @pytest.mark.parametrize("refill", [False, True])
-def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising):
+def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill):
     """Random models of which every text is scored by hand; the beam has room for all of them."""
     every = list(every_text(SMALL, LIMIT, END))
-    for seed in range(10):
-        draw = random.Random(f"{seed} {raising}")
+    for seed in range(20):
+        draw = random.Random(seed)
         table = np.random.default_rng(seed).normal(0, 2, (SMALL, SMALL)).astype(np.float32)
-        biases, settings = {}, {}
-        if raising in {"biases", "everything"}:
-            places = [(draw.randrange(SMALL),), (draw.randrange(SMALL), draw.randrange(SMALL))]
-            biases = {place: draw.uniform(-2, 5) for place in places}
-        if raising in {"penalties", "everything"}:
-            settings = {
-                "repetition_penalty": draw.choice([0.5, 1.0, 1.5]), "presence_penalty": draw.choice([-2.0, 0.0, 1.0]),
-                "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram_size": draw.choice([None, 2]),
-            }  # fmt: skip
-        config, penalty = SamplingConfig(temperature=0, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
+        biases = {draw.randrange(SMALL): draw.uniform(-2, 5)} if draw.random() < 0.5 else {}
+        config = SamplingConfig(
+            temperature=0, repetition_penalty=draw.choice([0.5, 1.0, 1.5]),
+            presence_penalty=draw.choice([-2.0, 0.0, 1.0]), frequency_penalty=draw.choice([-1.0, 0.0, 1.0]),
+            no_repeat_ngram_size=draw.choice([None, 2]),
+        )  # fmt: skip
+        penalty = draw.choice([0.0, 0.5, 1.0, 2.0])
         sampler, prompt, n = Sampler.from_config(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
         scores = {text: score_by_hand(table, prompt, text, config, biases, penalty) for text in every}
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
         (found,) = beam_search(
-            Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=LIMIT, stop_ids=[END],
+            Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=[LIMIT], stop_ids=[END],
             length_penalty=penalty, n=n, refill=refill, sampler=sampler,
         )  # fmt: skip
         # Each of up to 4 tokens has a few roundings in float32, of numbers below 32.
         near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps
         assert [one.score for one in found] == pytest.approx(expected, abs=near), seed
-        assert [scores[one.tokens] for one in found] == pytest.approx(expected, abs=near), seed
+        assert [scores[tuple(one.tokens)] for one in found] == pytest.approx(expected, abs=near), seed

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
-from lm.decoding.beam_search import CoveragePenalty, beam_search
-from lm.decoding.sampling import Sampler
+from lm.decoding.beam_search import beam_search
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, forced, make_model, random_ids
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
@@ -14,10 +12,9 @@ LENGTHS = torch.tensor([7, 3, 5, 1])
 SOURCE = random_ids(4, 7)
 
 
-def search(model, source=SOURCE, lengths=LENGTHS, *, stop_ids=(END,), coverage=0.0, **options):
-    sources, prompts = [(source, lengths)], torch.full((len(source), 1), START)
-    options = {"refill": True, "coverage": CoveragePenalty(coverage, sources) if coverage else None, **options}
-    return beam_search(session(model), prompts, stop_ids=stop_ids, sources=sources, **options)
+def search(model, source=SOURCE, lengths=LENGTHS, **options):
+    prompts = torch.full((len(source), 1), START)
+    return beam_search(session(model), prompts, refill=True, sources=[(source, lengths)], **options)
 
 
 def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):
@@ -45,15 +42,15 @@ def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):
     return sorted(finished, reverse=True)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("penalty", [0.0, 0.6])
 @pytest.mark.parametrize("beam", [1, 3, 5])
 def test_a_refilled_beam_equals_a_reference_search(beam, penalty):
     for seed in range(2):
         model, stop_ids = make_model("sinusoidal, post-norm", seed=seed), (1, 5, 9)
-        found = search(model, beam_size=beam, max_tokens=9, length_penalty=penalty, stop_ids=stop_ids, n=1)
+        found = search(model, beam_size=beam, max_tokens=[9] * 4, length_penalty=penalty, stop_ids=stop_ids, n=1)
         for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
             expected = naive(model, source[:length], beam=beam, limit=9, penalty=penalty, stop_ids=stop_ids)
-            assert best[0].tokens == expected[0][1]
+            assert tuple(best[0].tokens) == expected[0][1]
             assert best[0].score == approx(expected[0][0], model=model)
 
 
@@ -66,7 +63,7 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
     together = search(model, source, lengths, max_tokens=limits, **options)
     for row, (length, limit) in enumerate(zip(lengths.tolist(), limits, strict=True)):
         ids = source[row, :length]
-        (alone,) = search(model, ids[None], torch.tensor([length]), max_tokens=limit, **options)
+        (alone,) = search(model, ids[None], torch.tensor([length]), max_tokens=[limit], **options)
         assert [one.tokens for one in together[row]] == [one.tokens for one in alone]
         for one in together[row]:
             nats = forced(model, ids.tolist(), list(one.tokens))
@@ -75,14 +72,3 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
             assert one.finish_reason == ("end_of_text" if one.tokens[-1] in stop_ids else "length")
             assert len(one.tokens) <= limit
     assert len({len(best[0].tokens) for best in together}) > 2
-
-
-def test_a_filter_bans_tokens_without_changing_other_log_probabilities():
-    model = make_model("no positions", seed=2)
-    options = {"beam_size": 3, "max_tokens": 14, "stop_ids": ()}
-    free = search(model, **options)
-    assert any(len(set(best[0].tokens)) < 14 for best in free)
-    found = search(model, sampler=Sampler.from_config(SamplingConfig(temperature=0, no_repeat_ngram_size=1)), **options)
-    for source, length, best in zip(SOURCE.tolist(), LENGTHS.tolist(), found, strict=True):
-        assert len({START, *best[0].tokens}) == 15
-        assert best[0].logprobs == approx(forced(model, source[:length], list(best[0].tokens)), model=model)

@@ -8,7 +8,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.store import read_held_out
-from lm.decoding.classifier import CompletionClassifier
+from lm.decoding.classifier import Classifier
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
@@ -44,7 +44,7 @@ def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_fir
     run = begun(tmp_path / "run", examples, steps=60, evaluate_every=0)
     (found,) = (event for event in train(run) if isinstance(event, Evaluation))
     run.model.eval()
-    classifier = CompletionClassifier(run.model, byte_tokenizer, run.config.label_completions, batch_size=5)
+    classifier = Classifier(run.model, byte_tokenizer, run.config.label_completions, batch_size=5)
     rows = list(read_held_out(examples.folder))
     found_labels = [each.label for each in classifier.classify([row["prompt"] for row in rows])]
     right = sum(label == row["completion"].strip() for label, row in zip(found_labels, rows, strict=True))

@@ -21,8 +21,7 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
 from lm.data.batch import Batch
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.text.parallel_text import find_parallel_texts

@@ -73,12 +73,6 @@ def test_each_row_has_the_logits_that_it_has_alone(kind):
     live(SessionDriver(model), model, seed=list(KINDS).index(kind))  # a history of its own for each
 
 
-@pytest.mark.parametrize("kind", ["learned", "compressed", "lstm"])
-def test_without_a_cache_too(kind):
-    model = make_model(kind)
-    live(SessionDriver(model, cached=False), model, seed=3, rounds=10)
-
-
 @pytest.mark.parametrize("kind", ["learned", "window", "relative", "lstm", "alibi"])
 def test_a_shared_prefix_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, Transformer, build_model
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, make_model, random_ids, uncached
 from tests.lm.decoding.session_driver import SessionDriver
 from tests.lm.model.variants.test_recurrent import small
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])
 COMPRESSED = {"attention": "compressed", "attention_block": 4}
@@ -84,27 +83,6 @@ def test_reordered_and_truncated_rows_continue_as_before(make):
         steps.reorder(rows)
         source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
         assert steps.length == tokens.shape[1]
-
-
-@pytest.mark.parametrize("name", ["encoder-decoder, learned", "lstm", "compressed"])
-def test_coverage_is_that_of_the_attention_weights_of_the_last_layer(name):
-    model, source, tokens = MODELS[name](), random_ids(3, 7), random_ids(3, 6, seed=1)
-    steps = SessionDriver(model, source, LENGTHS, coverage=True)
-    for part in tokens.split([1, 3, 2], dim=1):
-        steps.feed(part)
-    expected = []
-    for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with capture_attention_weights(model.decoder.attention_layers(cross=True)[-1:]) as weights:
-            model(one[None, :length], row[None])
-        received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
-        expected.append(float(received.clamp(max=1).log().sum()))
-    assert steps.coverage().tolist() == approx(expected, model=model)
-    rows = torch.tensor([0, 0, 2, 2])
-    steps.reorder(rows)
-    assert steps.coverage().tolist() == approx([expected[row] for row in rows], model=model)
-    plain = SessionDriver(model, source, LENGTHS).feed(tokens)
-    watched = SessionDriver(model, source, LENGTHS, coverage=True).feed(tokens)
-    assert torch.equal(plain, watched)
 
 
 def test_an_ensemble_averages_probabilities():

@@ -61,16 +61,3 @@ def test_logits_equal_reading_by_hand_far_beyond_the_context(shape, context):
         assert logits.shape == (3, 30, 50)
         assert logits.dtype == torch.float32
         assert_close(logits, expected, model=model)
-
-
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("length", [5, 12, 13, 29])
-def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
-    model, tokens = make_model("rotary, grouped heads"), random_tokens(2, 30)
-    steps = SessionDriver(model, cached=cached)
-    steps.feed(tokens)
-    steps.truncate(length)
-    assert steps.length == length
-    other = random_tokens(2, 20)
-    expected = by_hand(model, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
-    assert_close(fed_in(steps, other, [1, 4, 15]), expected, model=model)

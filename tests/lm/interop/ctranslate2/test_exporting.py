@@ -9,8 +9,7 @@ import tokenizers
 from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.interop.hugging_face.importing import import_model
 from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.interop.hugging_face.test_marian import HARDWARE, theirs_saved
@@ -18,6 +17,12 @@ from tests.lm.interop.hugging_face.test_marian import HARDWARE, theirs_saved
 ctranslate2 = pytest.importorskip("ctranslate2")
 SENTENCES = ["The cat sat on the mat.", "a dog", "The bone was there and more", "cat"]
 TRANSLATION = {"n_encoder_layers": 1, "norm": "layernorm", "activation": "gelu"}
+
+
+@pytest.fixture(autouse=True)
+def translations_of_20_tokens(monkeypatch):
+    monkeypatch.setattr("lm.decoding.translation._MAX_LENGTH_RATIO", 0)
+    monkeypatch.setattr("lm.decoding.translation._MAX_LENGTH_EXTRA", 20)
 
 
 def test_sources_end_by_themselves(tmp_path):
@@ -38,7 +43,7 @@ def test_an_imported_marian_translates_alike(beam, tmp_path):
     import_model(tmp_path / "theirs", tmp_path / "run")
     export(tmp_path / "run", tmp_path / "out", "ctranslate2")
     model = TranslationModel.from_loaded(load_model(tmp_path / "run", HARDWARE))
-    limits = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20)
+    limits = TranslationConfig(beam=beam)
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     reader = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     sources = [reader.encode(line, add_special_tokens=False).tokens for line in SENTENCES]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel
 from lm.errors import UsageError
 from lm.interop.ctranslate2.exporting import build_specification
 from lm.interop.ctranslate2.specification import check_supported

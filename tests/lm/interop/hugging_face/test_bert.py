@@ -18,7 +18,7 @@ from transformers import (
 from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.model import ModelConfig
-from lm.decoding.mask_filling import MaskFiller
+from lm.decoding.classifier import fill_masks
 from lm.hardware import Hardware
 from lm.interop.hugging_face.importing import import_model
 from tests.cli.small_runs import make_tokenizer
@@ -113,7 +113,7 @@ def test_blanks_are_filled_as_in_transformers(tmp_path):
     tokenizer = make_tokenizer("bpe", has_mask=True)
     ours, theirs = exported(tmp_path, random_config(0).replace(vocab_size=tokenizer.vocab_size))
     text = "The owl saw the [MASK] by the mill."
-    [filled] = MaskFiller(ours, tokenizer).fill([text], k=3)
+    [filled] = fill_masks(ours, tokenizer, [text], k=3)
     found = pipeline("fill-mask", model=theirs, tokenizer=AutoTokenizer.from_pretrained(tmp_path / "out"))(
         text, top_k=3
     )

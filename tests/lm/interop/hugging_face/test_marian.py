@@ -13,8 +13,7 @@ from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
-from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.importing import import_model
@@ -27,6 +26,12 @@ from tests.tolerances import approx, assert_close
 HARDWARE = Hardware("cpu", "float32", 1)
 LENGTHS = torch.tensor([14, 9, 3])
 SENTENCES = ["The owl saw the fox.", "Über den Bäumen sang the owl", "the mill", "fox fox fox ran"]
+
+
+@pytest.fixture(autouse=True)
+def translations_of_20_tokens(monkeypatch):
+    monkeypatch.setattr("lm.decoding.translation._MAX_LENGTH_RATIO", 0)
+    monkeypatch.setattr("lm.decoding.translation._MAX_LENGTH_EXTRA", 20)
 
 
 def random_config(seed: int) -> ModelConfig:
@@ -74,7 +79,7 @@ def compare_translations(loaded, theirs, folder, beam):
     """Of each sentence alone: the tokens, and the score of the search."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     own = TranslationModel(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
-    translator = Translator([own], TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20))
+    translator = Translator([own], TranslationConfig(beam=beam))
     for found in translator.translate(SENTENCES):
         source = tokenizer(found.source, return_tensors="pt")
         best = theirs.generate(
