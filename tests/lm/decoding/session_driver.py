@@ -27,7 +27,6 @@ class SessionDriver:
         lengths: Tensor | None = None,
         *,
         cached: bool = True,
-        shares_prefixes: bool = False,
     ) -> None:
         models = models if isinstance(models, list) else [models]
         self.session = session(*models, cached=cached)

@@ -29,7 +29,7 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
 
 
 def search(model, *, max_tokens, **options):
-    return beam_search(session(model, shares_prefixes=True), torch.tensor([PROMPT]), max_tokens=[max_tokens], **options)
+    return beam_search(session(model), torch.tensor([PROMPT]), max_tokens=[max_tokens], **options)
 
 
 def every_text(vocab_size, length, end):

@@ -53,7 +53,7 @@ def drawn(seed: int) -> ModelConfig:
     chosen = random_block(of, seed, POSITIONS, ACTIVATIONS)
     chosen |= {
         "scale_embeddings": of.random() < 0.3, "d_head": of.choice([None, 6]),
-        "attention_bias": of.choice([None, "inputs"]), "embedding_shortcut": False,
+        "attention_bias": of.choice([None, "inputs"]),
     }  # fmt: skip
     if chosen["positions"] == "rotary":
         head = chosen["d_head"] or chosen["d_model"] // 4
