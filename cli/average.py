@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from lm.errors import UsageError
 from lm.run_folder import find_checkpoint
 
 Checkpoints = Annotated[
@@ -42,8 +41,6 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
         chosen = latest_checkpoints(runs[0], last)
     else:
         chosen = [find_checkpoint(path) for path in runs]
-        if len(set(chosen)) < len(chosen):
-            raise UsageError("the same checkpoint is named twice")
     folder = average_checkpoints(chosen, out)
     print_note(f"average of {', '.join(path.name for path in chosen)}")
     print_note(f"wrote {folder}")

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.presets import PRESETS
-from lm.run_folder import CHECKPOINTS, RUNS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
+from lm.run_folder import CHECKPOINTS, RUNS, checkpoint_step, is_checkpoint_name, is_run
 from lm.training.events import METRICS
 
 Complete = Callable[[str], list[str]]
 
 _METRICS = (
-    "nll", "loss", *METRICS, "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
+    "nll", "loss", *(f"validation_{name}" for name in METRICS), "learning_rate",
+    "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
     "tokens", "epoch",
 )  # fmt: skip
 
@@ -79,7 +80,7 @@ def complete_runs_or_presets(incomplete: str) -> list[str]:
 
 def _runs_in(folder: Path) -> list[str]:
     try:
-        return sorted(run.name for run in list_run_folders(folder))
+        return sorted(path.name for path in folder.iterdir() if is_run(path))
     except OSError:
         return []
 

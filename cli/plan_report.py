@@ -1,38 +1,36 @@
-"""The plan of a run: its settings with the reason of each, and what was changed later."""
+"""The plan of a run: its settings with the reason of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from cli.console.text import format_count, format_number_of, format_threads
 from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
+from lm.model.cost import total_parameters
 
 _IN_WORDS = {"budget": "time and corpus", "from_run": "base run"}
 _WEAK = ("default", "other settings", "preset", "from_run")
 """Reasons that say less than others of the same row."""
 
-Row = tuple[str, str, str]
-"""A setting, its value, and the reason."""
 
+def print_plan(config: RunConfig, reasons: Mapping[str, str], print_line: Callable[[str], object]) -> None:
+    """Print a plan as a table, and what was changed later.
 
-def print_plan(rows: Iterable[Row], print_line: Callable[[str], object]) -> None:
-    """Print a plan as a table."""
-    table = [("plan", "", "chosen by"), *rows]
+    Args:
+        reasons: of each setting, by names such as "training.steps".
+    """
+    table = [("plan", "", "chosen by"), *_rows(config, reasons)]
     names = max(len(name) for name, _, _ in table)
     values = max(len(value) for _, value, by in table if by)
     for name, value, by in table:
         print_line(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
+    for change in config.plan.changes if config.plan else ():
+        print_line(change)
 
 
-def plan_rows(config: RunConfig, parameters: int, reasons: Mapping[str, str]) -> Iterator[Row]:
-    """Yield a row for each decision that the user may want to change.
-
-    Args:
-        parameters: of the model.
-        reasons: of each setting, by names such as "training.steps".
-    """
+def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, value and reason of each decision that the user may want to change."""
     model, training, plan = config.model, config.training, config.plan
     assert plan is not None
 
@@ -43,13 +41,10 @@ def plan_rows(config: RunConfig, parameters: int, reasons: Mapping[str, str]) ->
 
     if training.budget is not None:
         yield "time", training.budget, because("training.budget")
-    layers = format_number_of(model.n_layers, "layer")
-    if model.is_encoder_decoder:
-        layers = f"{model.n_encoder_layers} + {layers}"
+    layers = f"{model.n_encoder_layers} + {model.n_layers}" if model.is_encoder_decoder else model.n_layers
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
-    by_parent = reasons.get("model.d_model") == "from_run"
-    shape = f"{layers}, {model.d_model} wide, {format_count(parameters)} parameters"
-    yield "model", shape, _IN_WORDS["from_run"] if by_parent else chosen
+    by = _IN_WORDS["from_run"] if reasons.get("model.d_model") == "from_run" else chosen
+    yield "model", f"{layers} layers, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
     vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
     yield "vocabulary", vocabulary, because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
     yield "context", format_number_of(model.context_length, "token"), because("model.context_length")
@@ -61,28 +56,12 @@ def plan_rows(config: RunConfig, parameters: int, reasons: Mapping[str, str]) ->
     yield "length", length, by_time if training.budget else because(*(f"training.{name}" for name in LENGTHS))
     rate = f"{training.learning_rate:g} ({training.schedule}), {training.optimizer}"
     yield "learning rate", rate, because("training.learning_rate")
-    regularisation = {
-        "dropout": (model.dropout, "model.dropout"),
-        "weight decay": (training.weight_decay, "training.weight_decay"),
-        "R-Drop": (training.r_drop, "training.r_drop"),
-        "BPE dropout": (config.parallel.bpe_dropout, "parallel.bpe_dropout"),
-    }
-    for name, (value, setting) in regularisation.items():
-        if value:
-            yield name, f"{value:g}", because(setting)
+    for key in ("model.dropout", "training.weight_decay", "training.r_drop", "parallel.bpe_dropout"):
+        section, name = key.split(".")
+        if value := getattr(getattr(config, section), name):
+            yield name.replace("_", " "), f"{value:g}", because(key)
     interval = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
     yield "evaluation", interval, because("training.evaluate_every")
     yield "hardware", f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}", because("hardware.dtype")
     yield "seed", str(training.seed), because("training.seed")
     yield "corpus", plan.data, ""
-
-
-def changed_rows(decisions: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield what was changed after the start, from the entries of `decisions.jsonl`."""
-    for entry in decisions:
-        if entry["step"]:
-            values = [
-                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-                for name, value in entry["chosen"].items()
-            ]
-            yield f"step {entry['step']:,}", f"{entry['by']}: {', '.join(values)}", ""

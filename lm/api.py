@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,11 @@ from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.decode import normalize_like_training
 from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
-from lm.training.run_summaries import has_improved
-from lm.training.trainer import Event, Trainer
+from lm.training.trainer import Event, Started, train_events
 
 
 def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
@@ -84,13 +83,9 @@ class Model:
     Keywords are the flags of the commands, with the same defaults. Methods for another kind of model raise UsageError.
     """
 
-    def __init__(self, loaded: LoadedModel, *, improved: bool | None = None) -> None:
-        """Wrap a loaded model.
-
-        Args:
-            improved: whether training improved on its start; None if unknown.
-        """
-        self.loaded, self.improved = loaded, improved
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Wrap a loaded model."""
+        self.loaded = loaded
 
     def __repr__(self) -> str:
         return f"<lm.Model {repr(self.loaded)[1:]}"
@@ -329,8 +324,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
         lm.train(resume="runs/novel", steps=5000)
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
-    instead: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`. `improved` of the model says whether
-    training from another run's weights, or an extension, has improved it.
+    instead: `lm.train_events(lm.run_spec("my.txt", budget="10m"))`.
 
     Args:
         corpus: text files, globs, folders, or a folder of prepared tokens.
@@ -347,20 +341,19 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
     if spec.processes > 1 and launcher_env.world_size() == 1:
         return _load_trained(train_in_processes(spec, on_event=on_event), **hardware)
-    with Trainer(spec) as trainer:
-        for event in trainer:
+    folder = Path()
+    with closing(train_events(spec)) as events:
+        for event in events:
+            folder = event.run.folder if isinstance(event, Started) else folder
             on_event(event)
-    assert trainer.run is not None
-    return _load_trained(trainer.run.folder, **hardware)
+    return _load_trained(folder, **hardware)
 
 
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """Load the model of a trained run, in the dtype in which it decodes fastest."""
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
         measure_and_record_dtype(run, HardwareConfig(device=device, threads=threads))
-    model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
-    model.improved = has_improved(load_config(last), load_state(last))
-    return model
+    return load(run, device=device, threads=threads)
 
 
 def export(

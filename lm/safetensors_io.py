@@ -26,7 +26,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[st
     """Write tensors to a file with default permissions; safetensors makes it readable by the owner only."""
     path.touch()
     mode = path.stat().st_mode
-    save_file(dict(tensors), path, metadata)
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {error}") from None
     path.chmod(mode)
 
 

@@ -39,6 +39,8 @@ class RunPlan:
         on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
         extended_from: step of the checkpoint whose weights an extended run continues from, if not the last.
+        reasons: of each setting, by names such as "training.steps"; missing ones were given by the user.
+        changes: lines on what was changed later, and why.
     """
 
     device: str
@@ -58,6 +60,8 @@ class RunPlan:
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
     micro_batch_tokens: int | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
 
     @property
     def decay_start(self) -> tuple[int, float] | None:

@@ -131,7 +131,7 @@ class RunSpec(Config):
         "Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
         Metavar("bpe|char|byte|FILE"),
     ] = None
-    resume: Annotated[str | None, "Resume this run, or the newest unfinished one; with out, a checkpoint.", _Run] = None
+    resume: Annotated[str | None, "Resume this run; with out, a checkpoint.", _Run] = None
     processes: Annotated[Count, "Data-parallel processes, one per GPU."] = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)

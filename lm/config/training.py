@@ -62,9 +62,6 @@ class TrainingConfig(Config):
     patience: Annotated[Count | None, "Stop after N evaluations without improvement."] = None
     decay_patience: Annotated[Count | None, "Start the decay after N evaluations without improvement."] = None
     label_smoothing: Annotated[Rate, "Label smoothing."] = 0.0
-    source_loss: Annotated[
-        float, Meta(ge=0, le=1000), "Loss weight of source tokens.", Requires("model.decoder_only")
-    ] = 0.0
     r_drop: Annotated[Positive, "R-Drop: weight of the KL term; 0: off."] = 0.0
     expert_balance: Annotated[Positive, "MoE: weight of the load-balancing loss.", _EXPERTS] = 0.01
     ema: Annotated[_Decay, "EMA decay; averaged weights are evaluated and saved; 0: off."] = 0.0

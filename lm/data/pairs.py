@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -54,13 +53,11 @@ class PairLayout:
 
     Attributes:
         decoder_only: source, start token and target are one sequence; otherwise both sides have a stack of their own.
-        learns_source: whether the source tokens of such a sequence are predicted too.
 
     Source: Liu et al. 2018, section 4.2.3.
     """
 
     decoder_only: bool = False
-    learns_source: bool = False
 
     def lengths(self, sources: Integers, targets: Integers) -> Integers:
         """Return (pairs,) row lengths, given those of both sides: the longer one, or the sum.
@@ -100,13 +97,12 @@ class PairLayout:
         return Batch(
             inputs=np.where(following == IGNORE_INDEX, PADDING, ids[:, :-1]),
             targets=np.where(positions < lengths, IGNORE_INDEX, following),
-            source_targets=np.where(positions < lengths - 1, following, IGNORE_INDEX) if self.learns_source else None,
         )
 
 
-def select_layout(model: ModelConfig, *, learns_source: bool = False) -> PairLayout:
-    """Return the layout of a translation model; `learns_source` is ignored for encoder-decoders."""
-    return PairLayout(model.decoder_only, model.decoder_only and learns_source)
+def select_layout(model: ModelConfig) -> PairLayout:
+    """Return the layout of a translation model."""
+    return PairLayout(model.decoder_only)
 
 
 class TranslationDirection(NamedTuple):
@@ -205,7 +201,7 @@ class Pairs(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length, one direction after the other."""
-        layout = dataclasses.replace(self._layout, learns_source=False)
+        layout = self._layout
         for direction in self.directions:
             numbers = np.arange(self._splits["validation"].documents)
             sources, targets = self.framed("validation", direction, numbers)

@@ -45,7 +45,7 @@ from lm.serving.bodies import (
 from lm.serving.completions import CompletionAnswer, build_completions, read_messages
 from lm.serving.models import Models, ServedModel, find_model, load_models
 from lm.serving.scheduler import Completion, Event
-from lm.training import run_summaries
+from lm.training import run_log
 
 T = TypeVar("T")
 
@@ -176,14 +176,14 @@ class Endpoints:
         if self._config.runs is None:
             return JSONResponse({"folder": None, "runs": []})
         folder = Path(self._config.runs)
-        summaries, _others = await asyncio.to_thread(run_summaries.list_runs, folder) if folder.is_dir() else ([], [])
+        summaries, _others = await asyncio.to_thread(run_log.list_runs, folder) if folder.is_dir() else ([], [])
         runs = [
             {
                 "name": summary.folder.name,
-                "step": summary.running_step or summary.state.step,
+                "step": summary.state.step,
                 "steps": summary.steps,
-                "is_running": summary.running_step is not None,
-                "bits_per_byte": summary.bits_per_byte,
+                "is_running": summary.is_running,
+                "bits_per_byte": summary.state.best_bits_per_byte,
                 "parameters": summary.parameters,
                 "changed": summary.modified_at,
             }
@@ -201,16 +201,16 @@ class Endpoints:
         if name not in names or not (folder / name).is_dir():
             raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found")
         try:
-            curves = await asyncio.to_thread(run_summaries.load_curves, folder / name)
+            curves = await asyncio.to_thread(run_log.load_curves, folder / name)
         except (LMError, OSError):
             if not run_folder.is_run(folder / name):
                 raise ApiError(404, f"there is no run {name[:80]!r}", code="not_found") from None
             curves = {}  # of an imported run, or of one that has just begun
         metrics = {}
         for metric, curve in curves.items():
-            points = [point for point in zip(curve.steps, curve.values, strict=True) if point[0] >= int(first)]
-            metrics[metric] = {"steps": [step for step, _ in points], "values": [value for _, value in points]}
-        last = max((step for curve in curves.values() for step in curve.steps), default=0)
+            points = {step: value for step, value in curve.items() if step >= int(first)}
+            metrics[metric] = {"steps": list(points), "values": list(points.values())}
+        last = max((step for curve in curves.values() for step in curve), default=0)
         return JSONResponse({"name": name, "last_step": last, "metrics": metrics})
 
     async def _read_object(self, request: Request) -> dict[str, Any]:

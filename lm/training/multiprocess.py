@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +24,7 @@ from lm.distributed import launcher_env
 from lm.errors import LMError, TrainingError
 from lm.signals import StopSignals
 from lm.training import events
-from lm.training.trainer import Started, Trainer
+from lm.training.trainer import Started, train_events
 
 _POLL_SECONDS = 0.05
 """Poll interval of the event file."""
@@ -113,12 +114,14 @@ def main(spec_file: str, event_file: str) -> int:
         try:
             with (
                 StopSignals() as signals,
-                Trainer(spec, stop=signals.received, start_time=launcher_env.start_time()) as trainer,
+                closing(train_events(spec, stop=signals.received, start_time=launcher_env.start_time())) as training,
             ):
-                for event in trainer:
-                    if trainer.world.is_main and isinstance(event, Started):
+                for event in training:
+                    if launcher_env.rank():
+                        continue
+                    if isinstance(event, Started):
                         send(Started.__name__, {"folder": event.run.folder})
-                    elif trainer.world.is_main and type(event).__name__ in _EVENTS:
+                    elif type(event).__name__ in _EVENTS:
                         send(type(event).__name__, dataclasses.asdict(event))
         except LMError as error:
             if launcher_env.is_reporting():

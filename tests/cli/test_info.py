@@ -21,34 +21,19 @@ def test_a_run_is_described_by_its_last_checkpoint(tmp_path, monkeypatch, succee
     assert found["checkpoint"] == "gpt2/checkpoints/step-0"
     assert found["progress"]["step"] == 0
     assert found["config"]["model"]["d_model"] == 32
-    lines = succeed("info", folder).splitlines()
-    assert "shape                     n_layers 2, d_model 32, n_heads 2, context_length 32, vocab_size 300" in lines
+    assert "d_model 32" in succeed("info", folder)
     assert run(["info", str(tmp_path / "nowhere")]) == 1
 
 
 def test_presets_are_listed_and_described_by_what_differs_from_the_defaults(succeed, described):
     listed = described()
-    assert listed["gpt2"]["parameters"] == 124_439_808
+    assert listed["gpt2"] == 124_439_808
     heading, *rows = succeed("info").splitlines()
     assert heading.split() == ["preset", "parameters", "description"]
     assert [row.split()[0] for row in rows] == list(listed)
-    lines = succeed("info", "switch-base", "--set", "training.ema=0.5").splitlines()
-    model, training = (next(line for line in lines if line.startswith(name)) for name in ("model ", "training "))
-    assert "positions t5, norm_eps 1e-06, activation relu" in model
-    assert training.endswith(", ema 0.5")
+    lines = succeed("info", "switch-base").splitlines()
+    assert ", activation relu, dropout 0.1," in next(line for line in lines if line.startswith("model "))
     assert "active parameters         223M" in lines  # as of T5 base (Fedus et al. 2021, table 1)
-
-
-def test_experts_are_described_with_the_tokens_that_each_took(tmp_path, succeed, described):
-    folder = make_run(tmp_path / "run", experts=4, expert_every=2)
-    (folder / "metrics.jsonl").write_text(
-        '{"step": 0, "validation_expert_use": {"decoder.blocks.1": [0.1, 0.2, 0.3, 0.4]}}\n'
-    )
-    found = described(folder)
-    assert found["expert_use"] == {"decoder.blocks.1": [0.1, 0.2, 0.3, 0.4]}
-    idle = 3 * found["parameters"]["experts"] // 4
-    assert found["active_parameters"] == found["parameters"]["total"] - idle
-    assert "decoder.blocks.1 10% 20% 30% 40%" in succeed("info", folder)
 
 
 def test_the_costs_of_gpt2(described):
@@ -61,21 +46,3 @@ def test_the_costs_of_gpt2(described):
     assert found["training_bytes"] == 4 * 4 * total  # weights, gradients, AdamW's two moments
     assert found["cache_bytes_per_token"] == 4 * 2 * 12 * 768
     assert "cross-attention" not in found["parameters"]
-
-
-def test_what_each_of_several_processes_holds_of_a_narrow_gpt2(succeed, described):
-    """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
-    narrow = ["gpt2", "--processes", 8, "--batch-tokens", 2 * 8 * 64]
-    narrow += ["--set", "model.context_length=64", "--set", "model.d_model=96", "--set", "model.n_heads=2"]
-    whole, shared = described(*narrow), described(*narrow, "--shard")
-    total, block = whole["parameters"]["total"], 12 * 96**2 + 13 * 96
-    whole, shared = whole["bytes_per_process"], shared["bytes_per_process"]
-    assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
-    assert shared["optimizer"] == whole["optimizer"] // 8
-    around = total - 12 * block
-    assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
-    assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
-    assert shared["activations"] == whole["activations"]
-    in_turns = described(*narrow, "--shard", "--micro-batch-size", 1)["bytes_per_process"]
-    assert in_turns["gradients"] == 4 * total  # which add up whole
-    assert "\nbytes per process " in succeed("info", *narrow)

@@ -5,7 +5,6 @@ The folders here are written out by hand: names and formats stay what they are f
 
 import hashlib
 import json
-import random
 import shutil
 import struct
 from pathlib import Path
@@ -50,11 +49,6 @@ def save(tmp_path):
     return save
 
 
-def test_a_checkpoint_that_stands_alone_is_of_no_run(save, tmp_path):
-    moved = save(3).rename(tmp_path / "elsewhere")
-    assert find_checkpoint(moved) == moved
-
-
 def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
     save(3)
     last = save(12)
@@ -82,19 +76,9 @@ def test_which_one(save, tmp_path):
     assert find_checkpoint(tmp_path).name == "step-12"
 
 
-def test_the_files_that_name_a_checkpoint_stand_for_it(save, tmp_path):
-    best, last = save(3, is_best=True), save(5)
-    for name, checkpoint in (("best", best), ("last", last)):
-        assert find_checkpoint(tmp_path / name) == checkpoint
-        assert run_folder.find_tokenizer(tmp_path / name) == checkpoint / "tokenizer.json"
-        assert run_folder.describe_parent(tmp_path / name) == f"from {tmp_path.name}"
-    with pytest.raises(InputError, match="not a run"):
-        find_checkpoint(tmp_path / "checkpoints" / "step-3" / "config.json")
-
-
 def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
     shutil.rmtree(save(3, is_best=True))
-    with pytest.raises(InputError, match="no checkpoint"):
+    with pytest.raises(InputError, match="no run .* with a checkpoint"):
         find_checkpoint(tmp_path)
     other = save(12)
     with pytest.raises(InputError, match="the best checkpoint is missing"):
@@ -102,47 +86,21 @@ def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
     assert find_checkpoint(tmp_path, which="last") == find_checkpoint(other) == other
 
 
-VALUES = [None, True, -1, 1.5, 10**400, 2**64, float("inf"), float("nan"), 1e308, "", "\ud800", [], [1], {}, {"a": 1}]
-
-
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """A JSON file with another value in one place, or with other bytes."""
-    values = json.loads(content)
-    if chance.random() < 0.7:
-        place = values
-        while isinstance(place, dict) and place:
-            name = chance.choice(list(place))
-            if not isinstance(place[name], dict) or chance.random() < 0.2:
-                place[name] = chance.choice(VALUES)
-                break
-            place = place[name]
-        return json.dumps(values).encode()
-    spoiled = bytearray(content)
-    for _ in range(chance.choice([1, 2, 9])):
-        spoiled[chance.randrange(len(spoiled))] = chance.choice([*b'[{"9', 0, 0x80, 0xED, chance.randrange(256)])
-    return bytes(spoiled[: chance.choice([len(spoiled), chance.randrange(len(spoiled))])])
-
-
-@pytest.mark.parametrize("name", ["config.json", "state.json", "manifest.json"])
-def test_a_file_of_a_checkpoint_is_read_or_refused_in_a_line_however_it_is_damaged(save, tmp_path, name):
-    folder, chance = save(3), random.Random(name)
-    whole = (folder / name).read_bytes()
-    refused = 0
-    for _ in range(150):
-        (folder / name).write_bytes(damaged(whole, chance))
-        readers = (run_folder.load_config, run_folder.load_state, run_folder.verify_checkpoint, run_folder.weights_key)
-        said = [_refusal(each, folder) for each in readers]
-        assert all(str(folder) in each for each in said if each)
-        refused += any(said)
-    assert refused > 75
-
-
-def _refusal(read, folder) -> str | None:
-    try:
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"sha256": 3}', b'{"step": "x", "format_version": 3}', b"\xff"]
+)
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("config.json", run_folder.load_config), ("state.json", run_folder.load_state),
+        ("manifest.json", run_folder.verify_checkpoint),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_a_checkpoint_is_refused_in_a_line(save, name, read, content):
+    folder = save(3)
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
         read(folder)
-    except InputError as error:
-        return str(error)
-    return None
 
 
 def test_a_half_written_checkpoint_is_none(save, tmp_path):

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from lm.config.run_spec import RunSpec
 from lm.config.settings import list_all_settings
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.trainer import Trainer
+from lm.training.trainer import train_events
 from tests.lm.training.steady import steady
 
 SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
@@ -77,30 +78,13 @@ def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
     assert tensors(ours / "tuned") != tensors(ours / "adapted")
 
 
-def test_a_short_run_that_is_killed_loses_a_quarter_at_most(tmp_path):
-    settings = {name: value for name, value in SMALL.items() if name != "evaluate_every"}
-    spec = lm.run_spec("text.txt", out=tmp_path / "run", steps=20, **settings)
-
-    def train_until(step: int) -> None:
-        with Trainer(spec) as trainer:
-            for event in trainer:
-                if isinstance(event, lm.Step) and event.step == step:
-                    raise SystemExit
-
-    with pytest.raises(SystemExit):
-        train_until(14)
-    assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 10
-
-
 @pytest.mark.medium
 def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp_path):
     command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
     for number, leave_at in enumerate((lm.Step, lm.Evaluation, lm.Saved)):
         folder = tmp_path / f"left-{number}"
-        with Trainer(lm.run_spec("text.txt", out=folder, steps=9, ema=0.5, **SMALL)) as trainer:
-            for event in trainer:
-                if isinstance(event, leave_at) and event.step >= 4:
-                    break
+        with closing(train_events(lm.run_spec("text.txt", out=folder, steps=9, ema=0.5, **SMALL))) as events:
+            next(event for event in events if isinstance(event, leave_at) and event.step >= 4)
         assert load_state(find_checkpoint(folder, which="last")).step >= 4
         lm.train(resume=folder)
         assert tensors(folder) == tensors(tmp_path / "whole")
@@ -117,10 +101,7 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 3
     lm.train(resume=tmp_path / "run", steps=7)
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
-    revised = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()][-1]
-    chosen = {"training.steps": 7, "plan.steps": 7, "plan.extended_at": 3}
-    assert (revised["step"], revised["by"]) == (3, "resume")
-    assert chosen.items() <= revised["chosen"].items()
+    assert load_config(tmp_path / "run").plan.changes == ("step 3: resume: steps 7",)
 
 
 @pytest.mark.medium
@@ -138,24 +119,21 @@ def test_a_budget(tmp_path, monkeypatch, pairs):
     files = {"source": "train.en", "target": "train.de"} if pairs else {}
     text = [] if pairs else ["text.txt"]
     spec = lm.run_spec(*text, budget="2s", out=tmp_path / "ours", **files)
-    with Trainer(spec, **steady(step=0.05, tick=0.05)) as trainer:
-        steps = [event.step for event in trainer if isinstance(event, lm.Step)]
+    events = train_events(spec, **steady(step=0.05, tick=0.05))
+    steps = [event.step for event in events if isinstance(event, lm.Step)]
     monkeypatch.setattr(
-        running, "Trainer", lambda spec, **options: Trainer(spec, **{**options, **steady(step=0.05, tick=0.05)})
+        running, "train_events", lambda spec, **given: train_events(spec, **given | steady(step=0.05, tick=0.05))
     )
     command(*text, budget="2s", out=tmp_path / "theirs", **files)
     assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
     assert steps[-1] == load_config(tmp_path / "ours").plan.steps
-    decided = [json.loads(line) for line in (tmp_path / "ours" / "decisions.jsonl").read_text().splitlines()]
-    by = {entry["by"]: entry["chosen"] for entry in decided}
-    assert by["python"] == {"training.budget": "2s"}
-    assert "training.batch_tokens" in by["budget"]
-    assert "model.dropout" in by["epochs in the budget"]
-    assert by["budget clock"]["plan.steps"] == steps[-1]
+    plan = load_config(tmp_path / "ours").plan
+    expected = {"training.budget": "python", "training.batch_tokens": "budget", "model.dropout": "epochs in the budget"}
+    assert expected.items() <= plan.reasons.items()
+    assert any("budget clock: steps" in change for change in plan.changes)
+    spec = lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files)
     with pytest.raises(UsageError, match="is too short"):
-        list(
-            Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, start_time=0.0)
-        )
+        list(train_events(spec, clock=lambda: 5.0, start_time=0.0))
 
 
 @pytest.mark.medium
@@ -167,8 +145,8 @@ def test_two_processes(tmp_path):
     assert "RANK" not in os.environ
     with pytest.raises(InputError, match="holds a run already"):
         lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
-    with pytest.raises(UsageError, match="trains in this process"):
-        list(Trainer(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
+    with pytest.raises(UsageError, match="trains in one process"):
+        list(train_events(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
 
 
 def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):

@@ -167,4 +167,4 @@ def test_events_in_python_are_those_of_trees(folder, tmp_path):
         "steps": 2,
     }
     spec = lm.run_spec(**sides, **shape, out=tmp_path / "run", device="cpu", threads=1)
-    assert len([event for event in lm.Trainer(spec) if isinstance(event, lm.Step)]) == 2
+    assert len([event for event in lm.train_events(spec) if isinstance(event, lm.Step)]) == 2
