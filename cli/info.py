@@ -80,12 +80,11 @@ def _compute_costs(config: RunConfig) -> dict[str, Any]:
     from lm.model import cost
     from lm.training.planning.memory import training_state_bytes
 
-    model, training, total = config.model, config.training, cost.total_parameters(config.model)
+    model, training = config.model, config.training
     parts = {part: count for part, count in cost.parameters_by_part(model, config.lora).items() if count}
     return {
         "parameters": {**parts, "total": sum(parts.values())},
         "active_parameters": cost.active_parameters(model),
-        "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
         "training_bytes": training_state_bytes(config),
         "cache_bytes_per_token": cost.cache_bytes_per_token(model),
         "training_flops_per_token": cost.training_flops_per_token(

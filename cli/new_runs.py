@@ -53,12 +53,12 @@ def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> 
 def compile_with_notes() -> None:
     """Compile the decode step unless it is."""
     from lm.engine.compiled.build import compile_decode_step
-    from lm.kernels.code_cache import is_complete, is_installed
+    from lm.kernels.code_cache import is_complete
 
-    if is_installed() and not is_complete():
-        print_note("compiling the decode step for this CPU, which takes a minute or more")
-    compile_decode_step()
-    print_note("the decode step is compiled")
+    if is_complete():
+        return print_note("the decode step is compiled already")
+    print_note("compiling the decode step for this CPU, which takes a minute or more")
+    return compile_decode_step()
 
 
 def suggest_compiling(config: ModelConfig, device: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from cli.console.text import format_count, format_number_of, format_threads
+from cli.console.text import format_count, format_threads
 from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
 from lm.model.cost import total_parameters
 
-_IN_WORDS = {"budget": "time and corpus", "from_run": "base run"}
-_WEAK = ("default", "other settings", "preset", "from_run")
+_WEAK = ("from_run", "preset", "other settings", "default")
 """Reasons that say less than others of the same row."""
 
 
@@ -20,11 +19,8 @@ def print_plan(config: RunConfig, reasons: Mapping[str, str], print_line: Callab
     Args:
         reasons: of each setting, by names such as "training.steps".
     """
-    table = [("plan", "", "chosen by"), *_rows(config, reasons)]
-    names = max(len(name) for name, _, _ in table)
-    values = max(len(value) for _, value, by in table if by)
-    for name, value, by in table:
-        print_line(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
+    for name, value, by in [("plan", "", "chosen by"), *_rows(config, reasons)]:
+        print_line(f"{name:<14} {value:<42} {by}".rstrip())
     for change in config.plan.changes if config.plan else ():
         print_line(change)
 
@@ -36,24 +32,23 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
 
     def because(*names: str) -> str:
         known = [reasons[name] for name in names if name in reasons]
-        by = min(known, key=lambda reason: (reason == "default", reason in _WEAK), default="")
-        return _IN_WORDS.get(by, by)
+        return min(known, key=lambda reason: (reason == "default", reason in _WEAK), default="")
 
     if training.budget is not None:
         yield "time", training.budget, because("training.budget")
     layers = f"{model.n_encoder_layers} + {model.n_layers}" if model.is_encoder_decoder else model.n_layers
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
-    by = _IN_WORDS["from_run"] if reasons.get("model.d_model") == "from_run" else chosen
+    by = "from_run" if reasons.get("model.d_model") == "from_run" else chosen
     yield "model", f"{layers} layers, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
     vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
     yield "vocabulary", vocabulary, because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
-    yield "context", format_number_of(model.context_length, "token"), because("model.context_length")
+    yield "context", f"{model.context_length:,} tokens", because("model.context_length")
     tokens = training.batch_tokens
-    batch = format_number_of(training.batch_size, "sequence") if tokens is None else format_number_of(tokens, "token")
+    batch = f"{training.batch_size:,} sequences" if tokens is None else f"{tokens:,} tokens"
     yield "batch", batch, because("training.batch_tokens", "training.batch_size")
-    length = f"{'about ' if training.budget else ''}{format_number_of(plan.steps, 'step')}, {plan.epochs:.1f} epochs"
-    by_time = "useful epochs" if plan.is_limited else "time"
-    yield "length", length, by_time if training.budget else because(*(f"training.{name}" for name in LENGTHS))
+    length = f"{'about ' if training.budget else ''}{plan.steps:,} steps, {plan.epochs:.1f} epochs"
+    by = "useful epochs" if plan.is_limited else because(*(f"training.{name}" for name in LENGTHS))
+    yield "length", length, by
     rate = f"{training.learning_rate:g} ({training.schedule}), {training.optimizer}"
     yield "learning rate", rate, because("training.learning_rate")
     for key in ("model.dropout", "training.weight_decay", "training.r_drop", "parallel.bpe_dropout"):

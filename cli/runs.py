@@ -50,8 +50,8 @@ def runs(
         origin, running = config.origin or config.preset or "–", "running, " * run.is_running
         rows.append((run.folder.name, origin, format_count(run.parameters), score, running + progress))
         reports.append({
-            "run": str(run.folder), "preset": config.preset, "origin": config.origin, "is_running": run.is_running,
-            "parameters": run.parameters, "lora_rank": config.lora.rank, "planned_steps": run.steps, **vars(state),
+            "run": str(run.folder), "origin": origin, "is_running": run.is_running, "parameters": run.parameters,
+            "planned_steps": run.steps, **vars(state),
         })  # fmt: skip
     if as_json:
         print(format_json_line(reports))
@@ -106,8 +106,6 @@ def plot(
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name, points in curves.items():
         axes.plot(*points, label=name, linewidth=1.2)
-    axes.set_xlabel("step")
-    axes.set_ylabel(metric.replace("_", " "))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.set(xlabel="step", ylabel=metric.replace("_", " "))
+    axes.legend()
     save_figure(pyplot, figure, out)

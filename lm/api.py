@@ -88,7 +88,7 @@ class Model:
         self.loaded = loaded
 
     def __repr__(self) -> str:
-        return f"<lm.Model {repr(self.loaded)[1:]}"
+        return f"<lm.Model of {self.loaded.folder}: {self.loaded.config.purpose}>"
 
     @property
     def config(self) -> ModelConfig:

@@ -24,7 +24,6 @@ from lm.model.transformer import (
     Model,
     Transformer,
     build_model,
-    count_parameters,
     init_empty_weights,
 )
 from lm.run_folder import TrainingState
@@ -43,15 +42,6 @@ class LoadedModel:
     config: RunConfig
     folder: Path
     source_tokenizer: Tokenizer | None = None
-
-    @property
-    def learned_conversations(self) -> bool:
-        """Return whether it was trained on conversations."""
-        return self.config.data_kind == "conversations"
-
-    def __repr__(self) -> str:
-        size, device = count_parameters(self.model), next(self.model.parameters()).device.type
-        return f"<{self.folder}: {size:,} parameters, {self.config.purpose}, on {device}>"
 
 
 def save_checkpoint(
@@ -120,7 +110,7 @@ def clean_up(run: Path) -> None:
 
 def prune_checkpoints(run: Path, *, keep: int) -> None:
     """Remove all checkpoints except the latest `keep`, `best` and `last`; none for 0."""
-    named = {run_folder.read_pointer(run, "best"), run_folder.read_pointer(run, "last")}
+    named = {run_folder.read_pointer(run, pointer) for pointer in ("best", "last")}
     for folder in run_folder.list_checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
             _remove(folder)

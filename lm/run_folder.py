@@ -143,7 +143,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
         if (found := path / CHECKPOINTS / name) in checkpoints:
             return found
         if which == "best" and checkpoints:
-            raise InputError(f"{found}: the best checkpoint is missing; name another one, such as {checkpoints[-1]}")
+            raise InputError(f"{found}: the best checkpoint is missing; name another one")
     if not checkpoints:
         raise InputError(f"{path}: no run (a folder that `lm train` made) with a checkpoint")
     return checkpoints[-1]
@@ -163,18 +163,8 @@ def refuse_existing(folder: Path) -> None:
     A run that was killed before its first checkpoint does not count.
     """
     files.check_folder(folder)
-    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        raise InputError(f"{folder}: holds a run already; choose another folder, or resume it")
-    if not is_run(folder) and any(folder.glob("[!.]*")):
-        raise InputError(f"{folder}: is not empty; choose another folder")
-
-
-def link_base(run: Path, base: Path) -> None:
-    """Link the weights of a checkpoint into the folder of a run with adapters to them.
-
-    So the adapters stay usable if the base is trained further or removed; the config has the SHA-256 of the weights.
-    """
-    files.link_or_copy(base / MODEL, run / BASE_WEIGHTS)
+    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*" if is_run(folder) else "[!.]*")):
+        raise InputError(f"{folder}: holds a run already, or other files; choose another folder, or resume the run")
 
 
 def refuse_adapters(base: Path) -> None:

@@ -123,11 +123,11 @@ class Run:
             checkpoint.clean_up(folder)
             (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
             if base is not None:
-                run_folder.link_base(folder, base)
+                files.link_or_copy(base / run_folder.MODEL, folder / run_folder.BASE_WEIGHTS)
             for log in (run_folder.METRICS, run_folder.TIMINGS):  # of a run that was killed before its first checkpoint
                 (folder / log).unlink(missing_ok=True)
             run_plan = dataclasses.replace(_require_plan(plan.config, folder), reasons=dict(plan.reasons))
-            files.write_json(folder / run_folder.CONFIG, dataclasses.replace(plan.config, plan=run_plan).to_dict())
+            files.write_json(folder / run_folder.CONFIG, plan.config.replace(plan=run_plan).to_dict())
 
     @classmethod
     def open(
@@ -272,7 +272,7 @@ class Run:
         what = ", ".join(f"{name} {value}" for name, value in changes.items())
         lines = (*self.plan.changes, f"step {self.state.step:,}: {reason}: {what}")
         plan = dataclasses.replace(self.plan, **changes, changes=lines)
-        self.config = dataclasses.replace(self.config, plan=plan)
+        self.config = self.config.replace(plan=plan)
         self.data.set_total_steps(plan.steps)
         if self.world.is_main:
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
@@ -388,7 +388,7 @@ def prepare_resuming(
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
         parts = {name: dataclasses.replace(getattr(config, name), **new) for name, new in (changed or {}).items()}
-        config = dataclasses.replace(config, plan=plan, **parts)
+        config = config.replace(plan=plan, **parts)
         if length is not None:
             config, reason = extend(
                 config, state, length, data=open_data(Path(plan.data), config), last_loss=state.last_loss, spent=spent,
@@ -403,7 +403,7 @@ def prepare_resuming(
         if processes != plan.processes:  # the threads are divided again
             plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
         truncate_logs(run, state.step, evaluation_due=state.evaluation_due)
-        files.write_json(run / run_folder.CONFIG, dataclasses.replace(config, plan=plan).to_dict())
+        files.write_json(run / run_folder.CONFIG, config.replace(plan=plan).to_dict())
 
 
 def copy_checkpoint(source: Path, out: Path) -> None:

@@ -258,15 +258,15 @@ class _Preparation:
         micro_batch = config.training.micro_batch_size
         first = next(self.data.batch(0).split(micro_batch))
         hardware = speed.hardware if speed else select_training_hardware(config, first)
-        size, is_fitted = self.world.size, micro_batch is None
+        fitting = None if micro_batch else estimate_micro_batch_tokens(config, hardware, processes=self.world.size)
         plan = add_run_plan(
             dataclasses.replace(plan, config=config),
             corpus,
             self.data,
             hardware,
             data_key=corpus.manifest.key,
-            micro_batch_tokens=estimate_micro_batch_tokens(config, hardware, processes=size) if is_fitted else None,
-            processes=size,
+            micro_batch_tokens=fitting,
+            processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
             spent=self.elapsed(),
             max_steps=max_steps,

@@ -33,7 +33,7 @@ from lm.data.rows import Rows
 from lm.data.training_data import TrainingData
 from lm.data.windows import Windows
 from lm.errors import InputError, UsageError
-from lm.run_folder import find_checkpoint, find_tokenizer
+from lm.run_folder import find_checkpoint
 from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_file import TextFile
@@ -177,9 +177,10 @@ class CorpusFiles:
 
 def _load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
     """Load the tokenizer of a file, folder or run; for pairs, those of both sides (one of a file is used for both)."""
-    if not pairs or path.is_file():
-        return Tokenizer.load(find_tokenizer(path)), None
-    return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+    if path.is_file():
+        return Tokenizer.load(path), None
+    target, source = load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+    return target, source if pairs else None
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
@@ -216,17 +217,12 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
 
 def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
     """Raise UsageError unless the model can be trained on pairs, or on other data."""
-    if pairs and not config.translates:
-        raise UsageError("pairs need an encoder-decoder, or a decoder_only model of both sides")
-    if config.translates and not pairs:
-        raise UsageError("the model translates, so it needs sentence pairs")
+    if pairs != config.translates:
+        raise UsageError("a model that translates needs sentence pairs, and they need such a model")
 
 
 def verify_data(folder: Path, *, key: str) -> None:
     """Raise InputError unless a folder has the prepared data of a key, with their checksums."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: the tokens of this run are gone; name its corpus again")
-    manifest = Manifest.read(folder)
-    if manifest.key != key:
-        raise InputError(f"{folder}: not the tokens that this run was started on")
+    if not folder.is_dir() or (manifest := Manifest.read(folder)).key != key:
+        raise InputError(f"{folder}: not the tokens that this run was started on; name its corpus again")
     store.verify_checksums(folder, manifest.sha256)

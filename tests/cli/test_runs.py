@@ -92,13 +92,3 @@ def test_a_run_that_is_being_trained_says_so(made, succeed):
         "novel": True, "letters": False,
     }  # fmt: skip
     lock.release()
-
-
-@pytest.mark.parametrize(("columns", "width"), [(80, 80), (200, 120)])
-def test_a_drawing_is_as_wide_as_the_terminal_up_to_120_columns_and_16_lines_high(
-    folder, succeed, monkeypatch, columns, width
-):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = succeed("plot", folder / "novel").splitlines()
-    assert len(lines) == 1 + 16 + 2
-    assert max(map(len, lines)) == width

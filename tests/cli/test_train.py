@@ -1,6 +1,5 @@
 """`lm train`: where a run begins, with which tokens, and how it is resumed."""
 
-import copy
 import json
 import shutil
 from pathlib import Path
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from lm.run_folder import find_tokenizer
-from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.run_log import load_curves
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -21,22 +18,6 @@ def test_without_out_the_run_gets_a_name_of_its_own(place, monkeypatch, tmp_path
     for _ in range(2):
         assert run(["train", str(place / "text.txt"), "--steps", "2", *SMALL]) == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["text-tiny", "text-tiny-2"]
-
-
-def test_weights_are_not_used_with_the_ids_of_another_tokenizer(tmp_path):
-    """The same number of tokens, which stand for other texts; nothing is prepared before that is said."""
-    text, first, other = tmp_path / "text.txt", tmp_path / "first", tmp_path / "other.json"
-    text.write_text("the owl saw the fox " * 200)
-    assert run(["train", str(text), "-o", str(first), "--steps", "1", *SMALL]) == 0
-    tokenizer = Tokenizer.load(find_tokenizer(first))
-    description = copy.deepcopy(tokenizer.description)
-    vocabulary = description["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    other.write_text(json.dumps(description))
-    tuned = ["train", str(text), "--steps", "1", "--from", str(first)]
-    assert run([*tuned, "--tokenizer", str(other), "-o", str(tmp_path / "wrong")]) == 2
-    assert not (tmp_path / "wrong").exists()
-    assert run([*tuned, "--tokenizer", str(find_tokenizer(first)), "-o", str(tmp_path / "same")]) == 0
 
 
 def test_a_command_that_fails_leaves_no_folder(monkeypatch, tmp_path):
@@ -68,34 +49,6 @@ def test_damaged_tokens_are_named_and_not_trained_on(place, capsys, tmp_path):
         assert capsys.readouterr().err.splitlines()[-1].startswith(f"lm: {shard}: damaged")
     assert not (tmp_path / "run").exists()
     assert run(["train", str(place / "text.txt"), "--resume", begun, "--steps", "2"]) == 0
-
-
-def test_damaged_tokens_in_the_cache_are_made_again(place, tmp_path, monkeypatch):
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    command = ["train", str(place / "text.txt"), "--steps", "2", *SMALL]
-    assert run([*command, "-o", str(tmp_path / "first")]) == 0
-    (shard,) = (tmp_path / "cache").rglob("train-tokens.npy")
-    before = shard.read_bytes()
-    np.save(shard, np.zeros_like(np.load(shard)))
-    assert run([*command, "-o", str(tmp_path / "second")]) == 0
-    assert shard.read_bytes() == before
-    first, second = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("first", "second"))
-    assert first == second
-
-
-def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path):
-    words = (place / "text.txt").read_text().split("\n")
-    (tmp_path / "text.txt").write_text("\n%%\n".join(words[:200]))
-    (tmp_path / "held.txt").write_text("\n%%\n".join(words[200:263]))
-    tokens, held_out = str(tmp_path / "tokens"), str(tmp_path / "held.txt")
-    made_with = ["--set", "data.separator=%%", "--validation", held_out]
-    assert run(["prepare", str(tmp_path / "text.txt"), "-o", tokens, "--tokenizer", "byte", *made_with]) == 0
-    assert run(["train", tokens, "-o", str(tmp_path / "run"), "--steps", "1", *SMALL[:-2]]) == 0
-    data = json.loads((tmp_path / "run" / "config.json").read_text())["data"]
-    assert (data["separator"], data["validation"]) == ("%%", held_out)
-    capsys.readouterr()
-    assert run(["perplexity", str(tmp_path / "run"), held_out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["total"]["documents"] == 63
 
 
 def test_a_checkpoint_is_resumed_in_a_new_run(place, tmp_path):

@@ -1,7 +1,6 @@
 """Training on a terminal and in a pipe: the plan, a line for each event, and a summary if it is asked for."""
 
 import dataclasses
-import itertools
 import re
 from types import SimpleNamespace
 
@@ -29,11 +28,11 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     assert [re.split("  +", line) for line in lines] == [
         ["plan", "chosen by"],
         ["time", "1m", "flag"],
-        ["model", "2 + 1 layers, 128 wide, 788k parameters", "time and corpus"],
+        ["model", "2 + 1 layers, 128 wide, 788k parameters", "budget"],
         ["vocabulary", "1,024 tokens (bpe)", "preset"],
         ["context", "128 tokens", "preset"],
         ["batch", "16 sequences", "preset"],
-        ["length", "about 40 steps, 8.0 epochs", "time"],
+        ["length", "about 40 steps, 8.0 epochs", "flag"],
         ["learning rate", "0.02 (wsd), muon", "width"],
         ["weight decay", "0.1", "default"],
         ["r drop", "0.5", "repetition"],
@@ -72,22 +71,8 @@ def test_training_fits_the_terminal(terminal):
     assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())
 
 
-def step_of(number: int, loss: float, **changes: float) -> Step:
-    usual = {"learning_rate": 1e-3, "tokens": 1000, "flops": 1e9, "seconds": 0.5, "gradient_norm": 1.0, "nll": loss}
-    return Step(number, loss, **{**usual, **changes})
-
-
-def test_lines_have_means_since_the_line_before_and_of_all_steps(capsys, monkeypatch):
-    """From step 20 on, of 60: every second step and the last has a line; a step takes two seconds by the clock."""
-    monkeypatch.setattr("time.perf_counter", itertools.count(100, 2).__next__)
-    display = display_of(61, first_step=20)
-    for number, loss in ((21, 6.0), (22, 4.0), (23, 3.0), (24, 2.0), (61, 1.0)):
-        display.show(step_of(number, loss, tokens=1000 if number < 24 else 3000))
-    assert capsys.readouterr().err.splitlines() == [
-        "step     22/61  nll 5.0000  lr 1.0e-03  2k tok/s  1:18 left",
-        "step     24/61  nll 2.5000  lr 1.0e-03  3k tok/s  1:14 left",
-        "step     61/61  nll 1.0000  lr 1.0e-03  3.6k tok/s  0.0 s left",
-    ]
+def step_of(number: int, loss: float) -> Step:
+    return Step(number, loss, loss, 1e-3, 1.0, 1000, 1e9, 0.5)
 
 
 def test_events_that_are_no_steps_have_lines(capsys):

@@ -47,15 +47,6 @@ def test_what_is_saved_is_loaded(save, tmp_path):
     assert run_folder.load_state(folder) == TrainingState(step=3, best_loss=1.5)
 
 
-def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
-    moved = save(3).rename(tmp_path / "elsewhere")
-    names = {path.name for path in moved.iterdir()}
-    assert names == {
-        "config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json",
-    }  # fmt: skip
-    assert load_model(moved, CPU).folder == moved
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "state.json"])
 def test_damage_is_noticed_and_named(save, tmp_path, name):
     path = save(3) / name

@@ -8,14 +8,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import lm
 from cli.main import run
 from cli.training import running
 from lm.config.run_config import SECTIONS
-from lm.config.run_spec import RunSpec
 from lm.config.settings import list_all_settings
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state
@@ -105,15 +103,6 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
 
 
 @pytest.mark.medium
-def test_pairs(tmp_path):
-    shape = {"preset": "translation-tiny", "steps": 3, "seed": 2, "tokenizer": "byte", "d_model": 16, "n_layers": 1,
-             "n_encoder_layers": 1, "n_heads": 2, "d_ff": 32}  # fmt: skip
-    lm.train(source="train.en", target=[Path("train.de")], out=tmp_path / "ours", **shape)
-    command(source="train.en", target="train.de", out=tmp_path / "theirs", **shape)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_budget(tmp_path, monkeypatch, pairs):
     files = {"source": "train.en", "target": "train.de"} if pairs else {}
@@ -147,17 +136,6 @@ def test_two_processes(tmp_path):
         lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
     with pytest.raises(UsageError, match="trains in one process"):
         list(train_events(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
-
-
-def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
-    settings = tmp_path / "settings.toml"
-    settings.write_text('preset = "small"\n[training]\nseed = 3\nsteps = 4\n')
-    spec = lm.run_spec("text.txt", config=settings, tokens=50, sample=["one", "two"], from_run="runs/base")
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=RunSpec) == spec
-    assert spec.settings["training"] == {"seed": 3, "tokens": 50, "sample": ("one", "two")}
-    assert spec.set_by == {"preset": "file", "config": "python", "from_run": "python", "training.seed": "file",
-                            "training.tokens": "python", "training.sample": "python"}  # fmt: skip
-    assert spec.typed("training") == {"tokens": 50, "sample": ("one", "two")}
 
 
 @pytest.mark.slow

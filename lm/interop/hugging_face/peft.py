@@ -150,7 +150,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
             rows[: len(a)], columns[:, : len(a)] = a, b
         tensors |= {f"{name}.lora_a": lora_a, f"{name}.lora_b": lora_b}
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    run_folder.link_base(out, source)
+    files.link_or_copy(source / run_folder.MODEL, out / run_folder.BASE_WEIGHTS)
     config = dataclasses.replace(config, origin=run_folder.describe_parent(source), plan=None, lora=lora)
     return checkpoint.save_checkpoint(
         out,

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from lm import checkpoint, files, run_folder
-from lm.config.training import TrainingConfig
 from lm.errors import InputError, TrainingError
 from lm.training.events import Saved, Step
 from lm.training.loop import train
 from tests.lm.full_disk import full_disk
-from tests.lm.training.conftest import loss_of, stop_after, sums
+from tests.lm.training.conftest import stop_after, sums
 from tests.lm.training.runs import resume_run
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 
 @pytest.fixture
@@ -92,14 +91,6 @@ def test_weights_that_are_not_finite_are_never_saved(make_run, ema):
         assert run.state.best_loss is None
 
 
-def test_the_last_and_the_best_checkpoints_are_kept(make_run):
-    run = make_run(steps=20, evaluate_every=16, checkpoint_every=2, keep_checkpoints=2, learning_rate=0.0)
-    list(train(run))
-    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-18", "step-20"}
-    list(train(resume_run(run.folder, new_length=TrainingConfig(steps=40)), stop=stop_after(5)))
-    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-24", "step-25"}
-
-
 def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run):
     """Against the average written out, with the decay that grows to its value."""
     whole, parts = make_run("whole", ema=0.8), make_run("parts", ema=0.8)
@@ -118,7 +109,3 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
     resumed = resume_run(parts.folder)
     list(train(resumed))
     assert sums(resumed) | {"state.json": 0, "config.json": 0} == sums(whole) | {"state.json": 0, "config.json": 0}
-    evaluated = resumed.state.best_loss
-    resumed.model.load_state_dict(saved)
-    nats, predicted = loss_of(resumed)
-    assert evaluated == approx(nats / predicted, terms=1)

@@ -219,22 +219,6 @@ def test_nothing_is_lost_wherever_training_is_killed(name, settings, every, tmp_
         case.check(state, end)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stays", [False, True])
-@pytest.mark.parametrize(("name", "settings"), CASES)
-def test_nothing_is_lost_wherever_the_disk_is_full_in_training(name, settings, stays, tmp_path, request):
-    case = request.getfixturevalue(name)(settings)
-    end = states_of(case, tmp_path / "copies")[1]
-    for number in count():
-        root = tmp_path / "full" / str(number)
-        shutil.copytree(case.root, root) if case.root.exists() else root.mkdir(parents=True)
-        if not fails(case, root, number, stays=stays, end=end):
-            break
-        case.check(root, end)
-        shutil.rmtree(root)
-    assert number > 50
-
-
 def fails(case: Case, root: Path, number: int, *, stays: bool, end: Outcome) -> bool:
     """Do what is done to runs while the operation of a number fails, which is told of, unless it doesn't matter.
 

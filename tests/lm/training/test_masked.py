@@ -64,20 +64,6 @@ def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, fr
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("fields", [{"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "micro_batch_size": 3}])
-def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields):
-    model = {"output_transform": True, "embedding_norm": True, "bias": True}
-    whole = begun(tmp_path / "whole", corpus, model=model, steps=8, **fields)
-    list(train(whole))
-    list(train(begun(tmp_path / "part", corpus, model=model, steps=8, **fields), stop=stop_after(6)))
-    part = resume_run(tmp_path / "part")
-    list(train(part))
-    assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
-    assert sums(part)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
-    assert metrics_lines(part) == metrics_lines(whole)
-
-
-@pytest.mark.medium
 def test_it_learns_what_stands_between_neighbours(tmp_path, corpus):
     fields = {"steps": 120, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 0}
     (last,) = (event for event in train(begun(tmp_path / "run", corpus, **fields)) if isinstance(event, Evaluation))
@@ -122,11 +108,3 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
     assert {name for name in ours if name not in theirs} == {
         f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
     }
-    list(train(run))
-    tuned = load_weights(tmp_path / "tuned")
-    again = begun(tmp_path / "again", examples, model={"output_transform": True}, from_run=tmp_path / "tuned")
-    torch.testing.assert_close(again.model.state_dict(), dict(tuned), rtol=0, atol=0)
-    back = begun(tmp_path / "back", corpus, model={"output_transform": True}, from_run=tmp_path / "tuned")
-    assert {name for name in back.model.state_dict() if name not in tuned} == back.model.select_output_weights(
-        theirs
-    ).keys()

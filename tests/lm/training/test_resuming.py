@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from lm import files, run_folder
-from lm.config.training import TrainingConfig
 from lm.training.events import Evaluation, StoppedEarly
 from lm.training.loop import train
 from lm.training.run import copy_checkpoint
@@ -60,16 +59,6 @@ def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, 
     assert dataclasses.replace(parts.state, training_seconds=0.0) == dataclasses.replace(
         whole.state, training_seconds=0.0
     )
-
-
-def test_a_finished_run_can_be_trained_on(make_run):
-    run = make_run(schedule="constant")
-    list(train(run))
-    longer = resume_run(run.folder, new_length=TrainingConfig(steps=20))
-    list(train(longer))
-    whole = make_run("whole", schedule="constant", steps=20)
-    list(train(whole))
-    assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"learning_rate": 0.0}])

@@ -1,16 +1,13 @@
 """A new run has a folder of its own and starts from weights that fit; one process at a time trains in it."""
 
-import dataclasses
-
 import pytest
 
 from lm import run_folder
 from lm.errors import InputError, UsageError
-from lm.run_folder import find_checkpoint
 from lm.training.events import Saved, Step
 from lm.training.loop import train
 from lm.training.training_corpus import TrainingCorpus
-from tests.lm.training.conftest import loss_of, sums
+from tests.lm.training.conftest import sums
 from tests.lm.training.runs import resume_run, start_run
 
 
@@ -48,15 +45,3 @@ def test_a_folder_is_for_one_run_at_a_time(make_run):
         resume_run(run.folder)
     assert (run.folder / "config.json").read_bytes() == before
     assert list(events)[-1] == Saved(12, run.folder / "checkpoints" / "step-12")
-
-
-def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
-    first = make_run("first")
-    list(train(first))
-    corpus, last = TrainingCorpus(shards, byte_tokenizer), find_checkpoint(first.folder, which="last")
-    second = start_run(tmp_path / "second", first.config, corpus, from_run=last)
-    assert loss_of(second) == loss_of(first)
-    assert second.state.step == 0
-    other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
-    with pytest.raises(UsageError, match="don't fit this model"):
-        start_run(tmp_path / "third", other, corpus, from_run=last)

@@ -1,12 +1,10 @@
 """Training an encoder-decoder: it learns to copy and to reverse, resumes exactly, and translates as it goes."""
 
-import dataclasses
 import random
 from pathlib import Path
 
 import pytest
 
-from lm import run_folder
 from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -15,18 +13,14 @@ from lm.config.training import TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import load_or_train_pair_tokenizers
-from lm.data.batch import Batch
 from lm.text.parallel_text import find_parallel_texts
-from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.events import Evaluation, Sample, StoppedEarly
 from lm.training.loop import train
-from lm.training.objective import summed_loss
 from lm.training.run import Run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import stop_after, sums
 from tests.lm.training.runs import resume_run, start_run
-from tests.tolerances import assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}
 LARGER = {"d_model": 64, "n_layers": 2, "n_encoder_layers": 2, "n_heads": 4}
@@ -93,9 +87,7 @@ def start_on(
             {**LARGER, "n_layers": 1, "n_encoder_layers": 1},
             {"steps": 200, "evaluate_every": 200, "warmup_steps": 15, "batch_tokens": 400, "learning_rate": 6e-3},
         ),
-        pytest.param(lambda words: words[::-1], {**LARGER, **ONE_STACK}, {}, marks=pytest.mark.slow),
     ],
-    ids=["reverse", "reverse in one stack"],
 )
 def test_a_few_layers_learn_a_rule_of_order(make_run, rule, model, training):
     run = make_run(rule, count=3000, model=model, **training)
@@ -132,33 +124,6 @@ def test_resuming_equals_never_having_stopped(make_run, model, training):
         assert sums(whole)[name] == sums(resumed)[name]
 
 
-def test_separate_vocabularies_and_both_directions(make_run):
-    apart = make_run(list, name="apart", steps=2, pairs={"separate_vocabularies": True})
-    list(train(apart))
-    assert resume_config(apart).model.source_vocab_size == apart.source_tokenizer.vocab_size
-    both = make_run(lambda words: words[::-1], name="both", steps=2, pairs={"bidirectional": True})
-    assert both.data.samples == 2 * apart.data.samples
-    assert {each.tag for each in both.data.references(2)} == set(find_language_tags(both.tokenizer).values())
-    list(train(both))
-
-
-def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_tags(make_run, tmp_path):
-    """No tag was read in training, so none is asked for when it is evaluated."""
-    both = make_run(lambda words: words[::-1], name="both", steps=1, pairs={"bidirectional": True})
-    assert find_language_tags(both.tokenizer)
-    one = start_on(tmp_path, tmp_path / "one", RunConfig(
-        preset="translation-tiny", model=dataclasses.replace(both.config.model, n_layers=1, n_encoder_layers=1),
-        training=dataclasses.replace(both.config.training, steps=2, evaluate_every=1, bleu_sentences=3),
-    ), tokenizers=(both.tokenizer, None))  # fmt: skip
-    scores = [event.bleu for event in train(one) if isinstance(event, Evaluation)]
-    assert len(scores) == 2
-    assert None not in scores
-
-
-def resume_config(run: Run) -> RunConfig:
-    return run_folder.load_config(run_folder.find_checkpoint(run.folder, which="last"))
-
-
 @pytest.mark.medium
 def test_the_best_by_bleu(make_run):
     run = make_run(list, steps=60, evaluate_every=15, best_by="bleu", bleu_sentences=20, keep_checkpoints=0)
@@ -166,28 +131,3 @@ def test_the_best_by_bleu(make_run):
     best = max(events, key=lambda event: (event.bleu, -event.loss, -event.step))
     assert run.state.best_step == best.step
     assert run.state.best_bleu == best.bleu
-
-
-def padded_batch(run: Run) -> Batch:
-    """Of sources and targets of several lengths."""
-    return next(batch for batch in run.data.validation() if batch.lengths is not None)
-
-
-def test_padding_changes_no_loss_of_experts(make_run):
-    """Nor its gradient: each pair alone, without padding, and all in one batch, before any capacity."""
-    model = {"experts": 4, "experts_per_token": 2}
-    run = make_run(list, model=model, steps=1)
-    batch = padded_batch(run)
-    summed_loss(run.model, batch, run.hardware).backward()
-    together = [p.grad.clone() for p in run.model.parameters()]
-    run.model.zero_grad()
-    for row in range(batch.rows):
-        length = batch.lengths[row]
-        alone = batch.map_arrays(lambda ids, row=row: ids[row : row + 1])
-        alone = Batch(
-            alone.inputs[:, :length], alone.targets[:, :length], alone.source[:, : alone.source_lengths[0]],
-            alone.source_lengths,
-        )  # fmt: skip
-        summed_loss(run.model, alone, run.hardware).backward()
-    for one, p in zip(together, run.model.parameters(), strict=True):
-        assert_close(one, p.grad, terms=batch.inputs.size, model=run.model)

@@ -45,7 +45,7 @@ def adapted(folder, base, lora):
         state=TrainingState(),
         is_best=True,
     )
-    run_folder.link_base(folder, found)
+    files.link_or_copy(found / run_folder.MODEL, folder / run_folder.BASE_WEIGHTS)
     return folder
 
 
