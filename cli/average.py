@@ -36,11 +36,7 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
     from cli.console.text import print_note
     from lm.optim.averaging import average_checkpoints, latest_checkpoints
 
-    if len(runs) == 1:
-        find_checkpoint(runs[0], which="last")
-        chosen = latest_checkpoints(runs[0], last)
-    else:
-        chosen = [find_checkpoint(path) for path in runs]
+    chosen = latest_checkpoints(runs[0], last) if len(runs) == 1 else [find_checkpoint(path) for path in runs]
     folder = average_checkpoints(chosen, out)
     print_note(f"average of {', '.join(path.name for path in chosen)}")
     print_note(f"wrote {folder}")

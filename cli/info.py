@@ -110,4 +110,6 @@ def _format(value: Any) -> str:
     """Format a text, a number, or several of them by name."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_format(part)}" for name, part in value.items() if part is not None)
+    if isinstance(value, float):
+        value = float(f"{value:.4g}")
     return format_count(value) if isinstance(value, int | float) and value > 9999 else str(value)

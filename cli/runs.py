@@ -40,14 +40,14 @@ def runs(
         print_note(f"left out: {problem}")
     rows, reports = [], []
     for run in summaries:
-        config, state = run.config, run.state
+        state = run.state
         progress = f"{state.step:,}" if state.finished else f"{state.step:,} of {run.steps:,}"
         score = format_value(state.best_bits_per_byte, 4)
         if state.best_bleu is not None:
             score = f"{state.best_bleu:.1f} BLEU"
-        elif config.is_classifier and state.best_accuracy is not None:
+        elif state.best_accuracy is not None:
             score = f"{state.best_accuracy:.1%} accuracy"
-        origin, running = config.origin or config.preset or "–", "running, " * run.is_running
+        origin, running = run.config.origin or run.config.preset or "–", "running, " * run.is_running
         rows.append((run.folder.name, origin, format_count(run.parameters), score, running + progress))
         reports.append({
             "run": str(run.folder), "origin": origin, "is_running": run.is_running, "parameters": run.parameters,

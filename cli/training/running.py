@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import typer
 
@@ -81,7 +81,8 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
                 observers = stack.enter_context(_observers(event)) if is_main else observers
             else:
                 for observe in observers:
-                    observe(event)
+                    with suppress(OSError):  # of a closed pipe, or a full disk
+                        observe(event)
     assert run is not None
     state = run.state
     if is_main and state.finished:

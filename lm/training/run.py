@@ -297,8 +297,9 @@ class Run:
             tensors = self.ema.weights
         weights, optimizer = (
             {
-                name: value.detach().to("cpu", copy=True) if self.world.is_main else value
-                for name, value in self.parallel.full_tensors(some)
+                name: value.detach().to("cpu", copy=True)
+                for name, value in self.parallel.full_tensors(some)  # gathers each on every rank
+                if self.world.is_main
             }
             for some in (tensors, optimizer)
         )

@@ -110,7 +110,7 @@ def test_runs_are_listed(place, capsys):
     assert listed["run"]["best_loss"] == state["best_loss"]
     assert listed["run"]["planned_steps"] == 30
     assert run(["runs", str(place)]) == 0
-    assert f"{listed['run']['bits_per_byte']:.4f}" in capsys.readouterr().out
+    assert f"{listed['run']['best_bits_per_byte']:.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.medium
