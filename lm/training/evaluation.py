@@ -50,8 +50,8 @@ def evaluate(run: Run) -> Iterator[Evaluation | Sample]:
             evaluation, shown = _validate(run)
             yield evaluation
             yield from shown
-        if prompts := () if run.config.model.is_masked else run.config.training.sample:
-            yield from _sample_prompts(run, prompts)
+        if run.config.training.sample and not run.config.model.is_masked:
+            yield from _sample_prompts(run, run.config.training.sample)
 
 
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:

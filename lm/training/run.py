@@ -264,8 +264,8 @@ class Run:
 
     def divergence(self, problem: str) -> TrainingError:
         """Return the error for a quantity that is no longer finite."""
-        saved = "saved checkpoints are untouched: try a lower learning rate, or float32"
-        return TrainingError(f"{self.folder}: {problem} after {self.state.step} steps; {saved}")
+        advice = "try a lower learning rate, or float32"
+        return TrainingError(f"{self.folder}: {problem} after {self.state.step} steps; {advice}")
 
     def change_plan(self, reason: str, **changes: Any) -> None:
         """Change fields of the plan, and save them in the folder."""
@@ -395,7 +395,7 @@ def prepare_resuming(
                 config, state, length, data=open_data(Path(plan.data), config), last_loss=state.last_loss, spent=spent,
                 chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
             )  # fmt: skip
-            plan = _require_plan(config, last)
+            plan = config.plan or plan
             line = f"step {state.step:,}: {reason}: steps {plan.steps}"
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due

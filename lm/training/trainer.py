@@ -239,9 +239,8 @@ class _Preparation:
         corpus = found.prepare(plan.config, Path(named) if named else None, self.progress)
         if parent is not None:
             spare = max(0, load_config(parent).model.vocab_size - corpus.tokenizer.vocab_size)
-            problem = describe_seen_held_out(parent, corpus.folder, corpus.tokenizer)
-            notes = (*corpus.notes, *([problem] if problem else ()))
-            corpus = dataclasses.replace(corpus, spare_tokens=spare, notes=notes)
+            seen = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder, corpus.tokenizer)
+            corpus = dataclasses.replace(corpus, spare_tokens=spare, notes=[*corpus.notes, *filter(None, [seen])])
         yield corpus
         for prompt in plan.config.training.sample:
             (corpus.source_tokenizer or corpus.tokenizer).encode(prompt)  # is refused now rather than after steps

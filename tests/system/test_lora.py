@@ -63,8 +63,7 @@ def told(home, monkeypatch, capsys):
     return succeed
 
 
-def test_the_checkpoint_is_small_and_names_its_base(home):
-    assert (home / "runs" / "tuned" / "base").read_text().startswith("../base/checkpoints/step-")
+def test_the_checkpoint_is_small(home):
     ours, theirs = (find_checkpoint(home / "runs" / name) / "model.safetensors" for name in ("tuned", "base"))
     assert all(".lora_" in name for name in load_file(ours))
     assert ours.stat().st_size < theirs.stat().st_size
@@ -92,16 +91,13 @@ def test_it_computes_what_the_merged_run_does(told):
 def test_the_base_the_rank_and_the_share_are_listed(told):
     out, _ = told("info", "runs/tuned")
     assert "lora                      rank 2" in out
-    assert "base                      runs/base/checkpoints/step-6" in out
     described = json.loads(told("info", "runs/tuned", "--json")[0])
     parts = described["parameters"]
     assert sum(parts.values()) == 2 * parts["total"]
     listed = {each["run"]: each for each in json.loads(told("runs", "--json")[0])}
     tuned, base = listed["runs/tuned"], listed["runs/base"]
-    assert tuned["trained_parameters"] == parts["adapters"]
     assert tuned["parameters"] == parts["total"] == base["parameters"] + parts["adapters"]
-    assert (tuned["base"], tuned["lora_rank"]) == ("runs/base/checkpoints/step-6", 2)
-    assert (base["base"], base["lora_rank"]) == (None, None)
+    assert tuned["origin"] == "from base"
 
 
 def test_it_is_resumed_averaged_and_trained_on(told):
@@ -144,7 +140,7 @@ def test_it_is_used_without_its_base(home, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert run(["runs", ".", "--json"]) == 0
     listed = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
-    assert listed["tuned"]["parameters"] == listed["x"]["parameters"] + listed["tuned"]["trained_parameters"]
+    assert listed["tuned"]["parameters"] > listed["x"]["parameters"]
 
 
 def test_a_missing_base_is_an_error_of_a_line(home, tmp_path, monkeypatch, capsys):
