@@ -159,8 +159,6 @@ class Run:
         is_new = not run_folder.list_checkpoints(folder)
         last = Path(plan.data) if is_new else run_folder.find_checkpoint(folder, which="last")
         state = TrainingState() if is_new else run_folder.load_state(last)
-        if not run_folder.is_checkpoint(run_folder.checkpoint_folder(folder, state.best_step or 0)):  # of a copied run
-            state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
         data = data or open_data(Path(plan.data), config)
         tokenizers = checkpoint.load_tokenizers(last)
         run = cls(config, data, tokenizers, folder=folder, state=state, world=world)
@@ -344,13 +342,14 @@ class Run:
         load_optimizer_state(self.optimizers, self.model, optimizer)
 
     def load_best(self) -> int | None:
-        """Load the best checkpoint, which may be being written; returns its step, or None without one. Collective."""
+        """Load the best checkpoint, which may be being written; returns its step, or None if it is gone. Collective."""
         step = self.state.best_step
-        if step is not None:
-            if self._writing is not None:
-                futures.wait([self._writing])
-            self.world.all_reduce_max(0)  # rank 0 has written it
-            self.load_checkpoint(run_folder.checkpoint_folder(self.folder, step))
+        best = run_folder.checkpoint_folder(self.folder, step or 0)
+        if self._writing is not None:
+            futures.wait([self._writing])
+        if not self.world.all_reduce_max(self.world.is_main and best.is_dir()):
+            return None
+        self.load_checkpoint(best)
         return step
 
 

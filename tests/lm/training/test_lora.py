@@ -11,6 +11,7 @@ from lm import run_folder
 from lm.checkpoint import load_model, load_weights, write_merged_run
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
+from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
@@ -19,6 +20,7 @@ from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.run_log import list_runs
 from lm.training.training_corpus import TrainingCorpus
+from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.runs import resume_run, start_run
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
@@ -152,3 +154,15 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     for use in (load_weights, lambda folder: resume_run(folder, new_length=TrainingConfig(steps=5))):
         with pytest.raises(InputError, match=r"base.safetensors: missing, or not the weights"):
             use(run.folder)
+
+
+def masked(folder, data, *, base=None, model=None, **fields):
+    """A masked model or a classifier, with adapters to a base if there is one."""
+    config = test_masked.SHAPE | (model or {})
+    settings = {"batch_size": 8, "steps": 8, "warmup_steps": 2, "evaluate_every": 4, "learning_rate": 1e-2, **fields}
+    found = None if base is None else run_folder.find_checkpoint(base)
+    made = test_masked.RunConfig(
+        ModelConfig(**config), training=TrainingConfig(**settings), data_kind=data.kind,
+        lora=LoraConfig(rank=2 if base else None),
+    )  # fmt: skip
+    return start_run(folder, made, data, from_run=found)
