@@ -14,14 +14,12 @@ from lm.corpus.store import open_split
 from lm.data.batch import Batch
 from lm.data.pairs import PairLayout
 from lm.distributed.parallel import MicroBatch
-from lm.errors import UsageError
 from lm.model.transformer import build_model
 from lm.optim.schedules import learning_rate
-from lm.training.events import Evaluation, Saved, Step, StoppedEarly
+from lm.training.events import Evaluation, Saved, Step
 from lm.training.loop import train
 from lm.training.run import Run, batch_flops
 from tests.lm.training.conftest import loss_of
-from tests.lm.training.runs import resume_run
 from tests.tolerances import approx
 
 
@@ -84,15 +82,6 @@ def test_events_and_pointers(make_run):
     assert run_folder.find_checkpoint(run.folder, which="best").name == f"step-{best}"
     bits = evaluations[-1].loss * evaluations[-1].tokens / math.log(2) / run.data.validation_bytes
     assert evaluations[-1].bits_per_byte == pytest.approx(bits)
-
-
-def test_patience_ends_a_run_that_learns_nothing(make_run):
-    run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
-    events = list(train(run))
-    assert events[-1] == StoppedEarly(9, patience_ran_out=True)
-    assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
-    with pytest.raises(UsageError, match="finished after 9 steps"):
-        resume_run(run.folder)
 
 
 def balance(model, inputs):
