@@ -165,11 +165,13 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     tokenizer, source_tokenizer = load_tokenizers(source)
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
     if not keeps_scores:
-        state = TrainingState(state.step, state.samples, state.tokens, finished=True)
-    config, origin = run_folder.load_config(source), run_folder.describe_parent(source)
+        state = TrainingState(state.step, finished=True)
+    config = run_folder.load_config(source)
     return save_checkpoint(
         out,
-        config=dataclasses.replace(config, origin=origin, plan=None, lora=LoraConfig(), base_sha256=None),
+        config=config.replace(
+            origin=run_folder.describe_parent(source), plan=None, lora=LoraConfig(), base_sha256=None
+        ),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=weights,
