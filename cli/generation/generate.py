@@ -155,6 +155,6 @@ def generate(
     suggest_compiling(model.config, next(model.parameters()).device.type)
     if interactive:
         return Session(generator, stats=bool(stats)).run(text)
-    if not generate_samples(generator, text, request) and loaded.learned_conversations:
+    if not generate_samples(generator, text, request) and loaded.config.data_kind == "conversations":
         print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")
     return None
