@@ -131,10 +131,6 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 130 or 143 (stopped)."""
     start_time = _PROCESS_BEGAN if is_process else time.monotonic()
     words = list(arguments) or ["--help"]
-    if words[0] == "train":
-        from cli.training.train import newest_by_default
-
-        words = newest_by_default(words)
     try:
         line = CommandLine(words, run, start_time)
         return build_parser()(words, prog_name="lm", standalone_mode=False, obj=line) or 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.console.text import format_duration, print_labelled, print_note
+from cli.console.text import print_labelled, print_note
 from cli.loading import import_torch
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
@@ -52,17 +51,14 @@ def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> 
 
 
 def compile_with_notes() -> None:
-    """Compile the decode step unless it is, and print how long that takes."""
+    """Compile the decode step unless it is."""
     from lm.engine.compiled.build import compile_decode_step
-    from lm.kernels.code_cache import is_complete, is_installed
+    from lm.kernels.code_cache import is_complete
 
     if is_complete():
         return print_note("the decode step is compiled already")
-    if is_installed():
-        print_note("compiling the decode step for this CPU, which takes a minute or more")
-    start = time.perf_counter()
-    compile_decode_step()
-    return print_note(f"compiled the decode step in {format_duration(time.perf_counter() - start)}")
+    print_note("compiling the decode step for this CPU, which takes a minute or more")
+    return compile_decode_step()
 
 
 def suggest_compiling(config: ModelConfig, device: str) -> None:
@@ -77,13 +73,10 @@ def suggest_compiling(config: ModelConfig, device: str) -> None:
 
 
 def warn_of_repetition(manifest: Manifest) -> None:
-    """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
-    if manifest.copies:
-        rows = "documents" if manifest.kind == "text" else manifest.kind
-        print_labelled("copies", f"{manifest.copies:,} {rows} repeat another")
-    if (manifest.repeated or 0) >= _MUCH_REPEATED:
-        print_labelled(
-            "warning",
-            f"{manifest.repeated:.0%} of the held-out text occurs in the training text too: the validation loss "
-            "will look better than it is",
+    """Warn if repeated text makes the validation loss too low."""
+    held_out = manifest.repeated or 0
+    if held_out >= _MUCH_REPEATED:
+        problem = (
+            "of the held-out text occurs in the training text too: the validation loss will look better than it is"
         )
+        print_labelled("warning", f"{held_out:.0%} {problem}")

@@ -11,11 +11,10 @@ import typer
 from cli import completion
 from cli.arguments import AsJson
 from cli.console.colours import is_colour_enabled
-from cli.console.text import format_count, format_json_line, format_label, format_trainable, format_value, print_note
-from lm.config.settings import did_you_mean
+from cli.console.text import format_count, format_json_line, format_label, format_value, print_note
 from lm.errors import UsageError
 from lm.run_folder import RUNS
-from lm.training import run_summaries
+from lm.training import run_log
 
 _MAX_WIDTH, _HEIGHT = 120, 16
 
@@ -36,37 +35,30 @@ def runs(
     """
     from cli.console.tables import print_table
 
-    summaries, damaged = run_summaries.list_runs(folder)
+    summaries, damaged = run_log.list_runs(folder)
     for problem in damaged:
         print_note(f"left out: {problem}")
     rows, reports = [], []
     for run in summaries:
-        config, state = run.config, run.state
+        state = run.state
         progress = f"{state.step:,}" if state.finished else f"{state.step:,} of {run.steps:,}"
-        if run.running_step is not None:
-            progress = f"running, step {run.running_step:,}"
-        score = format_value(run.bits_per_byte, 4) if state.best_bleu is None else f"{state.best_bleu:.1f} BLEU"
-        if run.accuracy is not None:
-            score = f"{run.accuracy:.1%} accuracy"
-        size = format_count(run.parameters) if run.parameters else "–"
-        rows.append((run.folder.name, run.origin, size, score, progress))
+        score = format_value(state.best_bits_per_byte, 4)
+        if state.best_bleu is not None:
+            score = f"{state.best_bleu:.1f} BLEU"
+        elif state.best_accuracy is not None:
+            score = f"{state.best_accuracy:.1%} accuracy"
+        origin, running = run.config.origin or run.config.preset or "–", "running, " * run.is_running
+        rows.append((run.folder.name, origin, format_count(run.parameters), score, running + progress))
         reports.append({
-            "run": str(run.folder), "preset": config.preset, "origin": run.origin, "running_step": run.running_step,
-            "bits_per_byte": run.bits_per_byte, "accuracy": run.accuracy, "bleu": state.best_bleu,
-            "parameters": run.parameters, "trained_parameters": run.trainable_parameters, "base": run.base,
-            "lora_rank": config.lora.rank, "planned_steps": run.steps, **vars(state),
+            "run": str(run.folder), "origin": origin, "is_running": run.is_running, "parameters": run.parameters,
+            "planned_steps": run.steps, **vars(state),
         })  # fmt: skip
     if as_json:
         print(format_json_line(reports))
-        return
-    if not rows:
+    elif rows:
+        print_table(("run", "preset", "size", "bits/byte", "steps"), rows)
+    else:
         print_note(f"{folder}: no runs")
-        return
-    print_table(("run", "preset", "size", "bits/byte", "steps"), rows)
-    for run in summaries:
-        if run.base:
-            parameters = format_trainable(run.trainable_parameters, run.parameters)
-            print_note(f"{run.folder}: adapters of rank {run.config.lora.rank} to {run.base}: {parameters}")
 
 
 def plot(
@@ -100,13 +92,10 @@ def plot(
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
     curves = {}
     for run in runs:
-        of_run = run_summaries.load_curves(run)
-        if metric in of_run:
-            curves[format_label(run)] = of_run[metric].steps, of_run[metric].values
-        elif len(runs) > 1:
-            print_note(f"left out: {run}: no {metric!r}")
-    if not curves:
-        raise UsageError(f"{run}: no {metric!r}{did_you_mean(metric, of_run)}; there is {', '.join(of_run)} (--what)")
+        of_run = run_log.load_curves(run)
+        if metric not in of_run:
+            raise UsageError(f"{run}: no {metric!r}; there is {', '.join(of_run)} (--what)")
+        curves[format_label(run)] = list(of_run[metric]), list(of_run[metric].values())
     if out is None:
         width = min(get_terminal_size().columns, _MAX_WIDTH)
         title = format_label(metric)
@@ -116,8 +105,6 @@ def plot(
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name, points in curves.items():
         axes.plot(*points, label=name, linewidth=1.2)
-    axes.set_xlabel("step")
-    axes.set_ylabel(metric.replace("_", " "))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.set(xlabel="step", ylabel=metric.replace("_", " "))
+    axes.legend()
     save_figure(pyplot, figure, out)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lm.decoding.batching import Finish, Token
     from lm.errors import LMError
     from lm.training.events import Evaluation, Sample, Saved, Step
-    from lm.training.trainer import Trainer
+    from lm.training.trainer import train_events
 
 _HOMES = {
     "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
@@ -23,13 +23,13 @@ _HOMES = {
     "lm.errors": ("LMError",),
     "lm.config.run_spec": ("RunSpec", "run_spec"),
     "lm.training.events": ("Evaluation", "Sample", "Saved", "Step"),
-    "lm.training.trainer": ("Trainer",),
+    "lm.training.trainer": ("train_events",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Evaluation", "Finish", "LMError", "Model", "RunSpec", "Sample", "Saved", "Step", "Token", "Trainer", "export",
-    "import_model", "load", "merge", "run_spec", "train",
+    "Evaluation", "Finish", "LMError", "Model", "RunSpec", "Sample", "Saved", "Step", "Token", "export",
+    "import_model", "load", "merge", "run_spec", "train", "train_events",
 ]  # fmt: skip
 
 

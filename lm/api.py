@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from lm.text.decode import normalize_text
 from lm.text.records import parse_messages
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.multiprocess import train_in_processes
-from lm.training.trainer import Event, Trainer
+from lm.training.trainer import Event, Started, train_events
 
 
 def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
@@ -81,6 +82,9 @@ class Model:
     def __init__(self, loaded: LoadedModel) -> None:
         """Wrap a loaded model."""
         self.loaded = loaded
+
+    def __repr__(self) -> str:
+        return f"<lm.Model of {self.loaded.folder}: {self.loaded.config.purpose}>"
 
     @property
     def config(self) -> ModelConfig:
@@ -294,7 +298,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
         lm.train(resume="runs/novel", steps=5000)
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
-    instead: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`.
+    instead: `lm.train_events(lm.run_spec("my.txt", budget="10m"))`.
 
     Args:
         corpus: text files, globs, folders, or a folder of prepared tokens.
@@ -312,11 +316,11 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     if spec.processes > 1 and launcher_env.world_size() == 1:
         folder = train_in_processes(spec, on_event=on_event)
     else:
-        with Trainer(spec) as trainer:
-            for event in trainer:
+        folder = Path()
+        with closing(train_events(spec)) as events:
+            for event in events:
+                folder = event.run.folder if isinstance(event, Started) else folder
                 on_event(event)
-        assert trainer.run is not None
-        folder = trainer.run.folder
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
         measure_and_record_dtype(folder, HardwareConfig(**hardware))
     return load(folder, **hardware)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -11,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from safetensors import SafetensorError
 from torch import Tensor
 
-from lm import adapter_base, files, run_folder
+from lm import files, run_folder
 from lm.config.lora import LoraConfig
 from lm.config.run_config import RunConfig
-from lm.errors import InputError, UsageError
+from lm.errors import UsageError
 from lm.hardware import Hardware, trim_malloc_memory
 from lm.model.layers import quantise
 from lm.model.lora import merge_adapters
@@ -25,7 +23,6 @@ from lm.model.transformer import (
     Model,
     Transformer,
     build_model,
-    count_parameters,
     init_empty_weights,
 )
 from lm.run_folder import TrainingState
@@ -45,15 +42,6 @@ class LoadedModel:
     folder: Path
     source_tokenizer: Tokenizer | None = None
 
-    @property
-    def learned_conversations(self) -> bool:
-        """Return whether it was trained on conversations."""
-        return self.config.data_kind == "conversations"
-
-    def __repr__(self) -> str:
-        size, device = count_parameters(self.model), next(self.model.parameters()).device.type
-        return f"<{self.folder}: {size:,} parameters, {self.config.purpose}, on {device}>"
-
 
 def save_checkpoint(
     run: Path,
@@ -66,112 +54,70 @@ def save_checkpoint(
     is_best: bool,
     source_tokenizer: Tokenizer | None = None,
 ) -> Path:
-    """Write `RUN/checkpoints/step-N` atomically; returns its folder.
+    """Write `RUN/checkpoints/step-N` atomically, and point `last`, then `best` to it; returns its folder.
+
+    An existing checkpoint of the same step has the same weights, so it is kept: on resuming, what followed it before
+    the next step is repeated.
 
     Args:
         is_best: whether `best` points to this checkpoint from now on.
         source_tokenizer: of the sources, if they have their own.
 
     Raises:
-        InputError: it cannot be written, for instance on a full disk; existing checkpoints are untouched.
+        OSError: it cannot be written, for instance on a full disk; existing checkpoints are untouched.
     """
     folder = run_folder.checkpoint_folder(run, state.step)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        clean_up(run)
-        unfinished.mkdir(parents=True)
-        files.write_json(unfinished / run_folder.CONFIG, config.to_dict())
-        tokenizer.save(unfinished / run_folder.TOKENIZER)
-        if source_tokenizer is not None:
-            source_tokenizer.save(unfinished / run_folder.SOURCE_TOKENIZER)
-        save_tensors(model, unfinished / run_folder.MODEL)
-        save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
-        files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
-        _write_manifest(unfinished)
-        _publish(unfinished, folder, is_best=is_best)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{folder}: cannot be saved ({reason}); earlier checkpoints are untouched") from error
+        if run_folder.read_pointer(run, "last") != folder.name:
+            if folder.exists():  # left by a process that was killed before it pointed to it
+                _remove(folder)
+            unfinished.mkdir(parents=True)
+            files.write_json(unfinished / run_folder.CONFIG, config.to_dict())
+            tokenizer.save(unfinished / run_folder.TOKENIZER)
+            if source_tokenizer is not None:
+                source_tokenizer.save(unfinished / run_folder.SOURCE_TOKENIZER)
+            save_tensors(model, unfinished / run_folder.MODEL)
+            save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
+            files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
+            sums = {path.name: files.sha256(path) for path in sorted(unfinished.iterdir())}
+            files.write_json(unfinished / run_folder.MANIFEST, {"sha256": sums})
+            for path in (*unfinished.iterdir(), unfinished):
+                files.sync(path)
+            unfinished.rename(folder)
+            files.sync(folder.parent)
+        set_pointer(folder, "last")
+        if is_best:
+            set_pointer(folder, "best")
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 
-def _publish(unfinished: Path, folder: Path, *, is_best: bool) -> None:
-    """Rename a checkpoint into place, and point `best`, then `last`, to it.
-
-    Until `last` is updated, the run is resumed from the previous checkpoint. An existing checkpoint of the same step
-    has the same weights, so `best` may point to it before it is replaced.
-    """
-    if is_best and run_folder.is_checkpoint(folder):
-        set_pointer(folder, "best")
-    _move_into_place(unfinished, folder)
-    if is_best:
-        set_pointer(folder, "best")
-    set_pointer(folder, "last")
-
-
 def set_pointer(folder: Path, pointer: run_folder.Pointer) -> None:
     """Let `best` or `last` of a run point to one of its checkpoints."""
-    path = folder.parent.parent / pointer
-    if run_folder.read_pointer(path.parent, pointer) != folder.name:
-        files.replace_text(path, folder.name + "\n")
-
-
-def _write_manifest(folder: Path) -> None:
-    """Sync the files of a checkpoint, and write their checksums."""
-    sums = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
-    for name in sums:
-        files.sync(folder / name)
-    files.write_json(folder / run_folder.MANIFEST, {"sha256": sums})
-    files.sync(folder)
-
-
-def _move_into_place(unfinished: Path, folder: Path) -> None:
-    """Rename a checkpoint into place; a previous one of that name is kept until then."""
-    replaced = run_folder.replaced_checkpoint_path(folder)
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(replaced)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(folder)
-        raise
-    files.sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    files.replace_text(folder.parent.parent / pointer, folder.name + "\n")
 
 
 def clean_up(run: Path) -> None:
-    """Clean up after a killed process: unfinished files are removed, checkpoints moved aside are restored.
-
-    Files that another thread of this process is writing are kept.
-    """
-    for hidden, folder in run_folder.hidden_checkpoints(run):
-        if not folder.exists():
-            hidden.rename(folder)
+    """Remove the unfinished files and checkpoints of a killed process."""
     for path in run.glob(f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"):
         shutil.rmtree(path, ignore_errors=True)
-    pointers = (run_folder.LAST, run_folder.BEST, run_folder.BASE, run_folder.BASE_WEIGHTS)
-    for name in (run_folder.CONFIG, *pointers, run_folder.METRICS, run_folder.TIMINGS):
-        for path in run.glob(f".{name}.[0-9]*"):
-            if path.name != f".{name}.{os.getpid()}":
-                path.unlink(missing_ok=True)
-
-
-def remove_checkpoint(folder: Path) -> None:
-    """Remove a checkpoint atomically."""
-    removed = folder.with_name(f".{folder.name}.removed")
-    folder.rename(removed)
-    shutil.rmtree(removed)
+    for path in run.glob(".*.[0-9]*"):
+        path.unlink(missing_ok=True)
 
 
 def prune_checkpoints(run: Path, *, keep: int) -> None:
     """Remove all checkpoints except the latest `keep`, `best` and `last`; none for 0."""
-    named = {run_folder.read_pointer(run, "best"), run_folder.read_pointer(run, "last")}
+    named = {run_folder.read_pointer(run, pointer) for pointer in ("best", "last")}
     for folder in run_folder.list_checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
-            remove_checkpoint(folder)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint atomically."""
+    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
@@ -183,14 +129,11 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
     folder = run_folder.find_checkpoint(path, which=which)
-    run_folder.verify_checkpoint(folder, to_train=False)
-    config = run_folder.load_config(folder)
+    config, weights = run_folder.load_config(folder), load_weights(folder)
     with init_empty_weights():
         model = build_model(config.model)
-    try:
-        model.load_state_dict(_load_merged_weights(folder, config), assign=True)
-    except RuntimeError:
-        raise _weights_error(folder) from None
+    model.load_state_dict(weights, assign=True)
+    del weights  # so that pages are released as they are converted
     model = prepare_for_inference(model, hardware)
     trim_malloc_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
@@ -219,15 +162,12 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     tokenizer, source_tokenizer = load_tokenizers(source)
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
     if not keeps_scores:
-        state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
+        state = TrainingState(state.step, finished=True)
+    config = run_folder.load_config(source)
     return save_checkpoint(
         out,
-        config=dataclasses.replace(
-            run_folder.load_config(source),
-            origin=run_folder.describe_parent(source),
-            plan=None,
-            lora=LoraConfig(),
-            base_sha256=None,
+        config=config.replace(
+            origin=run_folder.describe_parent(source), plan=None, lora=LoraConfig(), base_sha256=None
         ),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
@@ -269,21 +209,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     """Load the weights of a checkpoint, or of a run's best one, with adapters merged."""
     folder = run_folder.find_checkpoint(path)
     run_folder.verify_checkpoint(folder, to_train=False)
-    return _load_merged_weights(folder, run_folder.load_config(folder))
-
-
-def _load_merged_weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
-    """Load the weights of a checkpoint, with adapters merged."""
-    saved = load_tensors(folder / run_folder.MODEL)
+    config, saved = run_folder.load_config(folder), load_tensors(folder / run_folder.MODEL)
     if not config.lora:
         return saved
-    try:
-        base = load_tensors(adapter_base.find_base_weights(folder, config))
-        return merge_adapters(config.model, config.lora, base | saved)
-    except RuntimeError:
-        raise _weights_error(folder) from None
-
-
-def _weights_error(folder: Path) -> InputError:
-    problem = f"does not hold the weights of the model in {run_folder.CONFIG}"
-    return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")
+    base = load_tensors(run_folder.find_base_weights(folder, config))
+    return merge_adapters(config.model, config.lora, base | saved)

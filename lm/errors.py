@@ -31,10 +31,6 @@ class TrainingError(LMError):
     """Training cannot continue, for instance because the loss is NaN."""
 
 
-class OutOfMemoryError(TrainingError):
-    """A training step needs more memory than available; the settings lower it."""
-
-
 def missing_packages(purpose: str, *packages: str) -> InputError:
     """Return the error that `purpose`, such as "export to GGUF", needs packages that are not installed."""
     return InputError(f"{purpose} needs {' and '.join(packages)}: pip install {' '.join(packages)}")

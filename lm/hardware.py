@@ -208,11 +208,6 @@ def free_gpu_memory(hardware: Hardware) -> int:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory of the device or the machine ran out."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
-
-
 def peak_memory() -> int:
     """Return the peak memory of this process in bytes: on the GPU if it used one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():

@@ -1,41 +1,37 @@
 """The layout of run folders: file names, pointers to checkpoints, config and state, without torch.
 
-RUN/config.json                  the settings and the plan of the run, with a format_version
+RUN/config.json                  the settings and the plan of the run, with the reasons; has a format_version
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
-RUN/decisions.jsonl              what chose each setting, and what was chosen otherwise later
 RUN/tensorboard/                 TensorBoard files, if enabled
 RUN/last, RUN/best               one line each: the name of a checkpoint
-RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
-RUN/base.safetensors             a hard link to those weights, or a copy of them
+RUN/base.safetensors             a hard link to the weights that this run's adapters belong to, or a copy of them
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
                                  tokenizer_config.json: chat template and special tokens, if there are any
                                  source_tokenizer.json: only of an encoder-decoder with separate vocabularies
-RUN/checkpoints/.step-N.replaced the checkpoint step-N while another takes its name
 
 No other module contains these names.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from lm import files
 from lm.config import settings as options
 from lm.config.run_config import RunConfig
-from lm.config.settings import Positive
-from lm.errors import InputError, UsageError, list_some
+from lm.errors import InputError, UsageError
 
-_MAX_HEADER = 100_000_000  # bytes, as of the format
+T = TypeVar("T")
 RUNS = Path("runs")
 """The folder of runs that have no other."""
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
@@ -43,8 +39,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
-DECISIONS = "decisions.jsonl"
-BEST, LAST, BASE = "best", "last", "base"
+BEST, LAST = "best", "last"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
@@ -52,8 +47,6 @@ Pointer = Literal["best", "last"]
 """Files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)\.replaced")
-_Total = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -66,24 +59,24 @@ class TrainingState:
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
+        best_bits_per_byte: bits per byte of the best checkpoint, where all of the text is predicted.
+        best_accuracy: accuracy of the best checkpoint, for masked models and classifiers.
         evaluation_due: whether the last step is still to be followed by an evaluation, for instance after stopping.
     """
 
-    step: _Total = 0
-    samples: _Total = 0
-    tokens: _Total = 0
-    flops: Positive = 0.0
-    training_seconds: Positive = 0.0
-    budget_seconds_used: Positive = 0.0
-    best_loss: Positive | None = None
-    best_bleu: Positive | None = None
-    best_step: _Total | None = None
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+    training_seconds: float = 0.0
+    budget_seconds_used: float = 0.0
+    best_loss: float | None = None
+    best_bleu: float | None = None
+    best_bits_per_byte: float | None = None
+    best_accuracy: float | None = None
+    best_step: int | None = None
     evaluation_due: bool = False
     finished: bool = False
-
-
-class _Manifest(msgspec.Struct):
-    sha256: dict[str, str]
 
 
 def is_run(path: Path) -> bool:
@@ -91,29 +84,9 @@ def is_run(path: Path) -> bool:
     return (path / CHECKPOINTS).is_dir()
 
 
-def list_run_folders(folder: Path) -> list[Path]:
-    """Return the runs in a folder, unordered; OSError if it cannot be read."""
-    return [path for path in folder.iterdir() if is_run(path)]
-
-
-def contains_runs(folder: Path) -> bool:
-    """Whether a folder is not a run, but contains runs."""
-    return folder.is_dir() and not (folder / CHECKPOINTS).exists() and any(folder.glob(f"*/{CHECKPOINTS}"))
-
-
-def is_log(path: Path) -> bool:
-    """Whether a file is a log of a run."""
-    return path.name in (METRICS, TIMINGS, DECISIONS) and is_run(path.parent)
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a complete checkpoint."""
     return (path / MANIFEST).is_file() and (path / MODEL).is_file()
-
-
-def is_pointer(path: Path) -> bool:
-    """Whether a path is the file of a run that names its best or last checkpoint."""
-    return path.name in (BEST, LAST) and path.is_file() and is_run(path.parent)
 
 
 def is_checkpoint_name(name: str) -> bool:
@@ -125,22 +98,8 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"{STEP}{step}"
 
 
-def replaced_checkpoint_path(checkpoint: Path) -> Path:
-    """Return where a checkpoint is moved while another one replaces it."""
-    return checkpoint.with_name(f".{checkpoint.name}.replaced")
-
-
-def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the checkpoints that another one is replacing, with their path before."""
-    for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
-        if (match := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
-            yield folder, folder.with_name(match[1])
-
-
 def _run_of(path: Path) -> Path:
     """Return the run of a run or checkpoint."""
-    if is_pointer(path):
-        return path.parent
     return path.parent.parent if path.parent.name == CHECKPOINTS else path
 
 
@@ -159,8 +118,8 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((folder for folder in checkpoints if is_checkpoint_name(folder.name)), key=checkpoint_step)
 
 
-def read_pointer(run: Path, pointer: Pointer | Literal["base"]) -> str | None:
-    """Return the content of `best`, `last` or `base` of a run; None if there is no such file."""
+def read_pointer(run: Path, pointer: Pointer) -> str | None:
+    """Return the name of the `best` or `last` checkpoint of a run; None if there is no such file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
@@ -169,7 +128,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     """Return the checkpoint of a path: itself, or the best or last one of a run.
 
     Args:
-        path: a run folder, a checkpoint folder, or the file `best` or `last` of a run.
+        path: a run folder or a checkpoint folder.
         which: "best" (the last if no best is known) or "last" (the latest complete one).
 
     Raises:
@@ -177,80 +136,62 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     """
     if is_checkpoint(path):
         return path
-    if is_pointer(path):
-        return find_checkpoint(path.parent, which="best" if path.name == BEST else "last")
-    checkpoints = list_checkpoints(path)
-    pointers: tuple[Pointer, ...] = (which, "last")
-    for pointer in pointers:
-        name = read_pointer(path, pointer)
-        if name and is_checkpoint_name(name) and (checkpoint := _find_complete(path, name)) is not None:
-            return checkpoint
-        if name and pointer == "best" and checkpoints:
-            raise InputError(
-                f"{path / BEST}: the best checkpoint is missing; name another one, such as {checkpoints[-1]}"
-            )
-    if checkpoints:
-        return checkpoints[-1]
-    if is_run(path):
-        raise InputError(f"{path}: this run has no checkpoint yet; train it again")
-    problem = (
-        f"not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)" if path.exists() else "no such run"
-    )
-    raise InputError(f"{path}: {problem}")
-
-
-def _find_complete(run: Path, name: str) -> Path | None:
-    """Return a complete checkpoint by name, also while it is being moved into place; None if it is missing."""
-    named = run / CHECKPOINTS / name
-    hidden = (folder for folder, destination in hidden_checkpoints(run) if destination == named)
-    candidates = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
-    return next((candidate for candidate in candidates if (candidate / MANIFEST).is_file()), None)
+    checkpoints, pointers = list_checkpoints(path), dict.fromkeys((which, "last"))
+    for name in filter(None, (read_pointer(path, pointer) for pointer in pointers)):
+        if (found := path / CHECKPOINTS / name) in checkpoints:
+            return found
+        if which == "best" and checkpoints:
+            raise InputError(f"{found}: the best checkpoint is missing; name another one")
+    if not checkpoints:
+        raise InputError(f"{path}: no run (a folder that `lm train` made) with a checkpoint")
+    return checkpoints[-1]
 
 
 def find_tokenizer(path: Path) -> Path:
-    """Return a tokenizer file: itself, in a folder, or in the last checkpoint of a run.
-
-    Raises:
-        InputError: the folder has none.
-    """
-    if not path.is_dir() and not is_pointer(path):
+    """Return a tokenizer file: itself, in a folder, or in the last checkpoint of a run; InputError if there is none."""
+    if not path.is_dir():
         return path
     own = path / TOKENIZER
     return own if own.is_file() else find_checkpoint(path, which="last") / TOKENIZER
 
 
-def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
+def refuse_existing(folder: Path) -> None:
     """Raise InputError if a folder holds a run or other files, or cannot be created.
 
-    Args:
-        can_resume: whether the message suggests to resume an existing run.
+    A run that was killed before its first checkpoint does not count.
     """
-    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
-        raise InputError(f"{folder}: holds a run already; choose another folder{', or resume it' * can_resume}")
-    try:
-        files.check_folder(folder)
-        str(folder).encode()
-    except UnicodeEncodeError:  # safetensors could not write to it
-        raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
-    if not is_run(folder) and (others := sorted(path.name for path in folder.glob("[!.]*"))):
-        some = list_some(others, limit=3)
-        raise InputError(f"{folder}: holds what is no run's ({some}); choose an empty or a new folder")
+    files.check_folder(folder)
+    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*" if is_run(folder) else "[!.]*")):
+        raise InputError(f"{folder}: holds a run already, or other files; choose another folder, or resume the run")
+
+
+def refuse_adapters(base: Path) -> None:
+    """Raise UsageError if a checkpoint has adapters itself."""
+    if load_config(base).lora:
+        raise UsageError(f"{base}: has adapters itself; merge them into a plain run first (lm merge)")
+
+
+def find_base_weights(checkpoint: Path, config: RunConfig) -> Path:
+    """Return the file of the base weights of adapters; InputError if it is missing or has changed."""
+    path = _run_of(checkpoint) / BASE_WEIGHTS
+    if not path.is_file() or files.sha256(path) != config.base_sha256:
+        raise InputError(f"{path}: missing, or not the weights that {checkpoint} adapts (another sha256)")
+    return path
 
 
 def load_config(folder: Path) -> RunConfig:
     """Load the config of a run or checkpoint; InputError if it is missing, damaged or of another format."""
-    path = folder / CONFIG
-    try:
-        return RunConfig.from_dict(files.read_json(path), where=str(path))
-    except UsageError as error:
-        raise InputError(str(error)) from error
+    return _load(folder / CONFIG, RunConfig.from_dict)
 
 
 def load_state(checkpoint: Path) -> TrainingState:
     """Load the progress of a checkpoint; InputError if it is missing or damaged."""
-    path = checkpoint / STATE
+    return _load(checkpoint / STATE, partial(options.build_config, TrainingState))
+
+
+def _load(path: Path, build: Callable[..., T]) -> T:
     try:
-        return options.build_config(TrainingState, files.read_json(path), where=str(path))
+        return build(files.read_json(path), where=str(path))
     except UsageError as error:
         raise InputError(str(error)) from error
 
@@ -259,11 +200,10 @@ def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
     try:
         with (folder / file).open("rb") as weights:
-            size = int.from_bytes(weights.read(8), "little")
-            header = msgspec.json.decode(weights.read(min(size, _MAX_HEADER)))
+            header = msgspec.json.decode(weights.read(int.from_bytes(weights.read(8), "little")))
         return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / file}: not a .safetensors file that can be read ({error})") from None
+    except (msgspec.DecodeError, LookupError, TypeError, OverflowError, MemoryError):
+        raise InputError(f"{folder / file}: not a .safetensors file that can be read") from None
 
 
 def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
@@ -277,7 +217,7 @@ def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
             continue
         path = checkpoint / name
         if not path.is_file() or files.sha256(path) != expected:
-            problem = f"differs from its sha256 in {MANIFEST}" if path.is_file() else "missing"
+            problem = f"missing, or differs from its sha256 in {MANIFEST}"
             raise InputError(f"{path}: {problem}; the checkpoint is damaged, use another one")
 
 
@@ -287,12 +227,9 @@ def weights_key(checkpoint: Path) -> str:
 
 
 def _read_checksums(checkpoint: Path) -> dict[str, str]:
-    """Return the checksums in a checkpoint's manifest, by file; InputError unless it is complete."""
+    """Return the checksums in a checkpoint's manifest, by file; InputError if it is damaged."""
     path = checkpoint / MANIFEST
     try:
-        sums = msgspec.convert(files.read_json(path), _Manifest).sha256
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        raise InputError(f"{path}: not the manifest of a checkpoint ({error}); use another checkpoint") from None
-    if missing := {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE} - sums.keys():
-        raise InputError(f"{path}: lacks {min(missing)}; the checkpoint is damaged, use another one")
-    return sums
+        return msgspec.convert(files.read_json(path)["sha256"], dict[str, str])
+    except (msgspec.ValidationError, LookupError, TypeError):
+        raise InputError(f"{path}: not the manifest of a checkpoint; use another checkpoint") from None

@@ -26,7 +26,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[st
     """Write tensors to a file with default permissions; safetensors makes it readable by the owner only."""
     path.touch()
     mode = path.stat().st_mode
-    save_file(dict(tensors), path, metadata)
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {error}") from None
     path.chmod(mode)
 
 
@@ -45,15 +48,15 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             start = 8 + int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(start - 8))
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except SafetensorError as error:
+        header.pop("__metadata__", None)
+        return {
+            name: _map_tensor(
+                mapping, _DTYPES[each["dtype"]], each["shape"], *(start + n for n in each["data_offsets"])
+            )
+            for name, each in header.items()
+        }
+    except (SafetensorError, KeyError) as error:
         raise InputError(f"{path}: not a .safetensors file that can be read ({error}); use another one") from None
-    header.pop("__metadata__", None)
-    if unknown := {entry["dtype"] for entry in header.values()} - _DTYPES.keys():
-        raise InputError(f"{path}: has tensors of the dtype {unknown.pop()}, which no model has")
-    return {
-        name: _map_tensor(mapping, _DTYPES[entry["dtype"]], entry["shape"], *(start + n for n in entry["data_offsets"]))
-        for name, entry in header.items()
-    }
 
 
 def _map_tensor(mapping: mmap.mmap, dtype: torch.dtype, shape: Sequence[int], start: int, end: int) -> Tensor:
@@ -67,5 +70,5 @@ def _map_tensor(mapping: mmap.mmap, dtype: torch.dtype, shape: Sequence[int], st
 def _release_pages(mapping: mmap.mmap, start: int, end: int) -> None:
     """Release the pages that belong only to this tensor."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last and hasattr(mmap, "MADV_DONTNEED"):
+    if first < last:
         mapping.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -42,15 +42,6 @@ def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height:
     return "\n".join([title, *lines, " " * (margin + 2) + first + last.rjust(columns - len(first)), *legend])
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return a one-line curve of the last values; empty for fewer than two."""
-    shown = list(values)[-2 * width :]
-    if len(shown) < 2:
-        return ""
-    points = range(len(shown)), shown
-    return "".join(chr(_BLANK + cell) for cell in _rasterise(points, points, -(-len(shown) // 2), 1)[0])
-
-
 def _rasterise(points: Points, axes: Points, width: int, height: int) -> list[list[int]]:
     """Rasterise a curve to the dots of each character; `axes` has the values that must fit."""
 

@@ -157,5 +157,5 @@ def generate(
         generate_for_prompts(prompts, request, out)
     elif interactive:
         run_session(Chat(generator, is_text=True), text)
-    elif not generate_samples(text, request) and loaded.learned_conversations:
+    elif not generate_samples(text, request) and loaded.config.data_kind == "conversations":
         print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import typer
 
@@ -24,31 +24,27 @@ from cli.console.text import (
     quote,
 )
 from cli.new_runs import record_decoding_dtype, warn_of_repetition
-from cli.plan_report import plan_rows, print_plan
+from cli.plan_report import print_plan
 from cli.training.display import TrainingDisplay
 from cli.training.tensorboard import open_recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.engine.compiled.build import compiling_in_child
 from lm.engine.selection import needs_compiling
-from lm.hardware import measure_matmul_flops, peak_memory
-from lm.model.cost import total_parameters
+from lm.hardware import peak_memory
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.signals import StopSignals
-from lm.text.records import parse_label
-from lm.training.events import TrainingWarning
+from lm.training import events
 from lm.training.measure import SpeedMeter
 from lm.training.planning.hardware import training_state_bytes
-from lm.training.planning.plan import Plan, probe_config
+from lm.training.planning.plan import probe_config
 from lm.training.run import Run, batch_flops
-from lm.training.run_summaries import best_accuracy, best_score, has_improved
-from lm.training.trainer import Event, Planned, Started, Trainer
-from lm.training.training_corpus import CorpusPrepared
+from lm.training.trainer import Planned, Started, train_events
+from lm.training.training_corpus import TrainingCorpus
 
-Observer = Callable[[Event], None]
+Observer = Callable[[events.Event], None]
 
-_SHOWN_LABELS = 12
 _MIN_COMPILING_SECONDS = 120.0
 """Seconds of a budget from which a child process compiles the decode step."""
 _SECONDS_TO_MEASURE = 1.5
@@ -62,113 +58,79 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     After a signal, typer.Exit is raised with 128 + its number.
     """
     start_time = started_at if (launch_time := launcher_env.start_time()) is None else launch_time
-    with Trainer(spec, start_time=start_time, progress=show_bytes) as trainer:
-        is_main, is_single = trainer.world.is_main, trainer.world.size == 1
-        for event in trainer:
-            if is_main:
-                _report(event)
-            if dry_run and isinstance(event, Planned):
-                _report_costs(event)
-                return
-            if isinstance(event, Started):
-                break
-        run = trainer.run
-        assert run is not None
-        with StopSignals(on_first=_announce_stop if is_single else lambda: None) as signals:
-            trainer.stop = signals.received
-            no_observers: list[Observer] = []
-            with _observers(run) if is_main else nullcontext(no_observers) as observers:
-                for event in trainer:
-                    for observe in [*observers]:
-                        try:
-                            observe(event)
-                        except OSError:  # as on a full disk; training continues without
-                            observers.remove(observe)
-            number = trainer.world.all_reduce_max(signals.number)
-    if is_main and run.state.finished:
+    is_main, run, observers = launcher_env.rank() == 0, None, list[Observer]()
+    with ExitStack() as stack:
+        signals = StopSignals(on_first=_announce_stop if launcher_env.world_size() == 1 else lambda: None)
+        training = train_events(spec, stop=signals.received, progress=show_bytes, start_time=start_time)
+        stack.enter_context(closing(training))
+        for event in training:
+            if isinstance(event, TrainingCorpus):
+                _report_corpus(event)
+            elif isinstance(event, Planned):
+                print_plan(event.plan.config, event.plan.reasons, print_note)
+                if dry_run:
+                    return _report_costs(event)
+            elif isinstance(event, Started):
+                run = event.run
+                stack.enter_context(signals)
+                observers = stack.enter_context(_observers(event)) if is_main else observers
+            else:
+                for observe in observers:
+                    with suppress(OSError):  # of a closed pipe, or a full disk
+                        observe(event)
+    assert run is not None
+    state = run.state
+    if is_main and state.finished:
         _report_results(run)
     elif is_main:
-        print_labelled("stopped", f"at step {run.state.step:,}, saved")
+        print_labelled("stopped", f"at step {state.step:,}, saved")
         print_note(f"next    lm train --resume {quote(run.folder)}")
     if as_json and is_main:
-        state = run.state
-        summary = {
-            "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
-            "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
-            "last_loss": run.last_validation_loss, "improved": has_improved(run.config, state),
-            "seconds": state.training_seconds, "flops": state.flops,
-        }  # fmt: skip
-        print(format_json_line(summary))
-    if number and not run.state.finished:
-        raise typer.Exit(128 + number)
+        print(format_json_line({"run": str(run.folder), "steps": state.step, **vars(state)}))
+    if not state.finished:
+        raise typer.Exit(128 + (signals.number or signal.SIGTERM))  # another process may have received it
+    return None
 
 
 def _announce_stop() -> None:
     print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _observers(run: Run) -> Iterator[list[Observer]]:
-    """Yield what events of training are passed to: the display, and TensorBoard if asked."""
-    display = TrainingDisplay(run, matmul_flops_per_second=run.world.size * measure_matmul_flops(run.hardware))
-    is_long = run.clock is not None and run.seconds_to_end() >= _MIN_COMPILING_SECONDS
-    with contextlib.ExitStack() as stack:
+@contextmanager
+def _observers(started: Started) -> Iterator[list[Observer]]:
+    """Report a run that starts; yield what its events are passed to: the display, and TensorBoard if asked."""
+    run = started.run
+    if started.is_resumed:
+        print_note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    else:
+        if run.config.lora:
+            trained = sum(value.numel() for value in trainable_weights(run.model).values())
+            print_labelled("lora", format_trainable(trained, count_parameters(run.model)))
+        print_note(f"run     {run.folder}")
+    with ExitStack() as stack:
+        is_long = (run.plan.budget_seconds or 0) >= _MIN_COMPILING_SECONDS
         if is_long and needs_compiling(run.config.model, run.hardware.device):
             stack.enter_context(compiling_in_child())
-        observers: list[Observer] = [stack.enter_context(display).show]
+        observers: list[Observer] = [stack.enter_context(TrainingDisplay(run)).show]
         if run.config.training.tensorboard:
             observers.append(stack.enter_context(open_recorder(run.folder, first_step=run.state.step + 1)))
         yield observers
 
 
-def _report(event: Event) -> None:
-    """Report an event before the first step."""
-    if isinstance(event, TrainingWarning):
-        print_labelled("warning", event.message)
-    elif isinstance(event, CorpusPrepared):
-        _report_corpus(event)
-    elif isinstance(event, Planned):
-        _print_plan(event.plan)
-    elif isinstance(event, Started) and event.is_resumed:
-        run = event.run
-        print_note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
-        if run.plan.extended_at == run.state.step:
-            _print_plan(Plan(run.config, run.log.reasons()))
-    elif isinstance(event, Started):
-        run = event.run
-        if run.config.lora:
-            trained = sum(value.numel() for value in trainable_weights(run.model).values())
-            size = format_trainable(trained, count_parameters(run.model))
-            print_labelled("lora", f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {size}")
-        print_note(f"run     {run.folder}")
-
-
-def _print_plan(plan: Plan) -> None:
-    print_plan(plan_rows(plan.config, total_parameters(plan.config.model), plan.reasons), print_note)
-
-
-def _report_corpus(event: CorpusPrepared) -> None:
-    """Report the sizes of both splits, what was left out, and the examples per label."""
-    print_notes(event.notes)
-    manifest, corpus = event.manifest, event.corpus
+def _report_corpus(corpus: TrainingCorpus) -> None:
+    """Report the sizes of both splits, and what was left out."""
+    print_notes(corpus.notes)
+    manifest, tokenizers = corpus.manifest, (corpus.source_tokenizer, corpus.tokenizer)
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
-    if event.reused is not None:
-        print_note(f"tokens  {corpus.folder}{' (made before)' if event.reused else ''}")
-    unit = {"text": "tokens", "examples": "examples", "conversations": "conversations", "pairs": "pairs"}[manifest.kind]
-    sizes = [split.tokens if manifest.kind == "text" else split.documents for split in (train, held_out)]
-    vocabulary = f"vocabulary {corpus.tokenizer.vocab_size:,}"
-    if corpus.source_tokenizer is not None:
-        vocabulary = f"vocabularies {corpus.source_tokenizer.vocab_size:,} and {corpus.tokenizer.vocab_size:,}"
-    parts = f"{format_count(sizes[0])} {unit} to train on, {format_count(sizes[1])} held out"
-    text = f", {train.bytes / max(1, train.tokens):.2f} bytes/token" if manifest.kind == "text" else ""
-    print_labelled("corpus", f"{format_bytes(train.bytes + held_out.bytes)}, {vocabulary}: {parts}{text}")
+    print_note(f"tokens  {corpus.folder}{' (made before)' * corpus.reused}")
+    unit = "tokens" if manifest.kind == "text" else manifest.kind
+    sizes = [format_count(split.tokens if unit == "tokens" else split.documents) for split in (train, held_out)]
+    vocabulary = " and ".join(f"{tokenizer.vocab_size:,}" for tokenizer in tokenizers if tokenizer)
+    parts = f"vocabulary {vocabulary}: {sizes[0]} {unit} to train on, {sizes[1]} held out"
+    print_labelled("corpus", f"{format_bytes(train.bytes + held_out.bytes)}, {parts}")
     if left_out := train.left_out + held_out.left_out:
         reason = "blank, too long (parallel.max_length) or of unequal lengths (parallel.max_ratio)"
         print_labelled("", f"left out: {left_out:,} {reason}")
-    if corpus.label_completions:
-        shown = [*map(parse_label, corpus.label_completions)]
-        more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
-        print_labelled("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
     warn_of_repetition(manifest)
 
 
@@ -185,33 +147,23 @@ def _report_costs(event: Planned) -> None:
 
 def _report_results(run: Run) -> None:
     """Print the results of a finished run, and next commands."""
-    state, model = run.state, run.config.model
+    state, config = run.state, run.config
     took = format_duration(state.training_seconds)
     print_labelled("done", f"{took} of training in all, peak memory {format_bytes(peak_memory())}")
     if state.best_loss is not None:
-        accuracy, bits = (
-            best_accuracy(run.folder, run.config, state),
-            best_score(run.folder, state, "validation_bits_per_byte"),
-        )
-        scores = [f"validation loss {state.best_loss:.4f}"]
-        scores += (
-            [f"perplexity {format_perplexity(state.best_loss)}"] if accuracy is None else [f"accuracy {accuracy:.1%}"]
-        )
-        scores += [] if bits is None else [f"{bits:.3f} bits/byte"]
+        scores = [f"validation loss {state.best_loss:.4f}", f"perplexity {format_perplexity(state.best_loss)}"]
+        scores += [f"accuracy {state.best_accuracy:.1%}"] if state.best_accuracy is not None else []
+        scores += [f"{state.best_bits_per_byte:.3f} bits/byte"] if state.best_bits_per_byte is not None else []
         scores += [f"BLEU {state.best_bleu:.1f}"] if state.best_bleu else []
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
-        if not has_improved(run.config, state):
-            print_labelled("", "no improvement: no later step was better than what training began with")
-    record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
+    record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
     folder = quote(run.folder)
-    if model.translates:
-        commands = [f"lm translate {folder} < FILE", f"lm evaluate {folder} --source FILE --target FILE"]
-    elif run.config.is_classifier:
-        commands = [f"lm classify {folder} FILE", f"lm evaluate {folder} FILE"]
-    elif model.is_masked:
-        commands = [f'lm fill {folder} "... [MASK] ..."', f"lm train FILE --label-column label --from {folder}"]
+    if config.model.translates:
+        command = f"lm translate {folder} < FILE"
+    elif config.is_classifier:
+        command = f"lm classify {folder} FILE"
+    elif config.model.is_masked:
+        command = f'lm fill {folder} "... [MASK] ..."'
     else:
-        use = f"lm chat {folder}" if run.data.holds_conversations else f'lm generate {folder} "..."'
-        commands = [use, f"lm perplexity {folder} FILE"]
-    for index, command in enumerate((*commands, f"lm info {folder}")):
-        print_note(f"{'' if index else 'next':<8}{command}")
+        command = f"lm chat {folder}" if run.data.holds_conversations else f'lm generate {folder} "..."'
+    print_note(f"next    {command}\n        lm info {folder}")

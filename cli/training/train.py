@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from cli.new_runs import resolve_hub_name
 from cli.options import CommandLine, Options, spell_flag, with_settings
 from lm.config.run_spec import SPEC_SECTIONS, build_spec
 from lm.errors import UsageError
-from lm.run_folder import RUNS
 from lm.text.find import refuse_missing
 
 _Corpus = Annotated[
@@ -36,19 +34,6 @@ _COMMON = (
     "--out --budget --steps --epochs --preset --depth --source --target --validation --learning-rate --seed --portable "
     "--from --lora --resume --set --dry-run"
 )
-
-
-def newest_by_default(arguments: Sequence[str]) -> list[str]:
-    """Insert the value of `--resume` without a run: the newest unfinished one in runs/.
-
-    Typer has no options with optional values.
-    """
-    words = list(arguments)
-    if words[:1] == ["train"] and "--resume" in words:
-        index = words.index("--resume") + 1
-        if index == len(words) or words[index].startswith("-"):
-            words.insert(index, str(RUNS))
-    return words
 
 
 @with_settings(SPEC_SECTIONS, _FLAGS, common=_COMMON, merges=False)

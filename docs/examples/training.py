@@ -9,6 +9,8 @@ Every keyword is a flag of `lm train` with underscores; `--from` is `from_run`.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import lm
 
 SMALL = {"kind": "byte", "d_model": 32, "n_layers": 1, "n_heads": 2, "context": 32, "batch_size": 4}
@@ -29,8 +31,9 @@ def main() -> None:
     lm.train("text.txt", out="runs/base", steps=20, evaluate_every=10, on_event=show, **SMALL)
 
     # A loop that is left early is saved; `resume` continues where it stopped, to the same weights.
-    with lm.Trainer(lm.run_spec("text.txt", out="runs/again", steps=20, evaluate_every=10, **SMALL)) as trainer:
-        for event in trainer:
+    spec = lm.run_spec("text.txt", out="runs/again", steps=20, evaluate_every=10, **SMALL)
+    with closing(lm.train_events(spec)) as events:
+        for event in events:
             if isinstance(event, lm.Step) and event.step == 7:
                 break
     lm.train(resume="runs/again")

@@ -36,6 +36,8 @@ class RunPlan:
         decay_scale: learning rate there, as a fraction of the peak.
         on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
+        reasons: of each setting, by names such as "training.steps"; missing ones were given by the user.
+        changes: lines on what was changed later, and why.
     """
 
     device: str
@@ -53,6 +55,8 @@ class RunPlan:
     extended_at: int | None = None
     optimizer_dtype: str = "bfloat16"
     processes: int = 1
+    reasons: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
 
     @property
     def decay_start(self) -> tuple[int, float] | None:

@@ -118,7 +118,7 @@ class RunSpec(Config):
         config (FILE): Settings from a TOML file: preset, [model], …
         from_run (RUN): Start from the weights and tokenizer of this run.
         tokenizer (bpe|char|byte|FILE): Kind of tokenizer to train, or a tokenizer.json or run to take it of.
-        resume (RUN): Resume this run, or the newest unfinished one; with out, a checkpoint.
+        resume (RUN): Resume this run; with out, a checkpoint.
         processes: Data-parallel processes, one per GPU.
     """
 

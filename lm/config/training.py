@@ -53,7 +53,6 @@ class TrainingConfig(Config):
         patience: Stop after N evaluations without improvement.
         decay_patience: Start the decay after N evaluations without improvement.
         label_smoothing: Label smoothing.
-        source_loss: Loss weight of source tokens.
         r_drop: R-Drop: weight of the KL term; 0: off.
         expert_balance: MoE: weight of the load-balancing loss.
         ema: EMA decay; averaged weights are evaluated and saved; 0: off.
@@ -91,7 +90,6 @@ class TrainingConfig(Config):
     patience: Count | None = None
     decay_patience: Count | None = None
     label_smoothing: Rate = 0.0
-    source_loss: Annotated[float, Meta(ge=0, le=1000), "model.decoder_only"] = 0.0
     r_drop: Positive = 0.0
     expert_balance: Annotated[Positive, "model.experts"] = 0.01
     ema: _Decay = 0.0

@@ -36,7 +36,6 @@ class Batch:
         source: (rows, source length) IDs that an encoder reads; (rows, source length, 4) with dependency trees, see
             `lm.corpus.encode`.
         source_lengths: (rows,) lengths of the sources.
-        source_targets: (rows, length) targets of source tokens, for decoder-only translation with source loss.
         input_lengths: (rows,) lengths of the inputs, where targets don't tell: for masked models and classifiers, whose
             targets are (rows, 1).
     """
@@ -45,7 +44,6 @@ class Batch:
     targets: Ids
     source: Ids | None = None
     source_lengths: Ids | None = None
-    source_targets: Ids | None = None
     input_lengths: Ids | None = None
 
     @classmethod

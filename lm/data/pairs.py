@@ -59,13 +59,11 @@ class PairLayout:
 
     Attributes:
         decoder_only: source, start token and target are one sequence; otherwise both sides have a stack of their own.
-        learns_source: whether the source tokens of such a sequence are predicted too.
 
     Source: Liu et al. 2018, section 4.2.3.
     """
 
     decoder_only: bool = False
-    learns_source: bool = False
 
     def lengths(self, sources: Integers, targets: Integers) -> Integers:
         """Return (pairs,) row lengths, given those of both sides: the longer one, or the sum.
@@ -103,7 +101,6 @@ class PairLayout:
         return Batch(
             inputs=np.where(following == IGNORE_INDEX, PADDING, ids[:, :-1]),
             targets=np.where(positions < lengths, IGNORE_INDEX, following),
-            source_targets=np.where(positions < lengths - 1, following, IGNORE_INDEX) if self.learns_source else None,
         )
 
 
@@ -209,7 +206,7 @@ class Pairs(TrainingData):
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length, one direction after the other."""
-        layout = PairLayout(self._layout.decoder_only)
+        layout = self._layout
         for direction in self.directions:
             numbers = np.arange(self._splits["validation"].documents)
             sources, targets = self.framed("validation", direction, numbers)

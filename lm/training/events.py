@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from lm.config.training import Criterion
 
 
 @dataclass(frozen=True)
@@ -15,24 +12,24 @@ class Step:
 
     Attributes:
         step: number of the step, from 1.
-        loss: training loss in nats per token, with label smoothing, R-Drop and source loss if they are set, but without
-            the load-balancing loss of experts.
+        loss: training loss in nats per token, with label smoothing and R-Drop if they are set, but without the
+            load-balancing loss of experts.
+        nll: mean surprisal of the targets in nats, as in an evaluation but with dropout.
         learning_rate: of this step.
         gradient_norm: norm of the gradient before clipping.
         tokens: number of targets; for masked models and classifiers number of tokens read.
         flops: FLOPs of the step, forward and backward.
         seconds: wall time of the step.
-        nll: mean surprisal of the targets in nats, as in an evaluation but with dropout; None if not known.
     """
 
     step: int
     loss: float
+    nll: float
     learning_rate: float
     gradient_norm: float
     tokens: int
     flops: float
     seconds: float
-    nll: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,15 +56,8 @@ class EndRescheduled:
     steps: int
 
 
-VALIDATION_LOSS = "validation_loss"
-METRICS: Mapping[str, str] = {
-    VALIDATION_LOSS: "loss",
-    "validation_bits_per_byte": "bits_per_byte",
-    "validation_tokens": "tokens",
-    "validation_bleu": "bleu",
-    "validation_accuracy": "accuracy",
-}
-"""Fields of an Evaluation that are logged and plotted, by their names in `metrics.jsonl`."""
+METRICS = ("loss", "bits_per_byte", "tokens", "bleu", "accuracy")
+"""Fields of an Evaluation that are logged, as `validation_` and the name."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +72,7 @@ class Evaluation:
         seconds: wall time of the evaluation.
         is_best: whether no earlier evaluation was better.
         bleu: BLEU of greedy translations, for encoder-decoders.
-        expert_use: fraction of the tokens that each expert processed, by layer.
-        accuracy: of masked models and classifiers, the fraction of targets predicted correctly; of decoders that learn
-            labels, the fraction of up to 4,096 examples classified correctly.
+        accuracy: fraction of targets predicted correctly, for masked models and classifiers.
     """
 
     step: int
@@ -94,23 +82,18 @@ class Evaluation:
     seconds: float
     is_best: bool
     bleu: float | None = None
-    expert_use: Mapping[str, Sequence[float]] = field(default_factory=dict)
     accuracy: float | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Fields of `METRICS` that are known."""
-        values = {name: getattr(self, attribute) for name, attribute in METRICS.items()}
+        """The scores that are known, by their names in `metrics.jsonl`."""
+        values = {f"validation_{name}": getattr(self, name) for name in METRICS}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A model output for a fixed prompt: a continuation or, with `is_translation`, a translation.
-
-    For masked models it is the prompt with its blanks filled, for classifiers its label; both are rendered like
-    translations.
-    """
+    """A model output for a fixed prompt: a continuation or, with `is_translation`, a translation."""
 
     step: int
     prompt: str
@@ -133,20 +116,10 @@ class StoppedEarly:
     Attributes:
         patience_ran_out: whether too many evaluations in a row were no better than the best; else the caller stopped
             it.
-        criterion: what makes an evaluation the best.
     """
 
     step: int
     patience_ran_out: bool = False
-    criterion: Criterion = "loss"
 
 
-@dataclass(frozen=True)
-class TrainingWarning:
-    """A side task such as a sample failed; training continues."""
-
-    step: int
-    message: str
-
-
-Event = Step | DecayStarted | EndRescheduled | Evaluation | Sample | Saved | StoppedEarly | TrainingWarning
+Event = Step | DecayStarted | EndRescheduled | Evaluation | Sample | Saved | StoppedEarly

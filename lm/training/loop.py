@@ -1,66 +1,67 @@
-"""The training loop: a generator of events."""
+"""The training loop: a generator of events. After each step it decides whether to decay, evaluate, save and stop."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Iterator
 
-from lm.config.training import Criterion
-from lm.errors import TrainingError
+from lm.optim.schedules import total_steps_from_decay
 from lm.training.evaluation import evaluate
-from lm.training.events import DecayStarted, Event, StoppedEarly, TrainingWarning
-from lm.training.run import Run, acquire
+from lm.training.events import DecayStarted, EndRescheduled, Event, StoppedEarly
+from lm.training.run import Run
+from lm.training.run_log import log_event, log_step
+
+_OVERFIT_DECAY = 1 / 3
+"""Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
+steps: a longer one overfits again before the learning rate is low (docs/lab/recipe.md)."""
 
 
-def train(
-    run: Run, *, stop: Callable[[], bool] = lambda: False, saves_when_left: Callable[[], bool] = lambda: False
-) -> Generator[Event, None, None]:
-    """Train until the last step of the plan, or until `stop()` is true after a step; then save.
+def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Generator[Event, None, None]:
+    """Train until the last step of the plan, or until `stop()` is true after a step; then save, and release the run.
+
+    A single process saves too if the generator is closed early, unless `stop()` is true.
 
     Args:
         run: from `Run.open`.
         stop: called once per step on each rank; one that returns True stops all.
-        saves_when_left: whether to save the run if the caller closes this generator early.
 
     Yields:
         Events in order; each has been logged before.
 
     Raises:
         TrainingError: a loss or a weight is no longer finite; checkpoints are untouched.
-        InputError: another process is training this run, or a checkpoint cannot be saved.
+        InputError: a checkpoint cannot be saved.
     """
-    if run.world.is_main:
-        acquire(run.lock)
     try:
         if run.state.evaluation_due and (yield from _follow_step(run)):
             return
         while not run.is_complete:
             step = run.step()
-            run.state = dataclasses.replace(run.state, evaluation_due=_is_evaluation_due(run), finished=False)
-            run.log.log_step(step, epoch=run.epoch)
+            is_due = _is_due(run.config.training.evaluate_every, run.state.step)
+            is_due = run.is_complete or (is_due and (run.clock is None or run.clock.can_evaluate()))
+            run.state = dataclasses.replace(run.state, evaluation_due=is_due, finished=False)
+            if run.world.is_main:
+                log_step(run.folder, step, epoch=run.state.samples / run.data.samples)
             yield step
-            stopping = bool(run.world.all_reduce_max(stop()))
-            if changed := run.follow_clock():
+            is_stopping = bool(run.world.all_reduce_max(stop()))
+            if changed := _follow_clock(run):
                 yield changed
-            if (yield from _follow_step(run, stopping=stopping, has_decayed=isinstance(changed, DecayStarted))):
+            if (yield from _follow_step(run, is_stopping=is_stopping, has_decayed=isinstance(changed, DecayStarted))):
                 return
     except GeneratorExit:
-        if saves_when_left() and run.state.step != run.saved_step:  # the rest of the step follows on resuming
-            run.save(is_best=run.state.best_step == run.state.step)
+        # saving is collective; the rest of the step follows on resuming
+        if run.world.size == 1 and run.state.step != run.saved_step and not stop():
+            run.save()
         raise
     finally:
         try:
-            run.writer.wait()
+            run.finish_saving()
         finally:
             run.lock.release()
 
 
-def _is_evaluation_due(run: Run) -> bool:
-    is_affordable = run.clock is None or run.clock.can_evaluate()
-    return run.is_complete or (_is_due(run.config.training.evaluate_every, run.state.step) and is_affordable)
-
-
-def _follow_step(run: Run, *, stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:
+def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:
     """Evaluate, decay on a plateau and save, if due after the last step; a run that was left there resumes here.
 
     Stopping defers an evaluation, except the last.
@@ -69,42 +70,31 @@ def _follow_step(run: Run, *, stopping: bool = False, has_decayed: bool = False)
         Whether the run ends here.
     """
     is_last, interval = run.is_complete, run.config.training.checkpoint_every
-    evaluated = run.state.evaluation_due and (is_last or not stopping)
+    evaluated = run.state.evaluation_due and (is_last or not is_stopping)
     if evaluated:
         yield from _evaluate(run)
-        if not run.state.finished and (decay := run.decay_on_plateau()) is not None:
+        if not run.state.finished and (decay := _decay_on_plateau(run)):
             has_decayed = True
             yield decay
-    is_best, is_ending = run.state.best_step == run.state.step, stopping or run.state.finished
+    is_ending = is_stopping or run.state.finished
     is_due = evaluated if interval is None else _is_due(interval, run.state.step)
-    saved = is_ending or is_best or has_decayed or is_due
-    if saved:
-        yield from run.save(is_best=is_best)
-    yield from run.writer.wait() if is_ending else run.writer.poll()
+    saves = is_ending or has_decayed or is_due or run.state.best_step == run.state.step
+    if saves:
+        yield from run.save()
+    yield from run.finish_saving(wait=is_ending)
     if is_ending and not is_last:
-        criterion: Criterion = "loss" if run.state.best_bleu is None else run.config.training.best_by
-        yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished, criterion=criterion)
+        yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished)
     elif run.clock is not None:
-        run.clock.record_step(is_plain=not evaluated and not saved)
+        run.clock.record_step(is_plain=not evaluated and not saves)
     return is_ending
 
 
 def _evaluate(run: Run) -> Iterator[Event]:
-    """Evaluate and log the results; `run.state` says whether training is finished.
-
-    If that fails, the run is saved first, unless its weights are broken.
-    """
-    try:
-        for event in evaluate(run):
-            if not isinstance(event, TrainingWarning):
-                run.log.log_event(event)
-            yield event
-    except TrainingError:
-        raise
-    except Exception:
-        if run.world.size == 1:  # saving is collective
-            run.save(is_best=run.state.best_step == run.state.step)
-        raise
+    """Evaluate and log the results; `run.state` says whether training is finished."""
+    for event in evaluate(run):
+        if run.world.is_main:
+            log_event(run.folder, event)
+        yield event
     is_last = run.is_complete or _is_out_of_patience(run)
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
@@ -116,13 +106,67 @@ def _is_due(interval: int, step: int) -> bool:
 def _is_out_of_patience(run: Run) -> bool:
     """Whether `patience` evaluations in a row were no better than the best.
 
-    If the learning rate decays on a plateau, only evaluations after that count.
+    Once the learning rate decays, only evaluations after that count.
     """
-    training, state, decayed_at = run.config.training, run.state, run.plan.decay_step
-    if training.patience is None or state.best_step is None:
+    training, state, plan = run.config.training, run.state, run.plan
+    waits_for_decay = training.decay_patience is not None and plan.decay_step is None
+    if training.patience is None or state.best_step is None or waits_for_decay:
         return False
-    if training.decay_patience is not None and decayed_at is None:
-        return False
-    waits_for = decayed_at if training.decay_patience is not None else None
-    since = max(state.best_step, run.plan.extended_at or 0, waits_for or 0)
+    since = max(state.best_step, plan.extended_at or 0, plan.decay_step or 0)
     return state.step - since >= training.patience * max(1, training.evaluate_every)
+
+
+def _follow_clock(run: Run) -> DecayStarted | EndRescheduled | None:
+    """Under a budget, start the decay when the time left requires it; later, move an end that misses the deadline."""
+    if run.clock is None:
+        return None
+    step, training, plan = run.state.step, run.config.training, run.plan
+    if plan.budget_seconds is not None:
+        steps = run.clock.total_if_due(step, config=training, since=plan.decay_step or 0)
+        if steps is None:
+            return None
+        return _start_decay(run, steps, plan.decay_scale, "budget clock")
+    steps = run.clock.rescheduled_total(step, plan.steps, config=training)
+    if steps is None or (plan.on_plateau and steps > plan.steps):
+        return None  # the rest of the budget isn't used
+    run.change_plan("budget clock", steps=steps, decay_step=step, decay_scale=_peak_fraction(run))
+    return EndRescheduled(step, steps)
+
+
+def _decay_on_plateau(run: Run) -> DecayStarted | None:
+    """Start the decay, from the best checkpoint, if the validation loss no longer falls (`decay_patience`)."""
+    state, training, plan = run.state, run.config.training, run.plan
+    if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
+        return None
+    if state.step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
+        return None
+    steps = max(state.step + 1, total_steps_from_decay(state.step, config=training))
+    if run.clock is None or plan.budget_seconds is None:
+        steps = min(steps, plan.steps)
+    else:
+        steps = min(steps, run.clock.affordable_total(state.step, steps, config=training))
+    return _start_decay(run, steps, _peak_fraction(run), "validation loss no longer falls", on_plateau=True)
+
+
+def _peak_fraction(run: Run) -> float:
+    """Return the learning rate of the next step as a fraction of the peak."""
+    peak = run.config.training.learning_rate
+    return run.learning_rate / peak if peak else 1.0
+
+
+def _start_decay(run: Run, steps: int, fraction: float, reason: str, *, on_plateau: bool = False) -> DecayStarted:
+    """Start the decay of the learning rate from a fraction of its peak; collective.
+
+    Args:
+        on_plateau: go back to the weights of the best checkpoint, as later steps have only overfit. The step count
+            continues, and with it the order of the data.
+    """
+    step, restored = run.state.step, run.load_best() if on_plateau else None
+    if restored is not None:
+        reason = f"{reason}; from the weights of step {restored}, the best"
+        length = total_steps_from_decay(restored, config=run.config.training) - restored
+        steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
+    run.change_plan(
+        reason, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
+    )
+    return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)

@@ -42,7 +42,7 @@ class RandomData(TrainingData):
                 return Batch(ids[:, :-1], ids[:, 1:])
             sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
             sides = [RaggedArray.from_rows([*rng.integers(size, size=(rows, SENTENCE_LENGTH))]) for size in sizes]
-            return PairLayout(model.decoder_only, learns_source=config.training.source_loss > 0).batch(*sides, start=0)
+            return PairLayout(model.decoder_only).batch(*sides, start=0)
 
         self._batches = [draw() for _ in range(_N_BATCHES)]
 

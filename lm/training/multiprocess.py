@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -116,7 +117,7 @@ def _read_events(pipe: Path, on_event: Callable[[Event], None]) -> Path | None:
 
 def main(spec: str, pipe: str) -> int:
     """Run one of the processes; returns the exit code."""
-    from lm.training.trainer import Started, Trainer  # noqa: PLC0415 (the launcher doesn't need it)
+    from lm.training.trainer import Started, train_events  # noqa: PLC0415 (the launcher doesn't need it)
 
     with Path(pipe).open("wb") as stream:
 
@@ -128,12 +129,14 @@ def main(spec: str, pipe: str) -> int:
         try:
             with (
                 StopSignals() as signals,
-                Trainer(asked, stop=signals.received, start_time=launcher_env.start_time()) as trainer,
+                closing(train_events(asked, stop=signals.received, start_time=launcher_env.start_time())) as training,
             ):
-                for event in trainer:
-                    if trainer.world.is_main and isinstance(event, Started):
+                for event in training:
+                    if launcher_env.rank():
+                        continue
+                    if isinstance(event, Started):
                         send(event.run.folder)
-                    elif trainer.world.is_main and isinstance(event, Event):
+                    elif isinstance(event, Event):
                         send(event)
         except LMError as error:
             if launcher_env.is_reporting():

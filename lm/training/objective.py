@@ -1,4 +1,4 @@
-"""The training objective: cross-entropy, with label smoothing, R-Drop, source loss and expert load balancing."""
+"""The training objective: cross-entropy, with label smoothing, R-Drop and expert load balancing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ from lm.model.variants.experts import capture_routing, load_balancing_loss
 
 HiddenStatesFn = Callable[..., Tensor]
 """Maps token IDs to final hidden states, like `hidden` of a model and `EncoderDecoder.encode_decode`."""
-
-
-_ARGMAX_CHUNK = 1024
-"""Positions per chunk of argmax predictions."""
 
 
 def hidden_states_fn(model: Model) -> HiddenStatesFn:
@@ -51,99 +47,59 @@ class Objective(nn.Module):
 
         Returns:
             The loss with a gradient; and (2,) sums in nats without: the loss without expert load balancing, and the
-                surprisal of the targets without label smoothing, R-Drop or source loss.
+                surprisal of the targets without label smoothing or R-Drop.
         """
-        config = self._config
-        with capture_routing(self.model) as routes:
-            nats, nll = summed_loss_and_nll(
-                self.model,
-                batch,
-                self._hardware,
-                states=self._states,
-                label_smoothing=config.label_smoothing,
-                r_drop=config.r_drop,
-                source_loss=config.source_loss,
-            )
+        model, hardware, config = self.model, self._hardware, self._config
+        targets, positions = _targets(batch, hardware)
+        passes = batch.map_arrays(lambda ids: np.concatenate((ids, ids))) if config.r_drop else batch
+        with capture_routing(model) as routes, hardware.autocast():
+            hidden = _hidden_states(model, passes, hardware, states=self._states)
+            if config.r_drop:
+                hidden = hidden.unflatten(0, (2, -1)).flatten(1, 2)  # (2, rows · length, d_model)
+                output, once = model.output_layer, targets.flatten()
+                nats, nll = chunked_loss(self._r_drop_loss, hidden, output, once, target_positions=positions)
+            else:
+                nats, nll = _cross_entropy(model, hidden, targets, positions, label_smoothing=config.label_smoothing)
         loss = nats
         if routes and config.expert_balance:  # a mean, so it is weighted by the number of targets
-            weight = config.expert_balance * count_learned_tokens(batch, source_loss=config.source_loss)
-            loss = nats + weight * sum(map(load_balancing_loss, routes))
+            loss = nats + config.expert_balance * batch.n_targets * sum(map(load_balancing_loss, routes))
         return loss, torch.stack((nats.detach(), nll))
 
+    def _r_drop_loss(self, hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of two passes plus a weight times their divergence, and the mean surprisal.
 
-def summed_loss(model: Model, batch: Batch, hardware: Hardware, *, source_loss: float = 0.0) -> Tensor:
-    """Return the summed surprisal of the targets of a batch, in nats; see `summed_loss_and_nll`."""
-    return summed_loss_and_nll(model, batch, hardware, source_loss=source_loss)[0]
+        Args:
+            hidden: (2, positions, d_model) of both passes.
+            output: weights and bias of the output layer.
+            targets: (positions,) of one pass.
+        """
+        logits, both = soft_cap(linear(hidden, *output), self.model.config.softcap), targets.expand(2, -1)
+        smoothed = surprisal = cross_entropy(logits, both, label_smoothing=self._config.label_smoothing) / 2
+        if self._config.label_smoothing:
+            surprisal = cross_entropy(logits.detach(), both) / 2
+        return smoothed + self._config.r_drop / 4 * symmetric_kl(*logits), surprisal
 
 
-def summed_loss_and_nll(
-    model: Model,
-    batch: Batch,
-    hardware: Hardware,
-    *,
-    states: HiddenStatesFn | None = None,
-    label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
-    source_loss: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of the targets of a batch and their surprisal, in nats; IGNORE_INDEX targets don't count.
-
-    Args:
-        model: an `EncoderDecoder` for a batch with a source.
-        states: `hidden_states_fn(model)`, or that compiled.
-        r_drop: weight of the divergence of two passes of the batch; the surprisal is then their mean.
-        source_loss: weight of the surprisal of `source_targets`.
-
-    Returns:
-        The loss, and the surprisal of the targets without a gradient.
-    """
-    states = states or hidden_states_fn(model)
-    learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    target_positions = [_target_positions(ids, hardware) for ids in learned]
-    targets = [_to_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
-    if r_drop:
-        batch = batch.map_arrays(lambda ids: np.concatenate((ids, ids)))
+def summed_loss(model: Model, batch: Batch, hardware: Hardware) -> Tensor:
+    """Return the summed surprisal of the targets of a batch, in nats; IGNORE_INDEX targets don't count."""
     with hardware.autocast():
-        hidden = _hidden_states(model, states, batch, hardware)
-        (total, nll), *source_sums = (
-            _loss_and_surprisal(model, hidden, ids, positions, label_smoothing=label_smoothing, r_drop=r_drop)
-            for ids, positions in zip(targets, target_positions, strict=True)
-        )
-        return total + source_loss * source_sums[0][0] if source_sums else total, nll
-
-
-def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:
-    """Return the denominator of the mean loss: number of targets, and of source targets by their weight."""
-    if batch.source_targets is None:
-        return batch.n_targets
-    return batch.n_targets + source_loss * int((batch.source_targets != IGNORE_INDEX).sum())
+        return _cross_entropy(model, _hidden_states(model, batch, hardware), *_targets(batch, hardware))[0]
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
     """Return `summed_loss` of a batch, and the number of targets that are the most probable tokens."""
-    positions, targets = _target_positions(batch.targets, hardware), _to_device(batch.targets, hardware)
+    targets, positions = _targets(batch, hardware)
     with hardware.autocast():
-        hidden = _hidden_states(model, hidden_states_fn(model), batch, hardware)
-        nats, _ = _loss_and_surprisal(model, hidden, targets, positions)
-        correct = torch.zeros_like(nats)
-        states, learned = hidden.flatten(0, -2)[positions], targets.flatten()[positions]
-        for some, their_targets in zip(states.split(_ARGMAX_CHUNK), learned.split(_ARGMAX_CHUNK), strict=True):
-            correct += (model.logits(some).argmax(-1) == their_targets).sum()
-    return nats, correct
+        hidden = _hidden_states(model, batch, hardware)
+        nats, _ = _cross_entropy(model, hidden, targets, positions)
+        predicted = model.logits(hidden.flatten(0, -2)[positions]).argmax(-1)
+    return nats, (predicted == targets.flatten()[positions]).sum()
 
 
-def _loss_and_surprisal(
-    model: Model,
-    hidden: Tensor,
-    targets: Tensor,
-    positions: Tensor | slice,
-    *,
-    label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
+def _cross_entropy(
+    model: Model, hidden: Tensor, targets: Tensor, positions: Tensor | slice, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed loss and surprisal of final hidden states; with R-Drop, of two passes."""
-    if r_drop:
-        return _r_drop_loss(model, hidden, targets, positions, label_smoothing=label_smoothing, r_drop=r_drop)
+    """Return the summed loss and surprisal of final hidden states."""
     weight, bias = model.output_layer
     return linear_cross_entropy(
         hidden,
@@ -153,36 +109,6 @@ def _loss_and_surprisal(
         target_positions=positions,
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
-    )
-
-
-def _r_drop_loss(
-    model: Model,
-    hidden: Tensor,
-    targets: Tensor,
-    positions: Tensor | slice,
-    *,
-    label_smoothing: float,
-    r_drop: float,
-) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of two passes plus `r_drop` times their divergence, and the mean surprisal.
-
-    Args:
-        hidden: (2 · rows, length, d_model), the second pass after the first.
-        targets: (2 · rows, length), the same twice.
-        positions: indices of the targets of one pass that count, in (rows · length).
-    """
-
-    def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = soft_cap(linear(hidden, *output), model.config.softcap)
-        smoothed = surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
-        if label_smoothing:
-            surprisal = cross_entropy(logits.detach(), targets.expand(2, -1)) / 2
-        return smoothed + r_drop / 4 * symmetric_kl(*logits), surprisal
-
-    once = targets[: len(targets) // 2].flatten()
-    return chunked_loss(
-        loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, target_positions=positions
     )
 
 
@@ -199,9 +125,9 @@ def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
     return ((first_logprobs.exp() - second_logprobs.exp()) * (first_logprobs - second_logprobs)).sum()
 
 
-def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware: Hardware) -> Tensor:
-    """Compute the hidden states of a batch. Bidirectional models and experts are given the real lengths."""
-    inputs = _to_device(batch.inputs, hardware)
+def _hidden_states(model: Model, batch: Batch, hardware: Hardware, *, states: HiddenStatesFn | None = None) -> Tensor:
+    """Compute the final hidden states of a batch. Bidirectional models and experts are given the real lengths."""
+    states, inputs = states or hidden_states_fn(model), _to_device(batch.inputs, hardware)
     target_lengths = batch.lengths if model.config.experts or model.config.is_masked else None
     real = {} if target_lengths is None else {"target_lengths": _to_device(target_lengths, hardware)}
     if batch.source is None or batch.source_lengths is None:
@@ -210,10 +136,14 @@ def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware:
     return states(source, inputs, lengths=lengths, **real)
 
 
-def _target_positions(ids: NDArray[np.int64], hardware: Hardware) -> Tensor | slice:
-    """Return the flat indices of the IDs that are targets, or a slice of all, which a GPU need not be sent."""
-    counted = np.flatnonzero(ids != IGNORE_INDEX)
-    return slice(None) if len(counted) == ids.size else _to_device(counted, hardware)
+def _targets(batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor | slice]:
+    """Return the targets of a batch, and the flat indices of those that count.
+
+    The indices are a slice if all count: then a GPU need not be sent any.
+    """
+    counted = np.flatnonzero(batch.targets != IGNORE_INDEX)
+    positions = slice(None) if len(counted) == batch.targets.size else _to_device(counted, hardware)
+    return _to_device(batch.targets, hardware), positions
 
 
 def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:

@@ -7,47 +7,44 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.adapter_base import find_base_weights, link_base
-from lm.config.data import IGNORE_INDEX
 from lm.config.run_config import RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
 from lm.data.batch import Batch, TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
-from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
-from lm.hardware import MAX_THREADS, Hardware, configure_gpu, is_out_of_memory
+from lm.errors import InputError, TrainingError, UsageError
+from lm.hardware import MAX_THREADS, Hardware, configure_gpu, select_inference_hardware
 from lm.locks import LockFile
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
-from lm.model.transformer import set_activation_checkpointing
+from lm.model.transformer import Model, build_model, init_empty_weights, set_activation_checkpointing
 from lm.optim.optimizers import MovingAverage, build_optimizers, load_optimizer_state, optimizer_state_tensors
-from lm.optim.schedules import learning_rate, total_steps_from_decay
+from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors
-from lm.training.background import BatchPrefetcher, CheckpointWriter
-from lm.training.events import DecayStarted, EndRescheduled, Saved, Step
-from lm.training.initial_weights import initial_weights, load_initial_weights
-from lm.training.objective import Objective, count_learned_tokens, hidden_states_fn
+from lm.training.events import Saved, Step
+from lm.training.objective import Objective, hidden_states_fn, summed_loss
 from lm.training.planning.budget import BudgetClock
 from lm.training.planning.plan import Plan, extend
-from lm.training.run_log import RunLog
+from lm.training.run_log import truncate_logs
 from lm.training.training_corpus import open_data, verify_data
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
-
-_OVERFIT_DECAY = 1 / 3
-"""Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
-steps: a longer one overfits again before the learning rate is low (docs/lab/recipe.md)."""
+_EVALUATED_TOKENS = 8192
+"""Enough to measure the loss of initial weights to about 0.03 nats."""
+_NOT_COPIED = {run_folder.LAST, run_folder.BEST, run_folder.LOCK}
 
 
 class Run:
@@ -59,8 +56,6 @@ class Run:
         config: settings and plan, as in `config.json`.
         saved_step: step of the last checkpoint.
         clock: of a run under a budget, else None.
-        last_validation_loss: validation loss of the last evaluation, or None.
-        log: metrics, timings and decisions; written by rank 0.
     """
 
     def __init__(
@@ -72,23 +67,21 @@ class Run:
         folder: Path = Path(),
         state: TrainingState | None = None,
         world: World = SINGLE_PROCESS,
-        clock: Callable[[], float] | None = None,
     ) -> None:
         """Build the model with random weights, and its optimizers, on the hardware of the plan; writes nothing.
 
         Args:
             world: the ranks; all of them build the run at the same time.
-            clock: of a budget, in seconds [default: `time.monotonic`].
         """
         self.config, self.data, self.folder, self.world = config, data, folder, world
         self.state = state or TrainingState()
         if tokenizers is not None:
             self.tokenizer, self.source_tokenizer = tokenizers
         self.saved_step = self.state.step
-        self.last_validation_loss: float | None = None
         self.clock: BudgetClock | None = None
-        self.lock, self.log = LockFile(folder / run_folder.LOCK), RunLog(folder, writes=world.is_main)
-        self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
+        self.lock = LockFile(folder / run_folder.LOCK)
+        self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
+        self._writing: futures.Future[Saved] | None = None
         plan, training = self.plan, config.training
         self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
         torch.set_num_threads(plan.threads)
@@ -109,7 +102,6 @@ class Run:
         )  # fmt: skip
         self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
         data.set_total_steps(plan.steps)
-        self.prefetcher = BatchPrefetcher(data) if plan.device == "cuda" else None
 
     @staticmethod
     def create(folder: Path, plan: Plan, *, base: Path | None = None) -> None:
@@ -124,9 +116,11 @@ class Run:
             checkpoint.clean_up(folder)
             (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
             if base is not None:
-                link_base(folder, base)
-            RunLog(folder).start(plan.config, plan.reasons)
-            files.write_json(folder / run_folder.CONFIG, plan.config.to_dict())
+                files.link_or_copy(base / run_folder.MODEL, folder / run_folder.BASE_WEIGHTS)
+            for log in (run_folder.METRICS, run_folder.TIMINGS):  # of a run that was killed before its first checkpoint
+                (folder / log).unlink(missing_ok=True)
+            run_plan = dataclasses.replace(_require_plan(plan.config, folder), reasons=dict(plan.reasons))
+            files.write_json(folder / run_folder.CONFIG, plan.config.replace(plan=run_plan).to_dict())
 
     @classmethod
     def open(
@@ -158,20 +152,18 @@ class Run:
         is_new = not run_folder.list_checkpoints(folder)
         last = Path(plan.data) if is_new else run_folder.find_checkpoint(folder, which="last")
         state = TrainingState() if is_new else run_folder.load_state(last)
-        if not is_new and not run_folder.is_checkpoint(run_folder.checkpoint_folder(folder, state.best_step or 0)):
-            state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
         data = data or open_data(Path(plan.data), config)
         tokenizers = checkpoint.load_tokenizers(last)
-        run = cls(config, data, tokenizers, folder=folder, state=state, world=world, clock=clock)
+        run = cls(config, data, tokenizers, folder=folder, state=state, world=world)
         if world.is_main:
-            acquire(run.lock)
+            _acquire(run.lock)
         if is_new and from_run is not None:
-            weights = initial_weights(from_run, tokenizers[0], config)
+            weights = initial_weights(from_run, tokenizers, config)
             is_comparable = load_initial_weights(run.model, run.ema, weights, config)
             run.state = dataclasses.replace(state, evaluation_due=is_comparable and data.validation_bytes > 0)
         elif not is_new:
             if config.lora:
-                load_frozen(run.model, load_tensors(find_base_weights(last, config)))
+                load_frozen(run.model, load_tensors(run_folder.find_base_weights(last, config)))
             run.load_checkpoint(last)
         if plan.budget_seconds is not None:
             run.clock = BudgetClock(
@@ -182,10 +174,6 @@ class Run:
                 clock=lambda: world.synced_time(clock),
             )
         return run
-
-    def __repr__(self) -> str:
-        """Folder and progress."""
-        return f"<Run {self.folder}: step {self.state.step:,} of {self.plan.steps:,}>"
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -211,23 +199,6 @@ class Run:
         return self.plan.budget_seconds is None and self.state.step >= self.plan.steps
 
     @property
-    def epoch(self) -> float:
-        """Number of passes over the training split so far."""
-        return self.state.samples / self.data.samples
-
-    def seconds_to_end(self) -> float:
-        """Seconds from the last step to the end of a run under a budget."""
-        assert self.clock is not None
-        steps = self.plan.steps if self.plan.budget_seconds is None else self.clock.max_steps
-        return self.clock.seconds_until(self.state.step, steps, config=self.config.training)
-
-    def forecast_steps(self) -> int:
-        """Return the number of steps in all, forecast from recent steps until a budget's end is final."""
-        if self.clock is None or self.plan.budget_seconds is None:
-            return self.plan.steps
-        return self.clock.forecast_total(self.state.step, self.plan.steps, config=self.config.training)
-
-    @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
         steps = self.plan.steps if self.plan.budget_seconds is None else None
@@ -248,20 +219,16 @@ class Run:
         seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
         # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
         (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)
-        batch = (self.prefetcher or self.data).batch(state.samples)
-        total, learned = (
-            torch.zeros(2, device=self.hardware.torch_device),
-            count_learned_tokens(batch, source_loss=config.source_loss),
-        )
-        with _converting_errors(self, batch):
-            for micro_batch in self.world.micro_batches(batch, rows=config.micro_batch_size):
-                total += self.parallel.backward(micro_batch, learned=learned)
+        batch = self.data.batch(state.samples)
+        total, n_targets = torch.zeros(2, device=self.hardware.torch_device), batch.n_targets
+        for micro_batch in self.world.micro_batches(batch, rows=config.micro_batch_size):
+            total += self.parallel.backward(micro_batch, learned=n_targets)
         total, norm = self.world.all_reduce(total), self.parallel.clip_gradients(config.clip)
         # the only GPU sync of a step
         nats, surprisal, gradient_norm = torch.cat((total, norm.to(total.device)[None])).tolist()
-        loss = nats / learned
+        loss = nats / n_targets
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
-            raise self.divergence(f"the loss is {loss} and the gradient's norm {gradient_norm}", step=state.step + 1)
+            raise self.divergence(f"the loss is {loss} and the gradient's norm {gradient_norm}")
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -276,119 +243,49 @@ class Run:
             flops=state.flops + flops,
             training_seconds=state.training_seconds + seconds,
         )
-        nll = surprisal / batch.n_targets
-        return Step(self.state.step, loss, rate, gradient_norm, batch.tokens, flops, seconds, nll)
+        nll = surprisal / n_targets
+        return Step(self.state.step, loss, nll, rate, gradient_norm, batch.tokens, flops, seconds)
 
-    def divergence(self, problem: str, *, step: int | None = None) -> TrainingError:
-        """Return the error for a quantity that is no longer finite, at a step [default: the current one]."""
-        at = self.state.step if step is None else step
-        saved = "saved checkpoints are untouched: try a lower learning rate, or float32"
-        return TrainingError(f"{self.folder}: {problem} at step {at}; {saved}")
+    def divergence(self, problem: str) -> TrainingError:
+        """Return the error for a quantity that is no longer finite."""
+        advice = "try a lower learning rate, or float32"
+        return TrainingError(f"{self.folder}: {problem} after {self.state.step} steps; {advice}")
 
-    def follow_clock(self) -> DecayStarted | EndRescheduled | None:
-        """Under a budget, start the decay when the time left requires it; later, move an end that misses the deadline.
-
-        Returns:
-            The change, which is saved in the run's config; None without one.
-        """
-        if self.clock is None:
-            return None
-        step, training, plan = self.state.step, self.config.training, self.plan
-        if plan.budget_seconds is not None:
-            steps = self.clock.total_if_due(step, config=training, since=plan.decay_step or 0)
-            if steps is None:
-                return None
-            return self._start_decay(steps, plan.decay_scale, "budget clock")
-        steps = self.clock.rescheduled_total(step, plan.steps, config=training)
-        if steps is None or (plan.on_plateau and steps > plan.steps):
-            return None  # the rest of the budget isn't used
-        changed = dataclasses.replace(plan, steps=steps, decay_step=step, decay_scale=self._learning_rate_fraction)
-        self._change_plan(changed, "budget clock")
-        return EndRescheduled(step, steps)
-
-    def decay_on_plateau(self) -> DecayStarted | None:
-        """Start the decay, from the best checkpoint, if the validation loss no longer falls (`decay_patience`)."""
-        state, training, plan = self.state, self.config.training, self.plan
-        if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
-            return None
-        if state.step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
-            return None
-        steps = max(state.step + 1, total_steps_from_decay(state.step, config=training))
-        if self.clock is None or plan.budget_seconds is None:
-            steps = min(steps, plan.steps)
-        else:
-            steps = min(steps, self.clock.affordable_total(state.step, steps, config=training))
-        reason = "validation loss no longer falls"
-        return self._start_decay(steps, self._learning_rate_fraction, reason, on_plateau=True)
-
-    def _start_decay(self, steps: int, fraction: float, reason: str, *, on_plateau: bool = False) -> DecayStarted:
-        """Start the decay of the learning rate from a fraction of its peak; collective.
-
-        Args:
-            on_plateau: go back to the weights of the best checkpoint, as later steps have only overfit. The step count
-                continues, and with it the order of the data.
-        """
-        step = self.state.step
-        restored = self._restore_best() if on_plateau else None
-        if restored is not None:
-            reason = f"{reason}; from the weights of step {restored}, the best"
-            length = total_steps_from_decay(restored, config=self.config.training) - restored
-            steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
-        plan = dataclasses.replace(
-            self.plan, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
-        )
-        self._change_plan(plan, reason)
-        return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
-
-    @property
-    def _learning_rate_fraction(self) -> float:
-        """Learning rate of the next step as a fraction of the peak."""
-        peak = self.config.training.learning_rate
-        return self.learning_rate / peak if peak else 1.0
-
-    def _restore_best(self) -> int | None:
-        """Load weights and optimizer state of the best checkpoint; return its step, or None if it is gone."""
-        step = self.state.best_step
-        best = run_folder.checkpoint_folder(self.folder, step or 0)
-        self.writer.settle()
-        if step is None or not self.world.all_reduce_max(self.world.is_main and best.is_dir()):
-            return None
-        self.load_checkpoint(best)
-        return step
-
-    def _change_plan(self, plan: RunPlan, reason: str) -> None:
-        before, self.config = self.config, dataclasses.replace(self.config, plan=plan)
+    def change_plan(self, reason: str, **changes: Any) -> None:
+        """Change fields of the plan, and save them in the folder."""
+        what = ", ".join(f"{name} {value}" for name, value in changes.items())
+        lines = (*self.plan.changes, f"step {self.state.step:,}: {reason}: {what}")
+        plan = dataclasses.replace(self.plan, **changes, changes=lines)
+        self.config = self.config.replace(plan=plan)
         self.data.set_total_steps(plan.steps)
-        if self.prefetcher is not None:
-            self.prefetcher.discard()
         if self.world.is_main:
-            self.log.log_changes(self.state.step, before, self.config, by=reason)
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
-    def save(self, *, is_best: bool) -> list[Saved]:
-        """Copy the current state; the writer saves it as a checkpoint and removes old checkpoints.
+    def save(self) -> list[Saved]:
+        """Copy the current state, which a thread writes as a checkpoint; then it removes old checkpoints.
 
-        Waits for the previous checkpoint first. Collective; rank 0 writes.
-
-        Returns:
-            The previous checkpoint, unless it was reported before.
+        Waits for the previous checkpoint first, and returns it unless it was reported before. Collective; rank 0
+        writes.
 
         Raises:
             InputError: the previous checkpoint could not be written.
             TrainingError: a weight is no longer finite.
         """
-        previous = self.writer.wait()
-        if self.clock is not None:
-            (self.clock.checkpoint_seconds,) = self.world.all_reduce_sum(self.writer.seconds)
-            if self.plan.budget_seconds is not None:
-                used = self.plan.budget_seconds - self.clock.seconds_left
-                self.state = dataclasses.replace(self.state, budget_seconds_used=used)
+        previous = self.finish_saving()
+        if self.clock is not None and self.plan.budget_seconds is not None:
+            used = self.plan.budget_seconds - self.clock.seconds_left
+            self.state = dataclasses.replace(self.state, budget_seconds_used=used)
         tensors, optimizer = trainable_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
         if self.ema is not None:
             optimizer |= {_TRAINED_PREFIX + name: value for name, value in tensors.items()}
             tensors = self.ema.weights
         weights, optimizer = (
-            self.writer.copy_tensors(self.parallel.full_tensors(some)) for some in (tensors, optimizer)
+            {
+                name: value.detach().to("cpu", copy=True)
+                for name, value in self.parallel.full_tensors(some)  # gathers each on every rank
+                if self.world.is_main
+            }
+            for some in (tensors, optimizer)
         )
         # aminmax reads the values once and propagates NaN
         if broken := [name for name, value in weights.items() if not all(map(torch.isfinite, value.aminmax()))]:
@@ -398,33 +295,48 @@ class Run:
         def write() -> Saved:
             folder = checkpoint.save_checkpoint(
                 self.folder, config=config, tokenizer=self.tokenizer, source_tokenizer=self.source_tokenizer,
-                model=weights, optimizer=optimizer, state=state, is_best=is_best,
+                model=weights, optimizer=optimizer, state=state, is_best=state.best_step == state.step,
             )  # fmt: skip
             checkpoint.prune_checkpoints(self.folder, keep=config.training.keep_checkpoints)
             return Saved(state.step, folder)
 
-        self.writer.submit(write)
+        if self.world.is_main:
+            self._writing = self._thread.submit(write)
         self.saved_step = state.step
         return previous
 
-    def load_checkpoint(self, folder: Path) -> None:
-        """Load what `save` wrote; with a moving average, the model file holds the average.
+    def finish_saving(self, *, wait: bool = True) -> list[Saved]:
+        """Return the checkpoint that was written since the last call, if any; raises what writing it raised.
 
-        Raises:
-            InputError: a tensor is missing or has the wrong shape.
+        Args:
+            wait: for one that is being written.
         """
+        if self._writing is None or not (wait or self._writing.done()):
+            return []
+        futures.wait([self._writing])  # a signal may interrupt this
+        writing, self._writing = self._writing, None
+        return [writing.result()]
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Load what `save` wrote; with a moving average, the model file holds the average."""
         weights, optimizer = (load_tensors(folder / name) for name in (run_folder.MODEL, run_folder.OPTIMIZER))
         own = self.model.state_dict()
-        try:
-            if self.ema is not None:
-                self.ema.load({name: shard_like(own[name], value) for name, value in weights.items()})
-                weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
-            load_trainable(self.model, {name: shard_like(own[name], value) for name, value in weights.items()})
-            load_optimizer_state(self.optimizers, self.model, optimizer)
-        except torch.OutOfMemoryError:
-            raise
-        except (KeyError, RuntimeError):
-            raise InputError(f"{folder}: its weights are not of this run's model") from None
+        if self.ema is not None:
+            self.ema.load({name: shard_like(own[name], value) for name, value in weights.items()})
+            weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
+        load_trainable(self.model, {name: shard_like(own[name], value) for name, value in weights.items()})
+        load_optimizer_state(self.optimizers, self.model, optimizer)
+
+    def load_best(self) -> int | None:
+        """Load the best checkpoint, which may be being written; returns its step, or None if it is gone. Collective."""
+        step = self.state.best_step
+        best = run_folder.checkpoint_folder(self.folder, step or 0)
+        if self._writing is not None:
+            futures.wait([self._writing])
+        if not self.world.all_reduce_max(self.world.is_main and best.is_dir()):
+            return None
+        self.load_checkpoint(best)
+        return step
 
 
 def prepare_resuming(
@@ -453,72 +365,62 @@ def prepare_resuming(
         checkpoint.clean_up(run)
         last = run_folder.find_checkpoint(run, which="last")
         run_folder.verify_checkpoint(last)
-        before, state, log = run_folder.load_config(last), run_folder.load_state(last), RunLog(run)
-        if state.best_step is not None and run_folder.is_checkpoint(
-            best := run_folder.checkpoint_folder(run, state.best_step)
-        ):
+        config, state = run_folder.load_config(last), run_folder.load_state(last)
+        best = run_folder.checkpoint_folder(run, state.best_step or 0)
+        if run_folder.is_checkpoint(best):
             checkpoint.set_pointer(best, "best")  # killed between writing the checkpoint and pointing to it
-        plan = _require_plan(before, last)
+        plan = _require_plan(config, last)
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
-        parts = {name: dataclasses.replace(getattr(before, name), **new) for name, new in (changed or {}).items()}
-        config = dataclasses.replace(before, plan=plan, **parts)
+        parts = {name: dataclasses.replace(getattr(config, name), **new) for name, new in (changed or {}).items()}
+        config = config.replace(plan=plan, **parts)
         if length is not None:
-            can_choose = not is_user_given(log.reasons().get("model.dropout"))
-            opened = open_data(Path(plan.data), config)
-            config = extend(config, state, length, data=opened, spent=spent, chooses_dropout=can_choose)
-            plan = _require_plan(config, last)
-        if plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due:
+            config = extend(
+                config, state, length, data=open_data(Path(plan.data), config), spent=spent,
+                chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
+            )  # fmt: skip
+            plan = config.plan or plan
+            line = f"step {state.step:,}: resume: steps {plan.steps}"
+            plan = dataclasses.replace(plan, changes=(*plan.changes, line))
+        is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
+        if is_over or (state.finished and length is None):
             raise UsageError(f"{run}: finished after {state.step} steps; give more to train on")
-        if state.finished and length is None:
-            raise UsageError(f"{run}: ended at step {state.step} of {plan.steps}, when patience ran out; give a length")
         if processes != plan.processes:  # the threads are divided again
             plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
-        config = dataclasses.replace(config, plan=plan)
-        log.truncate(state.step, evaluation_due=state.evaluation_due)
-        log.log_changes(state.step, before, config, by="resume")
-        files.write_json(run / run_folder.CONFIG, config.to_dict())
+        truncate_logs(run, state.step, evaluation_due=state.evaluation_due)
+        files.write_json(run / run_folder.CONFIG, config.replace(plan=plan).to_dict())
 
 
 def copy_checkpoint(source: Path, out: Path) -> None:
     """Copy a checkpoint, with the best one that it knows and the logs so far, into a new run, to resume that."""
     run_folder.refuse_existing(out)
     run, state = source.parent.parent, run_folder.load_state(source)
-    best = run_folder.checkpoint_folder(run, state.best_step or 0)
-    out.mkdir(parents=True, exist_ok=True)
-    for name in (
-        run_folder.METRICS,
-        run_folder.TIMINGS,
-        run_folder.DECISIONS,
-        run_folder.BASE,
-        run_folder.BASE_WEIGHTS,
-    ):
-        if (run / name).is_file():
-            shutil.copyfile(run / name, out / name)
-    for folder in {best, source} if run_folder.is_checkpoint(best) else {source}:
-        shutil.copytree(folder, out / run_folder.CHECKPOINTS / folder.name)
+    kept = {source.name, run_folder.checkpoint_folder(run, state.best_step or 0).name}
+    shutil.copytree(
+        run,
+        out,
+        ignore=lambda folder, names: {*names} - kept if Path(folder) == source.parent else _NOT_COPIED,
+        dirs_exist_ok=True,
+    )
     checkpoint.set_pointer(run_folder.checkpoint_folder(out, state.step), "last")
 
 
 def batch_flops(config: RunConfig, batch: Batch) -> float:
     """Return the FLOPs of training on a batch, padding included; the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
-    n_targets = batch.n_targets
-    if batch.source_targets is not None:
-        n_targets += int((batch.source_targets != IGNORE_INDEX).sum())
     return training_flops(
         config.model,
         rows=rows,
         length=length,
         source_length=0 if batch.source is None else batch.source.shape[1],
-        n_targets=n_targets / rows,
+        n_targets=batch.n_targets / rows,
         forward_passes=config.training.forward_passes,
         lora=config.lora,
     )
 
 
-def acquire(lock: LockFile) -> None:
+def _acquire(lock: LockFile) -> None:
     """Acquire the lock of a run; InputError if another process is training it."""
     try:
         lock.acquire()
@@ -530,7 +432,7 @@ def acquire(lock: LockFile) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run; InputError if another process is training it."""
     lock = LockFile(folder / run_folder.LOCK)
-    acquire(lock)
+    _acquire(lock)
     try:
         yield
     finally:
@@ -544,19 +446,84 @@ def _require_plan(config: RunConfig, folder: Path) -> RunPlan:
     return config.plan
 
 
-@contextmanager
-def _converting_errors(run: Run, batch: Batch) -> Iterator[None]:
-    """Convert errors of torch.compile, and out-of-memory errors of a batch, to errors of one line."""
+def initial_weights(path: Path, tokenizers: Tokenizers, config: RunConfig) -> dict[str, Tensor]:
+    """Return the weights of a run for tokenizers, of which that of the targets may have further special tokens.
+
+    The rows of these in the embedding, and in the output layer, begin with the mean of the others (Hewitt 2021).
+
+    Raises:
+        UsageError: the tokenizers have other token IDs than those that the weights were trained with, or only adapters
+            would be trained, which leave new rows as they are.
+    """
+    parent = run_folder.find_checkpoint(path)
+    weights, model = checkpoint.load_weights(parent), run_folder.load_config(parent).model
+    (tokenizer, source), (old, old_source) = tokenizers, checkpoint.load_tokenizers(parent)
+    if not (tokenizer.extends(old) and (source or tokenizer).extends(old_source or old)):
+        raise UsageError(f"the weights of {path} were learned with another tokenizer: use that one")
+    if tokenizer.vocab_size == old.vocab_size:
+        return weights
+    if config.lora:
+        raise UsageError("the run to start from has no tokens for the chat template, and adapters train no embeddings")
+    first, size = old.vocab_size, max(model.vocab_size, tokenizer.vocab_size)
+    with init_empty_weights():
+        larger = build_model(model.replace(vocab_size=model.vocab_size + 1)).state_dict()
+    for name, value in weights.items():
+        if larger[name].shape != value.shape:  # depends on the vocabulary
+            rows = torch.empty((size, *value.shape[1:]), dtype=value.dtype)
+            rows[: model.vocab_size] = value
+            rows[first : tokenizer.vocab_size] = value[:first].float().mean(dim=0).to(value.dtype)
+            weights[name] = rows
+    return weights
+
+
+def load_initial_weights(
+    model: Model, ema: MovingAverage | None, weights: Mapping[str, Tensor], config: RunConfig
+) -> bool:
+    """Load initial weights into the model of a run.
+
+    The head of a masked model may differ (labels instead of tokens, or other labels); then it starts at random.
+
+    Returns:
+        Whether no part of the model starts at random.
+
+    Raises:
+        UsageError: they don't fit the model, or a weight that adapters leave as it is would start at random.
+    """
+    own, adapted = model.state_dict(), trainable_weights(model) if config.lora else {}
+    head, given_head = (model.select_output_weights(tensors) for tensors in (own, weights))
+    shapes, given_shapes = ({name: value.shape for name, value in some.items()} for some in (head, given_head))
+    is_complete = not config.model.is_masked or shapes == given_shapes
+    loaded = {name: value for name, value in weights.items() if is_complete or name not in given_head}
+    fresh = {name: value for name, value in adapted.items() if name not in loaded} | ({} if is_complete else head)
+    if config.lora and (frozen := fresh.keys() - adapted.keys()):
+        raise UsageError(f"the run to start from has no {min(frozen)}, which adapters leave as it is")
     try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            rows = run.config.training.micro_batch_size or -(-batch.rows // run.world.size)
-            raise OutOfMemoryError(
-                f"{run.folder}: step {run.state.step + 1} needs more memory than there is, with {rows} x "
-                f"{batch.inputs.shape[1]} tokens in one pass; saved checkpoints are untouched"
-            ) from error
-        if not type(error).__module__.startswith("torch._dynamo"):
-            raise
-        reason = " ".join(str(error).strip().splitlines()[:2])
-        raise TrainingError(f"torch.compile fails on this model ({reason}): resume without it") from error
+        model.load_state_dict(fresh | {name: shard_like(own.get(name, value), value) for name, value in loaded.items()})
+    except RuntimeError as error:
+        problem = str(error).splitlines()[-1].strip()
+        raise UsageError(f"the weights to start from don't fit this model: {problem}") from None
+    if ema is not None:
+        ema.load(model.state_dict())
+    return is_complete
+
+
+@torch.inference_mode()
+def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: TrainingData) -> float | None:
+    """Return nats per token of the initial weights on the start of the held-out data.
+
+    None if nothing is held out, or a part of the model starts at random.
+    """
+    hardware = select_inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
+    with init_empty_weights():
+        model = build_model(config.model)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError:  # another head; `load_initial_weights` says what else is wrong
+        return None
+    model, nats, n_targets = checkpoint.prepare_for_inference(model, hardware), 0.0, 0
+    for batch in data.validation():
+        for part in batch.split(max(1, _EVALUATED_TOKENS // batch.inputs.shape[1])):
+            nats, n_targets = nats + float(summed_loss(model, part, hardware)), n_targets + part.n_targets
+            if n_targets >= _EVALUATED_TOKENS:
+                return nats / n_targets
+    return nats / n_targets if n_targets else None

@@ -1,20 +1,18 @@
-"""The Trainer: plans and creates a run, or prepares to resume one; then opens and trains it."""
+"""Train the run of a specification: plan and create it, or prepare to resume one; then open and train it."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+import re
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from lm.adapter_base import refuse_adapters, with_base_hash
-from lm.config.model import check_heads_given
+from lm import files
 from lm.config.presets import DEFAULT_PRESET, build_run_config
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec, refuse_settings
@@ -23,24 +21,23 @@ from lm.config.training import parse_duration
 from lm.corpus.store import Manifest, open_split
 from lm.data.batch import TrainingData
 from lm.distributed import launcher_env
-from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
+from lm.distributed.parallel import World, init_distributed
 from lm.errors import UsageError
 from lm.evaluation.held_out import describe_seen_held_out
 from lm.evaluation.ngram import compute_ngram_losses
-from lm.hardware import select_device
 from lm.run_folder import (
+    MODEL,
     RUNS,
-    contains_runs,
     describe_parent,
     find_checkpoint,
     is_checkpoint,
     list_checkpoints,
     load_config,
     load_state,
+    refuse_adapters,
     refuse_existing,
 )
 from lm.training import events
-from lm.training.initial_weights import check_tokenizers, initial_weights, measure_initial_loss
 from lm.training.loop import train
 from lm.training.measure import SpeedMeter
 from lm.training.planning.budget import check_startup
@@ -58,15 +55,12 @@ from lm.training.planning.plan import (
     should_choose_size,
     should_choose_time,
 )
-from lm.training.run import Run, copy_checkpoint, prepare_resuming
-from lm.training.run_summaries import find_unfinished
+from lm.training.run import Run, copy_checkpoint, initial_weights, measure_initial_loss, prepare_resuming
 from lm.training.training_corpus import (
     CorpusFiles,
-    CorpusPrepared,
     ProgressCallback,
     TrainingCorpus,
     check_model_fits_data,
-    no_progress,
     open_data,
 )
 
@@ -87,141 +81,101 @@ class Started:
     """Event: a run has been created or resumed; training events follow."""
 
     run: Run
-    is_resumed: bool = False
+    is_resumed: bool
 
 
-Event = CorpusPrepared | Planned | Started | events.Event
+Event = TrainingCorpus | Planned | Started | events.Event
 
 
-@dataclass(frozen=True)
-class _Start:
-    """What every rank needs to open the run: its folder, and of a budget the seconds spent and of an evaluation."""
+def train_events(
+    spec: RunSpec,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    progress: ProgressCallback = nullcontext,
+    start_time: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    speed_meter: SpeedMeter | None = None,
+) -> Generator[Event, None, None]:
+    """Train the run of a specification; a generator of events on each rank.
 
-    folder: Path
-    spent: float
-    evaluation_seconds: float = 0.0
-    is_resumed: bool = True
-
-
-class Trainer:
-    """Trains the run of a specification: a context manager, and an iterator of events.
-
-        with Trainer(spec) as trainer:
-            for event in trainer:
+        with closing(train_events(spec)) as events:
+            for event in events:
                 ...
 
-    Preparation, start or resumption, steps, evaluations and checkpoints are events. A run whose loop is left early is
-    saved, unless several processes train it; `RunSpec(resume=...)` continues it. Each rank iterates over a trainer of
-    its own, and rank 0 prepares the run.
+    Preparation, start or resumption, steps, evaluations and checkpoints are events. A single process saves the run if
+    the generator is closed early; `RunSpec(resume=...)` continues it. Rank 0 prepares the run.
+
+    Args:
+        stop: called once per step on each rank; if one returns True, the run is saved and training ends.
+        progress: of tokenisation.
+        start_time: start of a budget, on the clock [default: now].
+        clock: in seconds, for budgets.
+        speed_meter: measures training speed for budgets.
+
+    Raises:
+        InputError: a file is wrong, the folder holds a run, or there is no run to resume.
+        UsageError: settings don't fit together, or don't fit the files; or other processes have not been started.
+        TrainingError: a loss or a weight is no longer finite; checkpoints are untouched.
+    """
+    began = clock() if start_time is None else start_time
+    with init_distributed() as world:
+        if spec.processes > 1 and world.size == 1:
+            raise UsageError("this trains in one process; `lm.train` starts several")
+        is_restarted = world.all_reduce_max(launcher_env.restart_count()) > 0
+        if is_restarted and spec.out is not None and list_checkpoints(Path(spec.out)):
+            spec = RunSpec(resume=spec.out)
+        preparation = _Preparation(spec, world, progress, speed_meter or SpeedMeter(), lambda: clock() - began)
+        prepared = None
+        if world.is_main:
+            prepare = preparation.start if spec.resume is None else preparation.resume
+            folder, evaluation_seconds = yield from prepare()
+            prepared = folder, evaluation_seconds, preparation.elapsed()
+        folder, evaluation_seconds, spent = world.broadcast(prepared)
+        run = Run.open(
+            folder,
+            world,
+            from_run=None if spec.from_run is None else Path(spec.from_run),
+            data=preparation.data,
+            spent=spent,
+            evaluation_seconds=evaluation_seconds,
+            clock=clock,
+        )
+        yield Started(run, is_resumed=spec.resume is not None)
+        yield from train(run, stop=stop)
+
+
+@dataclass
+class _Preparation:
+    """Writes the folder of a new run, or how another one continues; on rank 0.
 
     Attributes:
-        run: the run, once it has started.
-        world: the ranks, while the trainer is open.
-        stop: called once per step on each rank; if one returns True, the run is saved and training ends.
+        elapsed: returns seconds since the start of a budget.
+        data: of a new run.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        progress: ProgressCallback = no_progress,
-        start_time: float | None = None,
-        clock: Callable[[], float] | None = None,
-        speed_meter: SpeedMeter | None = None,
-    ) -> None:
-        """Create a trainer; nothing is done yet.
+    spec: RunSpec
+    world: World
+    progress: ProgressCallback
+    speed_meter: SpeedMeter
+    elapsed: Callable[[], float]
+    data: TrainingData | None = None
 
-        Args:
-            progress: of tokenisation.
-            start_time: start of a budget, on the clock [default: now].
-            clock: in seconds, for budgets [default: `time.monotonic`].
-            speed_meter: measures training speed for budgets.
-        """
-        self.spec, self.stop = spec, stop
-        self.run: Run | None = None
-        self.world: World = SINGLE_PROCESS
-        self._progress, self._clock, self._speed_meter = progress, clock or time.monotonic, speed_meter or SpeedMeter()
-        self._began = self._clock() if start_time is None else start_time
-        self._stack, self._saves_when_left = ExitStack(), True
-        self._events: Generator[Event, None, None] | None = None
-        self._data: TrainingData | None = None
-
-    def __repr__(self) -> str:
-        return f"<Trainer of {self.run or self.spec.resume or self.spec.data.names[0]}>"
-
-    def __enter__(self) -> Self:
-        """Join the process group; UsageError if the other processes have not been started."""
-        self.world = self._stack.enter_context(init_distributed())
-        if self.spec.processes > 1 and self.world.size == 1:
-            raise UsageError("a trainer trains in this process, and `lm.train` starts several")
-        self._saves_when_left = self.world.size == 1  # saving is collective
-        self._events = self._generate_events()
-        self._stack.callback(self._events.close)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Save a run whose loop was left early, unless on SystemExit, and close it."""
-        if kind is not None and issubclass(kind, SystemExit):
-            self._saves_when_left = False
-        self._stack.__exit__(kind, error, trace)
-
-    def __iter__(self) -> Iterator[Event]:
-        """Iterate over all events; opens the trainer if it isn't open.
-
-        Raises:
-            InputError: a file is wrong, the folder holds a run, or there is no run to resume.
-            UsageError: settings don't fit together, or don't fit the files.
-            TrainingError: a loss or a weight is no longer finite; checkpoints are untouched.
-        """
-        return self._iterate_open() if self._events is None else self._events
-
-    def _iterate_open(self) -> Iterator[Event]:
-        with self:
-            yield from self
-
-    def _generate_events(self) -> Generator[Event, None, None]:
-        is_restarted = self.world.all_reduce_max(launcher_env.restart_count()) > 0
-        start = (yield from self._prepare(is_restarted=is_restarted)) if self.world.is_main else None
-        start = self.world.broadcast(start)
-        run = self.run = Run.open(
-            start.folder,
-            self.world,
-            from_run=None if self.spec.from_run is None else Path(self.spec.from_run),
-            data=self._data,
-            spent=start.spent,
-            evaluation_seconds=start.evaluation_seconds,
-            clock=self._clock,
-        )
-        yield Started(run, is_resumed=start.is_resumed)
-        yield from train(run, stop=self.stop, saves_when_left=lambda: self._saves_when_left)
-
-    def _prepare(self, *, is_restarted: bool) -> Generator[Event, None, _Start]:
-        """Write the folder of a new run, or how another one continues; on rank 0."""
-        spec, out = self.spec, None if self.spec.out is None else Path(self.spec.out)
-        if is_restarted and out is None and spec.resume is None:
-            raise UsageError("where processes may be restarted, name the folder of the run")
-        if is_restarted and out is not None and list_checkpoints(out):
-            prepare_resuming(out, processes=self.world.size)
-            return _Start(out, self._elapsed())
-        if spec.resume is None:
-            return (yield from self._start(spec, out))
-        run = Path(spec.resume)
-        if is_checkpoint(run) and out is not None:
-            copy_checkpoint(run, out)
-            run = out
-        elif is_checkpoint(run) or out is not None:
+    def resume(self) -> Generator[Event, None, tuple[Path, float]]:
+        """Prepare to resume a run, or a copy of a checkpoint; returns its folder and 0."""
+        spec, data = self.spec, None
+        run = Path(str(spec.resume))
+        if is_checkpoint(run) != (spec.out is not None):
             raise UsageError("to continue from a checkpoint, name it and the folder of a new run (out)")
-        elif contains_runs(run) or (run == RUNS and not run.exists()):
-            run = find_unfinished(run)
-        data = None
+        if spec.out is not None:
+            copy_checkpoint(run, Path(spec.out))
+            run = Path(spec.out)
         if spec.data:
             last = find_checkpoint(run, which="last")
-            data = (yield from CorpusFiles(spec.data).prepare(load_config(last), last, self._progress)).folder
+            config = load_config(last)
+            corpus = CorpusFiles(spec.data, config).prepare(config, last, self.progress)
+            yield corpus
+            data = corpus.folder
         lengths = {name: value for name, value in spec.typed("training").items() if name in LENGTHS}
-        check_startup(lengths.get("budget"), self._elapsed())
         prepare_resuming(
             run,
             length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
@@ -230,88 +184,93 @@ class Trainer:
                 for section, names in CHANGEABLE_ON_RESUME.items()
             },
             data=data,
-            spent=self._elapsed(),
+            spent=self.elapsed(),
             processes=self.world.size,
         )
-        return _Start(run, self._elapsed())
+        return run, 0.0
 
-    def _start(self, spec: RunSpec, out: Path | None) -> Generator[Event, None, _Start]:  # noqa: PLR0915 (one story)
-        """Plan a new run: survey, plan the model, prepare the corpus, measure, plan the length; and create it."""
-        files = CorpusFiles(spec.data)
-        spec = spec.replace(kind=files.detect_kind(spec))
+    def start(self) -> Generator[Event, None, tuple[Path, float]]:  # noqa: PLR0915 (one story)
+        """Plan and create a new run: survey, plan the model, prepare the corpus, measure, plan the length.
+
+        Returns:
+            The folder, and under a budget the seconds of an evaluation.
+        """
+        spec, meter = self.spec, self.speed_meter
         parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
         plan = plan_spec(spec, parent=None if parent is None else load_config(parent))
+        found = CorpusFiles(spec.data, plan.config)
+        spec = spec.replace(kind=found.kind)
         needs_speed = should_choose_size(spec) or should_choose_time(spec)
         check_requirements(SECTIONS, spec.settings, plan.known_values(is_open=needs_speed))
-        if files.prepared:
-            refuse_settings("tokenizer", spec.typed("tokenizer"), beside="prepared tokens")
-        if out is not None:  # before anything is measured or prepared
-            refuse_existing(out, can_resume=True)
+        if spec.out is not None:  # before anything is measured or prepared
+            refuse_existing(Path(spec.out))
+        if found.prepared:
+            if spec.tokenizer is not None:
+                raise UsageError("prepared tokens have a tokenizer: give no other")
+            for section in ("tokenizer", "data"):
+                refuse_settings(section, spec.typed(section), beside="prepared tokens")
+            made_with = dataclasses.replace(plan.config, data=Manifest.read(found.prepared).config)
+            plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
-            check_startup(plan.config.training.budget, self._elapsed())
             survey = Survey(
-                files.text_bytes(plan.config),
-                pairs=files.holds_pairs,
-                is_prepared=files.prepared is not None,
-                has_tokenizer=files.prepared is not None or spec.tokenizer is not None,
+                found.text_bytes,
+                pairs=spec.data.are_pairs,
+                is_prepared=found.prepared is not None,
+                has_tokenizer=found.prepared is not None or spec.tokenizer is not None,
             )
-            if not files.prepared:
-                files.survey(plan.config)  # which raises the errors of files before anything is measured
-            rate = 1.0  # of an empty corpus, which preparing it refuses
-            if survey.text_bytes:
-                probe, seconds = probe_config(plan, pairs=survey.pairs), _measuring_seconds(plan.config)
-                rate = self.world.size * self._speed_meter.measure_flop_rate(probe, seconds=seconds)
-            plan = plan_model(plan, spec, survey, flops_per_second=rate, elapsed=self._elapsed())
-        if not files.holds_pairs:
-            made_with = files.data_config(plan.config.data, typed=spec.typed("data"))
-            plan = plan.replace_config("prepared corpus", dataclasses.replace(plan.config, data=made_with))
-        _check_early(spec, plan.config, parent)
+            probe = probe_config(plan, pairs=survey.pairs)
+            rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
+            plan = plan_model(plan, spec, survey, flops_per_second=rate, elapsed=self.elapsed())
+        # what would otherwise be refused only after the corpus is prepared
+        check_model_fits_data(plan.config.model, pairs=spec.data.are_pairs)
+        if plan.config.lora:
+            if parent is None:
+                raise UsageError("adapters need the weights of a run: name it, or leave them out")
+            refuse_adapters(parent)
         named = spec.tokenizer or spec.from_run
-        corpus = yield from files.prepare(plan.config, Path(named) if named else None, self._progress)
-        if spec.typed("parallel").get("bpe_dropout") and not corpus.has_merges:
-            raise UsageError("BPE dropout leaves out merges, and a tokenizer has none")
+        corpus = found.prepare(plan.config, Path(named) if named else None, self.progress)
         if parent is not None:
-            check_tokenizers(parent, corpus.tokenizer, corpus.source_tokenizer)
             spare = max(0, load_config(parent).model.vocab_size - corpus.tokenizer.vocab_size)
-            corpus = dataclasses.replace(corpus, spare_tokens=spare)
-            problem = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder)
-            if problem is not None:
-                yield events.TrainingWarning(0, problem)
+            seen = describe_seen_held_out(Path(str(spec.from_run)), corpus.folder)
+            corpus = dataclasses.replace(corpus, spare_tokens=spare, notes=[*corpus.notes, *filter(None, [seen])])
+        yield corpus
+        for prompt in plan.config.training.sample:
+            (corpus.source_tokenizer or corpus.tokenizer).encode(prompt)  # is refused now rather than after steps
         plan = plan_corpus(plan, corpus)
-        data = open_data(corpus.folder, plan.config)
-        before, measured = plan.config, self._measure(plan, corpus, data, parent)
-        plan, speed, max_steps = plan_length(plan, corpus, data, measured)
-        if (plan.config.training.batch_tokens, plan.config.parallel) != (before.training.batch_tokens, before.parallel):
-            data = open_data(corpus.folder, plan.config)
-        check_startup(plan.config.training.budget, self._elapsed())
-        origin = None if parent is None else describe_parent(parent)
-        config = dataclasses.replace(plan.config, origin=origin)
-        if parent is not None and config.lora:
-            config = with_base_hash(config, parent)
+        measured = self._measure(plan, corpus, open_data(corpus.folder, plan.config), parent)
+        plan, speed, max_steps = plan_length(plan, corpus, open_data(corpus.folder, plan.config), measured)
+        self.data = open_data(corpus.folder, plan.config)
+        check_startup(plan.config.training.budget, self.elapsed())
+        config, base = plan.config, None
+        if parent is not None:
+            config = dataclasses.replace(config, origin=describe_parent(parent))
+            if config.lora:
+                config, base = dataclasses.replace(config, base_sha256=files.sha256(parent / MODEL)), parent
         micro_batch = config.training.micro_batch_size
-        hardware = speed.hardware if speed else select_training_hardware(config, next(data.batch(0).split(micro_batch)))
+        first = next(self.data.batch(0).split(micro_batch))
+        hardware = speed.hardware if speed else select_training_hardware(config, first)
         plan = add_run_plan(
             dataclasses.replace(plan, config=config),
             corpus,
-            data,
+            self.data,
             hardware,
-            data_key=Manifest.read(corpus.folder).key,
+            data_key=corpus.manifest.key,
             processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
-            spent=self._elapsed(),
+            spent=self.elapsed(),
             max_steps=max_steps,
         )
-        yield Planned(plan, corpus, data)
-        self._data = data
-        folder = out or _create_folder(spec.data.names[0], str(config.preset))
-        Run.create(folder, plan, base=parent if config.lora else None)
-        return _Start(folder, self._elapsed(), speed.evaluation_seconds if speed else 0.0, is_resumed=False)
+        yield Planned(plan, corpus, self.data)
+        folder = Path(spec.out) if spec.out else _create_folder(spec.data.names[0], str(config.preset))
+        Run.create(folder, plan, base=base)
+        return folder, speed.evaluation_seconds if speed else 0.0
 
     def _measure(self, plan: Plan, corpus: TrainingCorpus, data: TrainingData, parent: Path | None) -> Measured:
         """Measure what the length of the run is planned from."""
-        config, measured = plan.config, Measured()
+        config, measured, budget = plan.config, Measured(), plan.config.training.budget
         is_text = config.data_kind == "text" and not config.model.is_masked
-        is_regularised = plan.is_regularised and config.training.budget is not None
+        is_regularised = plan.is_regularised and budget is not None
+        tokenizers = (corpus.tokenizer, corpus.source_tokenizer)
         ngram_losses, tokens_per_byte = list[float](), 0.0
         # a few characters or bytes are too short to tell anything
         if is_text and (parent is not None or is_regularised) and corpus.tokenizer.kind == "bpe":
@@ -320,37 +279,20 @@ class Trainer:
                 ngram_losses = compute_ngram_losses(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
                 tokens_per_byte = len(held_out) / held_out.bytes
         if parent is not None:
-            initial = measure_initial_loss(config, initial_weights(parent, corpus.tokenizer, config), data)
+            initial = measure_initial_loss(config, initial_weights(parent, tokenizers, config), data)
             losses = (initial, load_state(parent).best_loss, min(ngram_losses, default=None))
             measured = dataclasses.replace(measured, losses=losses)
-        if config.training.budget is None:
+        if budget is None:
             return measured
-        speed = self._speed_meter.measure_training_speed(
-            config, data, (corpus.tokenizer, corpus.source_tokenizer), seconds=_measuring_seconds(config)
-        )
-        check_startup(config.training.budget, self._elapsed())
+        speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=_measuring_seconds(config))
         counts_tokens = is_regularised and (is_text or data.holds_conversations)
         return dataclasses.replace(
             measured,
             speed=speed.scaled_to(self.world.size),
-            seconds_left=parse_duration(config.training.budget) - self._elapsed(),
+            seconds_left=parse_duration(budget) - self.elapsed(),
             ngram_bits=tuple(loss / math.log(2) * tokens_per_byte for loss in ngram_losses) if counts_tokens else (),
             train_tokens=len(open_split(corpus.folder, "train")) if counts_tokens else 0,
         )
-
-    def _elapsed(self) -> float:
-        return self._clock() - self._began
-
-
-def _check_early(spec: RunSpec, config: RunConfig, parent: Path | None) -> None:
-    """Raise errors that would otherwise occur only after the corpus is prepared."""
-    select_device(config.hardware)
-    check_model_fits_data(config.model, pairs=spec.data.are_pairs)
-    check_heads_given(config.model, are_given=bool(spec.data.heads))
-    if config.lora:
-        if parent is None:
-            raise UsageError("adapters need the weights of a run: name it, or leave them out")
-        refuse_adapters(parent)
 
 
 def _measuring_seconds(config: RunConfig) -> float:
@@ -360,14 +302,12 @@ def _measuring_seconds(config: RunConfig) -> float:
 
 
 def _create_folder(corpus: str, preset: str) -> Path:
-    """Create the folder of a new run under runs/, named after corpus and preset; another one for each trainer."""
-    stem = Path(corpus).stem if corpus != "-" else "stdin"
-    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem).strip("-.") or "run"
+    """Create the folder of a new run under runs/, named after corpus and preset; another one for each run."""
+    stem = "stdin" if corpus == "-" else Path(corpus).stem
+    stem = re.sub(r"[^\w.-]", "-", stem).strip("-.") or "run"
     for number in itertools.count(1):
         folder = RUNS / (f"{stem}-{preset}" + (f"-{number}" if number > 1 else ""))
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
+            return folder
     raise AssertionError

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataConfig, DataKind, FilesConfig
+from lm.config.data import DataKind
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import RunConfig
-from lm.config.run_spec import DataFiles, RunSpec
-from lm.config.settings import list_settings
+from lm.config.run_spec import DataFiles
 from lm.corpus import store
 from lm.corpus.encode import Tokenizers
 from lm.corpus.prepare import prepare_corpus
@@ -31,41 +29,47 @@ from lm.data.pairs import PairLayout, Pairs
 from lm.data.rows import Rows, find_label_completions, load_labels
 from lm.data.windows import Masking, Windows
 from lm.errors import InputError, UsageError
-from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
-from lm.text.find import find_text_files, total_text_bytes
+from lm.run_folder import find_checkpoint
+from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_file import TextFile
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
-from lm.tokenizer.training import SAMPLE_BYTES
 
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
 """Opens a progress callback, which is called with tokenised bytes and total bytes (None if not known)."""
-_AGAIN = "prepare the corpus again"
 
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A prepared corpus with its tokenizers.
+    """A prepared corpus with its tokenizers; the event that it has been tokenised.
 
     Attributes:
         tokenizer: of the text; of the targets, if sources have their own.
         source_tokenizer: of the sources, if they have their own.
         spare_tokens: embedding rows of the model beyond the vocabulary, as many published models have.
+        reused: whether the tokens were found in the cache, or given.
+        notes: about files that were skipped or converted.
     """
 
     folder: Path
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer | None = None
     spare_tokens: int = 0
+    reused: bool = False
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return Manifest.read(self.folder)
+
+    @property
+    def kind(self) -> DataKind:
+        return self.manifest.kind
 
     @property
     def vocab_size(self) -> int:
         """Vocabulary size of the model, including spare tokens."""
         return self.tokenizer.vocab_size + self.spare_tokens
-
-    @property
-    def kind(self) -> DataKind:
-        return Manifest.read(self.folder).kind
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -91,157 +95,87 @@ class TrainingCorpus:
         return max(int(store.open_split(self.folder, name).lengths.max(initial=0)) for name in store.SPLITS)
 
 
-@dataclass(frozen=True)
-class CorpusPrepared:
-    """Event: the corpus has been tokenised.
-
-    Attributes:
-        reused: whether they were found in the cache; None if prepared data were given.
-        notes: about files that were skipped or converted, and about the tokenizer.
-    """
-
-    corpus: TrainingCorpus
-    manifest: Manifest
-    reused: bool | None
-    notes: tuple[str, ...] = ()
-
-
 class CorpusFiles:
-    """Files of text, examples or sentence pairs, or a folder of prepared tokens; files are read once.
+    """Files of text, examples or sentence pairs, or a folder of prepared tokens.
 
     Attributes:
         prepared: the folder of prepared tokens, or None.
+        kind: what the prepared tokens, or the records of the first file, are.
     """
 
-    def __init__(self, files: DataFiles) -> None:
-        """Name the files of a corpus, without reading them."""
-        self._files, self.holds_pairs = files, files.are_pairs
+    def __init__(self, files: DataFiles, config: RunConfig) -> None:
+        """Find the files, without reading them; InputError if one is missing."""
         is_prepared = len(files.text) == 1 and store.is_store(Path(files.text[0]))
         self.prepared = Path(files.text[0]) if is_prepared else None
-        self._survey: Corpus | None = None
-
-    def detect_kind(self, spec: RunSpec) -> DataKind:
-        """Return what the prepared tokens, or the records of the first file, are."""
+        self._config, self._texts = config, list[TextFile]()
+        self._pairs, self._held_out = list[ParallelText](), list[ParallelText]()
         if self.prepared:
-            return Manifest.read(self.prepared).kind
-        if self.holds_pairs:
-            return "pairs"
-        data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
-        return self._find(data, reading)[0].kind
+            self.kind = Manifest.read(self.prepared).kind
+        elif files.are_pairs:
+            self.kind, reading = "pairs", config.files
+            self._pairs = find_parallel_texts(
+                config.parallel, reading, source=files.source, target=files.target, pairs=files.pairs, heads=files.heads
+            )
+            if files.validation_source and files.validation_target:
+                heads = [files.validation_heads] if files.validation_heads else ()
+                sides = {"source": [files.validation_source], "target": [files.validation_target]}
+                self._held_out = find_parallel_texts(config.parallel, reading, **sides, heads=heads)
+        else:
+            self._texts = find_text_files(files.text, config.data, config.files)
+            self.kind = self._texts[0].kind
 
-    def text_bytes(self, config: RunConfig) -> int:
-        """Return the bytes of UTF-8 text, of both sides of pairs: from the manifest, file sizes, or by reading."""
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of UTF-8 text, of both sides of pairs."""
         if self.prepared:
             return sum(split.bytes for split in Manifest.read(self.prepared).splits.values())
-        texts = self._pairs(config) if self.holds_pairs else self._texts(config)
-        size = total_text_bytes(file for text in texts for file in text.files)
-        if size is not None:
-            return size
-        surveyed = self.survey(config)
-        return surveyed.files_bytes if self.holds_pairs else surveyed.bytes
+        return self.survey.files_bytes
 
-    def survey(self, config: RunConfig) -> Corpus:
-        """Return the result of reading the files, which is cached; only the held-out fraction depends on `config`."""
-        if self._survey is None and self.holds_pairs:
-            named, held_out = self._files, []
-            if named.validation_source and named.validation_target:
-                sides = {"source": [named.validation_source], "target": [named.validation_target]}
-                heads = [named.validation_heads] if named.validation_heads else ()
-                held_out = find_parallel_texts(config.parallel, config.files, **sides, heads=heads)
-            self._survey = scan_parallel_corpus(
-                self._pairs(config), config.data, config.parallel, validation=held_out, reading=config.files
-            )
-        elif self._survey is None:
-            self._survey = scan_corpus(self._texts(config), config.data)
-        assert self._survey is not None
-        return self._survey if self.holds_pairs else dataclasses.replace(self._survey, config=config.data)
-
-    def _texts(self, config: RunConfig) -> Sequence[TextFile]:
-        return self._find(config.data, config.files)
-
-    def _find(self, data: DataConfig, reading: FilesConfig) -> Sequence[TextFile]:
-        """Return the files of text; InputError if the logs of a run are among them."""
-        files = find_text_files(self._files.text, data, reading)
-        if runs := [file for file in files if is_log(file.path)]:
-            raise InputError(f"{Path(runs[0].name).parent}: is a run, not a text")
-        return files
-
-    def _pairs(self, config: RunConfig) -> Sequence[ParallelText]:
-        named = self._files
-        return find_parallel_texts(
-            config.parallel,
-            config.files,
-            source=named.source,
-            target=named.target,
-            pairs=named.pairs,
-            heads=named.heads,
+    @cached_property
+    def survey(self) -> Corpus:
+        """The result of reading the files once."""
+        config = self._config
+        if self.kind != "pairs":
+            return scan_corpus(self._texts, config.data)
+        return scan_parallel_corpus(
+            self._pairs, config.data, config.parallel, validation=self._held_out, reading=config.files
         )
 
-    def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
-        """Return the data settings: of the config, or of prepared tokens those they were made with.
-
-        Args:
-            typed: settings given for this run alone.
-
-        Raises:
-            UsageError: given settings contradict those of the prepared tokens.
-        """
-        if not self.prepared:
-            return config
-        made_with = Manifest.read(self.prepared).config
-        for option in list_settings("data", DataConfig):
-            if typed.get(option.name, was := getattr(made_with, option.name)) != was:
-                raise UsageError(f"the tokens in {self.prepared} were made with {option.name} {was!r}; {_AGAIN}")
-        return made_with
-
-    def prepare(
-        self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback
-    ) -> Generator[CorpusPrepared, None, TrainingCorpus]:
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> TrainingCorpus:
         """Find or create tokenizers and tokens.
 
         Args:
-            tokenizer: a tokenizer.json, or a run whose tokenizers are used [default: train them].
+            config: may hold out another fraction than when the files were found.
+            tokenizer: a tokenizer.json, or a run whose tokenizers are used [default: train them]; prepared tokens have
+                their own.
             progress: of training a tokenizer and of tokenisation.
         """
         if self.prepared:
-            manifest, loaded = Manifest.read(self.prepared), Tokenizer.load(find_tokenizer(tokenizer or self.prepared))
-            if loaded.sha256 != manifest.tokenizer:
-                raise InputError(
-                    f"{tokenizer or self.prepared / FILE_NAME}: not the tokenizer of {self.prepared}; {_AGAIN}"
-                )
+            manifest = Manifest.read(self.prepared)
             verify_data(self.prepared, key=manifest.key)
-            corpus = TrainingCorpus(self.prepared, loaded)
-            yield CorpusPrepared(corpus, manifest, reused=None)
-            return corpus
-        named = None if tokenizer is None else load_named_tokenizers(tokenizer, pairs=self.holds_pairs)
-        surveyed, notes = self.survey(config), tuple[str, ...]()
-        if named is None and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
-            notes = (*notes, f"the tokenizer was trained on a sample of {SAMPLE_BYTES / 1e6:.0f} MB")
+            return TrainingCorpus(self.prepared, *store.open_tokenizers(self.prepared, manifest), reused=True)
+        surveyed, is_pairs = dataclasses.replace(self.survey, config=config.data), self.kind == "pairs"
+        parallel = config.parallel if is_pairs else None
         with progress() as report:
-            parallel, has_mask = config.parallel if self.holds_pairs else None, config.model.is_masked
-            target, source = named or train_tokenizers(surveyed, config.tokenizer, parallel, has_mask=has_mask)
-            if surveyed.kind == "conversations":
+            if tokenizer is not None:
+                target, source = _load_named_tokenizers(tokenizer, pairs=is_pairs)
+            else:
+                has_mask = config.model.is_masked
+                target, source = train_tokenizers(surveyed, config.tokenizer, parallel, has_mask=has_mask)
+            if self.kind == "conversations":
                 if config.model.is_masked:
                     raise UsageError("a masked model cannot reply, so it learns no conversations")
-                if target.chat_template is None:
-                    target = target.with_chat_template()
-                    notes = (*notes, "the tokens of the chat template are added to the tokenizer") if named else notes
-            prepared = prepare_corpus(surveyed, target, source_tokenizer=source, parallel=parallel, progress=report)
-        corpus = TrainingCorpus(prepared.folder, target, source)
-        yield CorpusPrepared(corpus, prepared.manifest, prepared.reused, (*notes, *surveyed.notes))
-        return corpus
+                target = target.with_chat_template() if target.chat_template is None else target
+            made = prepare_corpus(surveyed, target, source_tokenizer=source, parallel=parallel, progress=report)
+        return TrainingCorpus(made.folder, target, source, reused=made.reused, notes=surveyed.notes)
 
 
-def load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
+def _load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
     """Load the tokenizer of a file, folder or run; for pairs, those of both sides (one of a file is used for both)."""
-    if not pairs or (path.is_file() and not is_pointer(path)):
-        return Tokenizer.load(find_tokenizer(path)), None
-    return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
-
-
-def no_progress() -> AbstractContextManager[None]:
-    """Return a progress that reports nothing."""
-    return nullcontext()
+    if path.is_file():
+        return Tokenizer.load(path), None
+    target, source = load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
+    return target, source if pairs else None
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
@@ -262,7 +196,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
             rows=training.batch_size if training.batch_tokens is None else None,
             seed=training.seed,
             context=model.position_limit,
-            layout=PairLayout(model.decoder_only, learns_source=training.source_loss > 0),
+            layout=PairLayout(model.decoder_only),
         )
     train, validation = (store.Split(folder, manifest, name) for name in store.SPLITS)
     context, rows, seed = model.context_length, batch_rows(config), training.seed
@@ -277,17 +211,12 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
 
 def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
     """Raise UsageError unless the model can be trained on pairs, or on other data."""
-    if pairs and not config.translates:
-        raise UsageError("pairs need an encoder-decoder, or a decoder_only model of both sides")
-    if config.translates and not pairs:
-        raise UsageError("the model translates, so it needs sentence pairs")
+    if pairs != config.translates:
+        raise UsageError("a model that translates needs sentence pairs, and they need such a model")
 
 
 def verify_data(folder: Path, *, key: str) -> None:
     """Raise InputError unless a folder has the prepared data of a key, with their checksums."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: the tokens of this run are gone; name its corpus again")
-    manifest = Manifest.read(folder)
-    if manifest.key != key:
-        raise InputError(f"{folder}: not the tokens that this run was started on")
+    if not folder.is_dir() or (manifest := Manifest.read(folder)).key != key:
+        raise InputError(f"{folder}: not the tokens that this run was started on; name its corpus again")
     store.verify_checksums(folder, manifest.sha256)

@@ -91,7 +91,7 @@ _TRANSLATORS: Mapping[str, str] = {
     "bidirectional": f"{_TWO} --preset translation-tiny --bidirectional",
     "by-bleu": f"{_TWO} --preset translation-tiny --best-by bleu --bleu-sentences 4",
     "filtered": f"{_TWO} --preset translation-tiny --max-length 40 --max-ratio 1.3",
-    "one-stack": f"{_PAIRS} {_SHAPE} --preset translation-tiny --n-heads 2 --decoder-only --source-loss 0.5",
+    "one-stack": f"{_PAIRS} {_SHAPE} --preset translation-tiny --n-heads 2 --decoder-only",
     "lstm": f"{_PAIRS} {_SHAPE} --preset seq2seq-tiny --n-layers 1",
     "gru": f"{_PAIRS} {_SHAPE} --preset seq2seq {_RATE} --n-layers 1 --recurrent-attention general",
     "no-attention": f"{_PAIRS} {_SHAPE} --preset seq2seq-tiny --n-layers 1 --recurrent-attention none",

@@ -85,7 +85,6 @@ FLAGS: Mapping[str, str | None] = {
     "--patience": "training.patience",
     "--decay-patience": "training.decay_patience",
     "--label-smoothing": "training.label_smoothing",
-    "--source-loss": "training.source_loss",
     "--r-drop": "training.r_drop",
     "--expert-balance": "training.expert_balance",
     "--ema": "training.ema",

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from lm import checkpoint, run_folder, safetensors_io
+from lm import checkpoint, run_folder
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -47,50 +47,26 @@ def test_what_is_saved_is_loaded(save, tmp_path):
     assert run_folder.load_state(folder) == TrainingState(step=3, best_loss=1.5)
 
 
-def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
-    moved = save(3).rename(tmp_path / "elsewhere")
-    names = {path.name for path in moved.iterdir()}
-    assert names == {
-        "config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json",
-    }  # fmt: skip
-    assert load_model(moved, CPU).folder == moved
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "state.json"])
 def test_damage_is_noticed_and_named(save, tmp_path, name):
     path = save(3) / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=f"{name}: differs"):
-        load_model(tmp_path, CPU)
-    path.unlink()
-    with pytest.raises(InputError, match=f"{name}: missing"):
+    with pytest.raises(InputError, match=f"{name}: missing, or differs"):
         load_model(tmp_path, CPU)
 
 
-def test_what_a_killed_process_has_left_is_removed_by_the_next_save(save, tmp_path):
+def test_what_a_killed_process_has_left_is_removed(save, tmp_path):
     save(3)
     shutil.copytree(tmp_path / "checkpoints" / "step-3", tmp_path / "checkpoints" / ".step-5.4321")
     shutil.copytree(tmp_path / "checkpoints" / "step-3", tmp_path / "checkpoints" / ".step-1.removed")
     (tmp_path / ".best.4321").write_text("step-")
     (tmp_path / ".config.json.4321").write_text("{")
     (tmp_path / ".notes").write_text("mine")
-    save(12)
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-3", "step-12"}
-    assert {path.name for path in tmp_path.glob(".*")} == {".notes"}
-
-
-def test_a_checkpoint_that_is_replaced_is_never_lost(save, tmp_path):
-    """Where a process was killed after it had set the old one aside, that goes back to its place."""
-    old = save(3)
-    content, aside = (old / "model.safetensors").stat().st_ino, old.with_name(".step-3.replaced")
-    old.rename(aside)
     checkpoint.clean_up(tmp_path)
-    assert (find_checkpoint(tmp_path) / "model.safetensors").stat().st_ino == content
-    shutil.copytree(old, aside)
-    assert (save(3) / "model.safetensors").stat().st_ino != content
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-3"]
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-3"}
+    assert {path.name for path in tmp_path.glob(".*")} == {".notes"}
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
@@ -102,19 +78,9 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
     unfinished = disk.entries[renamed][1].partition(" -> ")[0]
     assert disk.synced_before("step-12") == files_of_it | {"step-12"}
     assert [name.partition(" -> ")[2] for what, name in before if what == "rename"][-1] == "manifest.json"
-    assert before[-1] == ("sync", unfinished)
+    assert ("sync", unfinished) in before
     assert after[0] == ("sync", "checkpoints")
-    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["best", "last"]
-
-
-def test_a_checkpoint_without_its_name_is_found_by_it(save, tmp_path):
-    """As where a process was killed while it put one in place; until the run is resumed, it is used from there."""
-    folder, hidden = save(3, is_best=True), ".step-3.replaced"
-    folder.rename(folder.with_name(hidden))
-    for which in ("best", "last"):
-        assert load_model(tmp_path, CPU, which=which).folder.name == hidden
-    checkpoint.clean_up(tmp_path)
-    assert load_model(tmp_path, CPU).folder == folder
+    assert [name.partition(" -> ")[2] for what, name in after if what == "rename"] == ["last", "best"]
 
 
 @pytest.mark.parametrize("keeps_scores", [True, False])
@@ -128,7 +94,18 @@ def test_a_derived_run_is_finished_and_has_scores_if_they_hold(save, tmp_path, k
     assert run_folder.load_config(folder).plan is None
     found = checkpoint.load_weights(tmp_path / "derived")
     assert all(torch.equal(value, weights[name]) for name, value in found.items())
-    assert safetensors_io.load_tensors(folder / "optimizer.safetensors") == {}
+
+
+def test_a_checkpoint_that_a_killed_process_never_pointed_to_is_written_again(save, tmp_path):
+    save(3)
+    optimizer = save(12, moments=3) / "optimizer.safetensors"
+    checkpoint.set_pointer(tmp_path / "checkpoints" / "step-3", "last")
+    sizes = []
+    for moments in (5, 7):  # the second time it is the last one, which has the same weights
+        save(12, moments=moments)
+        sizes.append(run_folder.count_parameters(optimizer.parent, optimizer.name))
+    assert sizes == [5, 5]
+    assert find_checkpoint(tmp_path, which="last").name == "step-12"
 
 
 def test_the_latest_checkpoints_stay_and_those_that_are_named(save, tmp_path):
@@ -139,9 +116,3 @@ def test_the_latest_checkpoints_stay_and_those_that_are_named(save, tmp_path):
     assert steps() == [1, 2, 3, 4, 5]
     checkpoint.prune_checkpoints(tmp_path, keep=2)
     assert steps() == [2, 4, 5]
-    checkpoint.set_pointer(tmp_path / "checkpoints" / "step-4", "last")
-    checkpoint.prune_checkpoints(tmp_path, keep=1)
-    assert steps() == [2, 4, 5]
-    checkpoint.set_pointer(tmp_path / "checkpoints" / "step-5", "best")
-    checkpoint.prune_checkpoints(tmp_path, keep=1)
-    assert steps() == [4, 5]

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cli.main import run
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.trainer import Trainer
+from lm.training.trainer import train_events
 
 SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
@@ -77,10 +78,8 @@ def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp
     command("text.txt", out=tmp_path / "whole", steps=9, ema=0.5, **SMALL)
     for number, leave_at in enumerate((lm.Step, lm.Evaluation, lm.Saved)):
         folder = tmp_path / f"left-{number}"
-        with Trainer(lm.run_spec("text.txt", out=folder, steps=9, ema=0.5, **SMALL)) as trainer:
-            for event in trainer:
-                if isinstance(event, leave_at) and event.step >= 4:
-                    break
+        with closing(train_events(lm.run_spec("text.txt", out=folder, steps=9, ema=0.5, **SMALL))) as events:
+            next(event for event in events if isinstance(event, leave_at) and event.step >= 4)
         assert load_state(find_checkpoint(folder, which="last")).step >= 4
         lm.train(resume=folder)
         assert tensors(folder) == tensors(tmp_path / "whole")

@@ -12,7 +12,7 @@ import pytest
 from cli.main import run
 from cli.training import running
 from lm.config.run_config import RunConfig
-from lm.training.trainer import Planned, Trainer
+from lm.training.trainer import Planned, train_events
 from tests.cli.toy_translation import DICTIONARY
 from tests.forked import Forked
 from tests.lm.training.steady import steady as options
@@ -24,7 +24,9 @@ def steady(monkeypatch):
     """Have commands train on a machine of which everything takes the same time, or as long as a test says."""
 
     def machine(**speeds):
-        monkeypatch.setattr(running, "Trainer", lambda spec, **given: Trainer(spec, **given | options(**speeds)))
+        monkeypatch.setattr(
+            running, "train_events", lambda spec, **given: train_events(spec, **given | options(**speeds))
+        )
 
     machine()
     return machine
@@ -70,8 +72,7 @@ def test_nothing_has_to_be_said(place, steady, tmp_path):
     made = config(tmp_path / "run")
     assert made["training"]["budget"] == "1m"
     assert made["plan"]["decay_step"] is not None
-    chosen = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    assert any(line["by"] == "size of the corpus" and "training.budget" in line["chosen"] for line in chosen)
+    assert made["plan"]["reasons"]["training.budget"] == "size of the corpus"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,5 @@ def test_experts_train_resume_generate_and_are_told_of(place, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["total"]["perplexity"] < 300
     assert run(["info", str(tmp_path / "run"), "--json"]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert sum(described["expert_use"]["decoder.blocks.0.feed_forward"]) == pytest.approx(1.0)
     assert described["active_parameters"] < described["parameters"]["total"]
     assert described["progress"]["flops"] == pytest.approx(described["training_flops_per_token"] * 6 * 4 * 16)

@@ -40,8 +40,6 @@ def folder(tmp_path_factory) -> Path:
             "--set",
             "parallel.bpe_dropout=0.2",
             "--set",
-            "training.source_loss=0.5",
-            "--set",
             "training.r_drop=0.5",
         ]
         assert run([*command, "-o", str(folder / "one"), *extra, "--set", "training.label_smoothing=0.1"]) == 0

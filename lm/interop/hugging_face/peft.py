@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.adapter_base import link_base, read_base_path, refuse_adapters, with_base_hash
 from lm.config.export import ExportConfig
 from lm.config.lora import LAYER_KINDS, LoraConfig
 from lm.config.model import ModelConfig
@@ -82,7 +81,7 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
             for kind, matrix in zip("AB", adapter, strict=True)
         }
         save_tensors(named, folder / WEIGHTS, metadata={"format": "pt"})
-    return {"lora": f"for a {family.architecture}, as which {read_base_path(source)} is exported"}
+    return {"lora": f"for a {family.architecture}, as which its base is exported"}
 
 
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
@@ -121,7 +120,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     source = run_folder.find_checkpoint(base)
     run_folder.verify_checkpoint(source, to_train=False)
-    refuse_adapters(source)
+    run_folder.refuse_adapters(source)
     config, (tokenizer, source_tokenizer) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     model, family = config.model, find_family(config.model, tokenizer)
     settings = files.read_json(folder / CONFIG)
@@ -151,11 +150,11 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
             rows[: len(a)], columns[:, : len(a)] = a, b
         tensors |= {f"{name}.lora_a": lora_a, f"{name}.lora_b": lora_b}
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    link_base(out, source)
+    files.link_or_copy(source / run_folder.MODEL, out / run_folder.BASE_WEIGHTS)
     config = dataclasses.replace(config, origin=run_folder.describe_parent(source), plan=None, lora=lora)
     return checkpoint.save_checkpoint(
         out,
-        config=with_base_hash(config, source),
+        config=dataclasses.replace(config, base_sha256=files.sha256(source / run_folder.MODEL)),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=tensors,

@@ -153,8 +153,6 @@ def test_validation_has_each_target_once(stored, config):
     assert given.validation_bytes == sum(len(text.target.encode()) for text in expected)
     assert len(expected) == HELD * (1 + config.bidirectional)
     assert given.references(7) == expected[:7]
-    single = data(stored, config, layout=PairLayout(decoder_only=True, learns_source=True))
-    assert all(batch.source_targets is None for batch in single.validation())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte"])
@@ -189,8 +187,7 @@ def test_layouts_computed_by_hand():
     assert batch.inputs.tolist() == [[8, 3, 9], [8, 4, 5], [8, 5, 9]]
     assert batch.targets.tolist() == [[3, 9, N], [4, 5, 9], [5, 9, N]]
     assert (batch.source.tolist(), batch.source_lengths.tolist()) == ([[1, 2, 9], [9, 0, 0], [6, 7, 9]], [3, 1, 3])
-    batch = PairLayout(decoder_only=True, learns_source=True).batch(SOURCES, TARGETS, start=8)
+    batch = PairLayout(decoder_only=True).batch(SOURCES, TARGETS, start=8)
     assert batch.inputs.tolist() == [[1, 2, 9, 8, 3], [9, 8, 4, 5, 0], [6, 7, 9, 8, 5]]
     assert batch.targets.tolist() == [[N, N, N, 3, 9], [N, 4, 5, 9, N], [N, N, N, 5, 9]]
-    assert batch.source_targets.tolist() == [[2, 9, N, N, N], [N, N, N, N, N], [7, 9, N, N, N]]
     assert batch.lengths.tolist() == SEQUENCES.lengths(SOURCES.lengths(), TARGETS.lengths()).tolist() == [5, 4, 5]

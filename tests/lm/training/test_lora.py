@@ -16,16 +16,14 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
-from lm.optim.averaging import average_checkpoints
 from lm.training.loop import train
 from lm.training.run import Run
-from lm.training.run_summaries import summarise_run
+from lm.training.run_log import list_runs
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.runs import resume_run, start_run
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
-from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
 
 CPU = select_inference_hardware(HardwareConfig())
@@ -58,9 +56,7 @@ def adapt(base, shards, byte_tokenizer):
     return begin
 
 
-SETTINGS = slow_after(2, [
-    {}, {"optimizer": "muon", "ema": 0.8, "r_drop": 0.5}, {"optimizer": "muon", "micro_batch_size": 2}, {"ema": 0.8},
-])  # fmt: skip
+SETTINGS = [{}, {"optimizer": "muon", "ema": 0.8, "r_drop": 0.5, "micro_batch_size": 2}]
 
 
 @pytest.mark.medium
@@ -77,7 +73,7 @@ def test_resuming_equals_never_having_stopped(adapt, settings):
     assert metrics_lines(part) == metrics_lines(whole)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", SETTINGS[:1])
 def test_only_adapters_change_and_only_they_are_saved(base, adapt, settings):
     run = adapt(**settings)
     before, first = {name: value.clone() for name, value in run.model.state_dict().items()}, loss_of(run)
@@ -108,14 +104,12 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         assert_close(loaded.model(tokens), expected, model=run.model)
     assert not lora_layers(loaded.model)
     made = write_merged_run(run.folder, run.folder.parent / "merged")
-    assert run_folder.read_pointer(run.folder.parent / "merged", "best") == made.name
     shutil.rmtree(base.folder)
     again = load_model(run.folder.parent / "merged", CPU)
     for name, value in loaded.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
     assert not again.config.lora
     assert run_folder.load_state(made).best_loss == run.state.best_loss
-    assert {run_folder.read_pointer(made.parent.parent, which) for which in ("best", "last")} == {made.name}
     with pytest.raises(UsageError, match="has no adapters"):
         write_merged_run(run.folder.parent / "merged", run.folder.parent / "twice")
 
@@ -127,7 +121,9 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     before, tokens = load_weights(run.folder), torch.randint(256, (2, 16))
     own, theirs = run.folder / "base.safetensors", run_folder.find_checkpoint(base.folder) / "model.safetensors"
     assert own.samefile(theirs)
-    expected, parameters = load_model(run.folder, CPU).model(tokens), summarise_run(run.folder).parameters
+    expected = load_model(run.folder, CPU).model(tokens)
+    sizes = {summary.folder.name: summary.parameters for summary in list_runs(tmp_path)[0]}
+    assert sizes["adapted"] > sizes["base"]
     for step in range(13, 15):
         list(
             train(
@@ -139,12 +135,9 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     assert not theirs.exists()
     shutil.rmtree(base.folder)
     assert torch.equal(load_model(run.folder, CPU).model(tokens), expected)
-    assert summarise_run(run.folder).parameters == parameters
     shutil.move(run.folder, tmp_path / "elsewhere")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
     list(train(resume_run(tmp_path / "elsewhere", new_length=TrainingConfig(steps=5))))
-    average_checkpoints(run_folder.list_checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
-    write_merged_run(tmp_path / "elsewhere", tmp_path / "merged")
 
 
 def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
@@ -155,11 +148,11 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     own = run.folder / "base.safetensors"
     own.unlink()
     shutil.copy(run_folder.find_checkpoint(other.folder) / "model.safetensors", own)
-    with pytest.raises(InputError, match=r"base.safetensors: not the weights that .* adapts \(another sha256\)$"):
+    with pytest.raises(InputError, match=r"base.safetensors: missing, or not the weights that .* adapts"):
         load_weights(run.folder)
     own.unlink()
     for use in (load_weights, lambda folder: resume_run(folder, new_length=TrainingConfig(steps=5))):
-        with pytest.raises(InputError, match=r"base.safetensors: missing; .* adapts these weights$"):
+        with pytest.raises(InputError, match=r"base.safetensors: missing, or not the weights"):
             use(run.folder)
 
 
@@ -173,24 +166,3 @@ def masked(folder, data, *, base=None, model=None, **fields):
         lora=LoraConfig(rank=2 if base else None),
     )  # fmt: skip
     return start_run(folder, made, data, from_run=found)
-
-
-def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus, examples):  # noqa: F811
-    first = masked(tmp_path / "masked", corpus, model={"output_transform": True})
-    list(train(first))
-    whole = masked(tmp_path / "whole", examples, base=first.folder, model={"output_transform": True})
-    list(train(whole))
-    part = masked(tmp_path / "part", examples, base=first.folder, model={"output_transform": True})
-    list(train(part, stop=stop_after(3)))
-    part = resume_run(tmp_path / "part")
-    list(train(part))
-    assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
-    saved = load_file(run_folder.find_checkpoint(whole.folder, which="last") / "model.safetensors")
-    assert {name for name in saved if ".lora_" not in name} == {
-        f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
-    }
-    tokens = torch.randint(256, (2, 9))
-    whole.model.eval()
-    with torch.no_grad():
-        loaded = load_model(whole.folder, CPU, which="last").model
-        assert_close(loaded(tokens), whole.model(tokens), model=loaded)

@@ -1,64 +1,69 @@
-"""A log loses no complete line, whatever is in it and whatever happens while it is cut."""
+"""A log loses no complete line, whatever is in it and whatever happens while it is cut; damage hides no other run."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from lm.model.transformer import count_parameters
 from lm.training.events import Evaluation, Sample, Step
-from lm.training.run_log import RunLog
-from lm.training.run_summaries import load_curves
+from lm.training.loop import train
+from lm.training.run_log import list_runs, load_curves, log_event, log_step, truncate_logs
+from tests.lm.training.conftest import stop_after
 
 ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"
 
 
 @pytest.fixture
-def log(tmp_path) -> RunLog:
-    """Of twenty steps, with a sample at the tenth."""
-    log = RunLog(tmp_path)
+def run(tmp_path) -> Path:
+    """Logs of twenty steps, with a sample at the tenth."""
     for step in range(1, 21):
-        log.log_step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5, 2.0), epoch=step / 20)
+        log_step(tmp_path, Step(step, 2.0, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=step / 20)
         if step == 10:
-            log.log_event(Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
-            log.log_event(Sample(step, "the", ANY_LINE_END))
-    return log
+            log_event(tmp_path, Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
+            log_event(tmp_path, Sample(step, "the", ANY_LINE_END))
+    return tmp_path
 
 
-def entries(log: RunLog) -> list[dict]:
-    return [json.loads(line) for line in log.metrics.read_text().split("\n")[:-1]]
+def entries(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_the_evaluation_of_the_step_that_a_run_resumes_at_is_kept_unless_it_comes_again(log):
-    assert [log.last_validation_loss(step) for step in (9, 10, 20)] == [None, 1.5, 1.5]
-    log.truncate(10)
-    assert [sorted(entry.keys() & {"loss", "sample"}) for entry in entries(log)[-3:]] == [["loss"], [], ["sample"]]
-    log.truncate(10, evaluation_due=True)
-    assert [entry["step"] for entry in entries(log)] == list(range(1, 11))
-    assert [entry["step"] for entry in read(log.timings)] == list(range(1, 11))
-    assert log.last_validation_loss(20) is None
-
-
-def test_a_line_ends_with_a_line_feed_alone(log, tmp_path):
-    log.truncate(15)
-    assert [entry["step"] for entry in entries(log)] == [*range(1, 11), 10, 10, *range(11, 16)]
-    assert next(entry["sample"] for entry in entries(log) if "sample" in entry) == ANY_LINE_END
-    assert load_curves(tmp_path)["loss"].steps == list(range(1, 16))
+def test_a_line_ends_with_a_line_feed_alone(run):
+    truncate_logs(run, 15)
+    assert [entry["step"] for entry in entries(run)] == [*range(1, 11), 10, 10, *range(11, 16)]
+    assert next(entry["sample"] for entry in entries(run) if "sample" in entry) == ANY_LINE_END
+    curves = load_curves(run)
+    assert curves["loss"] == dict.fromkeys(range(1, 16), 2.0)
+    assert curves["validation_loss"] == {10: 1.5}
 
 
 @pytest.mark.parametrize(
     "torn",
-    [b'{"step": 21, "lo', b'{"step": 21, "prompt": "\xc3', b"\0\0\0\0", b"[1]\n", b"7", b"[" * 200_000 + b"\n"],
-    ids=range(6),
+    [b'{"step": 21, "lo', b'{"step": 21, "prompt": "\xc3', b"\0\0\0\0", b"[1]\n", b"[" * 200_000 + b"\n"],
+    ids=range(5),
 )
-def test_what_a_crash_has_torn_is_dropped(log, tmp_path, torn):
-    whole = entries(log)
-    for path in (log.metrics, log.timings):
-        path.write_bytes(path.read_bytes() + torn)
-    if not torn.endswith(b"\n"):  # it may still be in the writing, which need not keep anybody from looking
-        assert load_curves(tmp_path)["loss"].steps[-1] == 20
-    log.truncate(25)
-    assert entries(log) == whole
+def test_what_a_crash_has_torn_is_dropped(run, torn):
+    whole = entries(run)
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        (run / name).write_bytes((run / name).read_bytes() + torn)
+    assert max(load_curves(run)["loss"]) == 20
+    truncate_logs(run, 25)
+    assert entries(run) == whole
+
+
+def test_runs_come_in_the_order_in_which_they_were_changed(make_run, tmp_path):
+    for seconds, (name, steps) in enumerate({"b": 3, "c": 4, "a": 12}.items(), 1000):
+        run = make_run(name)
+        list(train(run, stop=stop_after(steps)))
+        for path in (run.folder / "metrics.jsonl", *run.folder.glob("checkpoints/*")):
+            os.utime(path, (seconds, seconds))
+    (tmp_path / "no run").mkdir()
+    (tmp_path / "b" / "checkpoints" / "step-3" / "state.json").write_text("{")
+    found, (damaged,) = list_runs(tmp_path)
+    assert [(summary.folder.name, summary.state.step, summary.steps) for summary in found] == [
+        ("c", 4, 12), ("a", 12, 12),
+    ]  # fmt: skip
+    assert found[0].parameters == count_parameters(run.model)
+    assert "state.json" in damaged

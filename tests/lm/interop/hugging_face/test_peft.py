@@ -9,11 +9,11 @@ from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from lm import run_folder
-from lm.adapter_base import link_base, with_base_hash
+from lm import files, run_folder
 from lm.api import export
 from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkpoint
 from lm.config.lora import LoraConfig
+from lm.config.run_config import RunConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.peft import import_adapters
@@ -38,14 +38,14 @@ def adapted(folder, base, lora):
     model = trainable_weights(build_model_with_lora(config.model, lora))
     save_checkpoint(
         folder,
-        config=with_base_hash(config.__class__(model=config.model, lora=lora), found),
+        config=RunConfig(model=config.model, lora=lora, base_sha256=files.sha256(found / run_folder.MODEL)),
         tokenizer=load_tokenizers(found)[0],
         model={name: torch.randn_like(value) / 5 for name, value in model.items()},
         optimizer={},
         state=TrainingState(),
         is_best=True,
     )
-    link_base(folder, found)
+    files.link_or_copy(found / run_folder.MODEL, folder / run_folder.BASE_WEIGHTS)
     return folder
 
 

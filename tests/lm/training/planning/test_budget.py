@@ -29,7 +29,7 @@ BUDGET = {
 def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
     """The events of a run whose steps and evaluations take so many seconds of a fake clock."""
     for event in train(run):
-        yield from run.writer.wait()  # which takes none of that time
+        yield from run.finish_saving()  # which takes none of that time
         time.now += step * isinstance(event, Step) + evaluation * isinstance(event, Evaluation)
         yield event
 
@@ -182,8 +182,7 @@ def test_the_decay_starts_on_a_plateau_from_the_best_checkpoint_and_training_sto
     assert run.state.step <= decay.steps < 400
     rates = {event.step: event.learning_rate for event in events if isinstance(event, Step)}
     assert rates[decay.step] == 0.05 > rates[decay.step + 2]
-    decisions = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()]
-    assert decisions[-1]["by"].startswith("validation loss")
+    assert "validation loss" in run.plan.changes[-1]
     stopped = [event for event in events if isinstance(event, StoppedEarly)]
     if stopped:  # the loss rose in the decay too: patience counts from its beginning
         assert run.state.step >= decay.step + 2 * 4
@@ -198,7 +197,7 @@ def test_left_where_the_plateau_is_noticed_a_resumed_run_equals_one_that_never_s
     if left_at is None:
         list(train(run, stop=lambda: run.state.step == decay.step))
     else:
-        loop = train(run, saves_when_left=lambda: True)
+        loop = train(run)
         next(event for event in loop if isinstance(event, left_at) and event.step == decay.step)
         loop.close()
     assert run.state.step == decay.step
