@@ -16,8 +16,8 @@ from cli.console.plots import load_pyplot, save_figure
 from cli.console.text import format_json_line, format_label, print_note
 from cli.loading import RunPath
 from cli.options import Options, with_settings
-from lm.config.evaluation import AttentionConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import AttentionConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 from lm.files import atomic_write_text, check_writable
 

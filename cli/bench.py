@@ -10,9 +10,8 @@ import typer
 from cli import completion
 from cli.console.text import format_json_line, print_note
 from cli.options import Options, with_settings
-from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.presets import build_run_config
-from lm.config.run_config import RunConfig
+from lm.config.run_config import INFERENCE_ONLY_DTYPES, HardwareConfig, RunConfig
 from lm.errors import UsageError
 
 _DEFAULT_PRESETS = ("tiny", "small")

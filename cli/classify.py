@@ -11,9 +11,8 @@ import typer
 from cli.console.text import escape_for_stream, format_json_line
 from cli.loading import Labels, RunPath, load_classifier
 from cli.options import Options, with_settings
-from lm.config.data import DataConfig, FilesConfig
-from lm.config.decoding import ClassificationConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import ClassificationConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.errors import UsageError
 from lm.text.decode import split_lines
 from lm.text.find import STDIN, find_text_files

@@ -53,7 +53,7 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
     from cli.console.text import print_note
     from lm.benchmark import compare_dtypes, select_fastest_dtype
-    from lm.config.hardware import HardwareConfig
+    from lm.config.run_config import HardwareConfig
     from lm.engine.fastest_dtype import save_fastest_dtype
     from lm.errors import InputError
     from lm.hardware import select_device

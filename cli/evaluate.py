@@ -11,10 +11,8 @@ from cli import completion
 from cli.arguments import AsJson, SentencePairs
 from cli.loading import Labels, import_torch
 from cli.options import Options, with_settings
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
-from lm.config.decoding import ClassificationConfig, TranslationConfig
-from lm.config.evaluation import PerplexityConfig, ScoringConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.find import STDIN, has_piped_text

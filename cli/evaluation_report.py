@@ -19,10 +19,8 @@ from cli.console.text import (
 )
 from cli.loading import load_classifier
 from cli.options import Options
-from lm.config.data import FilesConfig, ParallelTextConfig
-from lm.config.decoding import ClassificationConfig, TranslationConfig
-from lm.config.evaluation import ScoringConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import ClassificationConfig, ScoringConfig, TranslationConfig
+from lm.config.run_config import FilesConfig, HardwareConfig, ParallelTextConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import UsageError, list_some

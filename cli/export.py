@@ -10,7 +10,7 @@ import typer
 from cli.console.text import print_labelled
 from cli.loading import RunPath
 from cli.options import Options, with_settings
-from lm.config.export import ExportConfig
+from lm.config.inference import ExportConfig
 
 
 @with_settings(

@@ -11,8 +11,8 @@ import typer
 from cli.arguments import read_input_lines
 from cli.loading import RunPath, load_masked
 from cli.options import Options, with_settings
-from lm.config.decoding import FillConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import FillConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 
 _Text = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import completion
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_tokenizer
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cli.console.text import print_labelled, print_note
 from cli.loading import import_torch
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from cli.console.text import format_json_line, print_note, print_notes
 from cli.loading import load_tokenizer
 from cli.new_runs import warn_of_repetition
 from cli.options import Options, with_settings
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig, TokenizerKind
 from lm.config.run_spec import refuse_settings
-from lm.config.tokenizer import TokenizerConfig, TokenizerKind
 from lm.errors import UsageError
 
 

@@ -9,8 +9,8 @@ import typer
 from cli import completion
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
-from lm.config.hardware import HardwareConfig
-from lm.config.serving import ServerConfig
+from lm.config.inference import ServerConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import missing_packages
 
 _Runs = Annotated[

@@ -21,8 +21,7 @@ from cli.console.text import (
 )
 from cli.loading import load_tokenizer
 from cli.options import Options, with_settings
-from lm.config.data import DataConfig, FilesConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig
 from lm.errors import InputError
 from lm.files import check_writable
 from lm.text.decode import decode_blocks

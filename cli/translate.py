@@ -16,9 +16,8 @@ from cli.arguments import STDIN, read_input_lines
 from cli.loading import RunPath, import_torch
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
-from lm.config.decoding import PENALTIES, SamplingConfig, TranslationConfig
-from lm.config.evaluation import AttentionConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
+from lm.config.run_config import HardwareConfig
 from lm.config.run_spec import refuse_settings
 from lm.files import atomic_write_text
 from lm.text.decode import read_file_lines

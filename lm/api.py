@@ -19,12 +19,18 @@ from torch import Tensor
 from lm.benchmark import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config import settings
-from lm.config.data import DataConfig, FilesConfig
-from lm.config.decoding import ClassificationConfig, SamplingConfig, TranslationConfig
-from lm.config.evaluation import AttentionUnit, PerplexityConfig
-from lm.config.export import ExportConfig, ExportDtype, ExportFormat
-from lm.config.hardware import Device, DType, HardwareConfig
+from lm.config.inference import (
+    AttentionUnit,
+    ClassificationConfig,
+    ExportConfig,
+    ExportDtype,
+    ExportFormat,
+    PerplexityConfig,
+    SamplingConfig,
+    TranslationConfig,
+)
 from lm.config.model import ModelConfig
+from lm.config.run_config import DataConfig, Device, DType, FilesConfig, HardwareConfig
 from lm.config.run_spec import PathLike, run_spec
 from lm.data.rows import read_completions
 from lm.decoding.batching import Finish, Token

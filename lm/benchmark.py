@@ -12,8 +12,7 @@ import torch
 
 import corpora
 from lm.checkpoint import LoadedModel, load_model, prepare_for_inference
-from lm.config.hardware import HardwareConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import HardwareConfig, RunConfig
 from lm.data.batch import Batch, batch_rows
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler

@@ -13,8 +13,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from lm import files, run_folder
-from lm.config.lora import LoraConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import LoraConfig, RunConfig
 from lm.errors import UsageError
 from lm.hardware import Hardware, trim_malloc_memory
 from lm.model.layers import quantise

@@ -7,17 +7,16 @@ import ctypes
 import math
 import platform
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 
 _DTYPES = ("float32", "bfloat16")
@@ -91,11 +90,6 @@ def configure_gpu(hardware: Hardware) -> None:
     if hardware.device == "cuda":
         torch.set_float32_matmul_precision("highest" if hardware.torch_dtype is torch.float32 else "high")
         torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def divide_threads(config: HardwareConfig, processes: int) -> HardwareConfig:
-    """Return the hardware settings of each of several processes, which divide the threads."""
-    return replace(config, threads=max(1, (config.threads or MAX_THREADS) // processes))
 
 
 @cache
@@ -182,30 +176,6 @@ def select_device(config: HardwareConfig) -> str:
     if not available[config.device]:
         raise UsageError(f"no {config.device} device on this machine")
     return config.device
-
-
-@cache
-def measure_matmul_flops(hardware: Hardware) -> float:
-    """Return the FLOP/s of a square matmul in a dtype, measured once: the peak for model-FLOPs utilisation.
-
-    On a GPU it is the mean of several launches, of varied values: on constants, which take less power, it is faster.
-    """
-    on_cpu = hardware.device == "cpu"
-    size, launches = (CPU_MATRIX, 1) if on_cpu else (GPU_MATRIX, _LAUNCHES)
-    numbers = torch.arange(size * size, dtype=torch.float32, device=hardware.torch_device)
-    matrix = numbers.sin_().view(size, size).to(hardware.torch_dtype)
-
-    def work() -> None:
-        for _ in range(launches):
-            torch.matmul(matrix, matrix)
-
-    return 2 * size**3 * launches / statistics.median(time_work(work, hardware) for _ in range(_MATMULS))
-
-
-def free_gpu_memory(hardware: Hardware) -> int:
-    """Return the bytes of GPU memory that are free or cached by this process."""
-    free, _ = torch.cuda.mem_get_info(hardware.torch_device)
-    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def peak_memory() -> int:

@@ -148,17 +148,6 @@ def open_process_map(
         theirs.close()
 
 
-def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
-    """Yield numbered results in order from 0; early ones wait."""
-    waiting: dict[int, T] = {}
-    number = 0
-    for index, result in results:
-        waiting[index] = result
-        while number in waiting:
-            yield waiting.pop(number)
-            number += 1
-
-
 _prepared: list[bytes] = []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cli.main import build_parser, run
 from cli.options import settings_page as format_settings
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings, list_settings
 from lm.serving.bodies import IGNORED, TRANSLATION, UNSUPPORTED, ChatBody, CompletionBody

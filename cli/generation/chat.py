@@ -9,8 +9,8 @@ import typer
 from cli.loading import RunPath, import_torch, load_decoder
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import SamplingConfig
+from lm.config.run_config import HardwareConfig
 
 _System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.")]
 

@@ -14,8 +14,8 @@ from cli.console.text import print_labelled, quote
 from cli.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
-from lm.config.decoding import LENGTH_LIMITS, BeamConfig, SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import LENGTH_LIMITS, BeamConfig, SamplingConfig
+from lm.config.run_config import HardwareConfig
 from lm.config.run_spec import refuse_settings
 from lm.config.settings import list_settings
 from lm.errors import UsageError

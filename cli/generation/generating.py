@@ -15,8 +15,8 @@ import typer
 from cli.console.colours import is_colour_enabled
 from cli.console.progress import show_counter
 from cli.console.text import escape_for_stream, format_duration, format_json_line, format_number_of, print_note
-from lm.config.decoding import BeamConfig
-from lm.config.tokenizer import END_OF_TEXT
+from lm.config.inference import BeamConfig
+from lm.config.run_config import END_OF_TEXT
 from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator
 from lm.files import atomic_write_text

@@ -12,9 +12,8 @@ from cli.arguments import AsJson, SentencePairs
 from cli.loading import RunPath, import_torch
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
-from lm.config.data import DataConfig, FilesConfig, ParallelTextConfig
-from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import PerplexityConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.text.find import STDIN, has_piped_text

@@ -26,8 +26,8 @@ from cli.console.text import (
 from cli.options import Options
 from cli.perplexity import surprisal
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import PerplexityConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation.held_out import ContaminationCheck
 from lm.evaluation.perplexity import PairedDifference, PerplexityResult, compare_models, iterate_tokens, iterate_words

@@ -1,20 +1,362 @@
-"""The configuration of a run: its settings, and the plan resolved from them."""
+"""The settings of a run, by section; the plan resolved from them, and the configuration that holds all."""
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
-from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
-from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
-from lm.config.lora import LoraConfig
+from msgspec import Meta
+
 from lm.config.model import ModelConfig
-from lm.config.settings import Config, build_config, list_all_settings
-from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.settings import (
+    DERIVED,
+    LENGTHS,
+    Config,
+    Count,
+    Fraction,
+    LargeCount,
+    Natural,
+    Positive,
+    Rate,
+    Seed,
+    build_config,
+    list_all_settings,
+)
 from lm.errors import UsageError
+
+END_OF_TEXT = "<|endoftext|>"
+MASK = "[MASK]"  # stands where a token is to be guessed
+MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
+
+TokenizerKind = Literal["bpe", "char", "byte"]
+MergeScope = Literal["words", "characters"]
+
+
+@dataclass(frozen=True)
+class TokenizerConfig(Config):
+    """A tokenizer to be trained.
+
+    Settings:
+        kind: Byte-level BPE, characters or bytes.
+        vocab_size: BPE vocabulary size.
+        merges: BPE merges within words, or only within characters.
+    """
+
+    kind: TokenizerKind = "bpe"
+    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "tokenizer.kind=bpe"] = 4096
+    merges: Annotated[MergeScope, "tokenizer.kind=bpe"] = "words"
+
+
+LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
+"""A pattern of language codes."""
+IGNORE_INDEX = -100  # as a target: nothing is to be predicted here
+
+DataKind = Literal["text", "examples", "conversations", "pairs"]
+"""What records are; it follows from the columns of their files."""
+Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
+_Language = Annotated[str, Meta(pattern=f"^{LANGUAGE_PATTERN}$")]
+
+
+@dataclass(frozen=True)
+class FilesConfig(Config):
+    """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them.
+
+    Settings:
+        format: Format of all files; default from the file name.
+        encoding: Encoding of files not in UTF-8.
+        include: Read only files that match, as '*.py'. Repeatable.
+        exclude: Skip files and folders that match. Repeatable.
+        skip_malformed: Skip malformed rows and unreadable files, and count them.
+        header: CSV, TSV: the first row names the columns; default yes, TSV pairs no.
+    """
+
+    format: Format | None = None
+    encoding: str = "utf-8"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    skip_malformed: bool = False
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            is_of_text = codecs.lookup(self.encoding)._is_text_encoding  # Python has no other way to tell
+        except (LookupError, ValueError):
+            is_of_text = False
+        if not is_of_text:
+            raise UsageError(f"encoding: Python knows no {self.encoding!r}")
+
+
+@dataclass(frozen=True)
+class DataConfig(Config):
+    """How a corpus becomes tokens.
+
+    Settings:
+        validation: Fraction to hold out, or held-out files.
+        separator: Line that ends a document.
+        text_column: Text column: name, names or number; default text, or the run's.
+        label_column: Label column: labels are learned; default the run's.
+    """
+
+    validation: str = "0.1"
+    separator: str = END_OF_TEXT
+    text_column: str | None = None
+    label_column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_column is not None and self.label_column == self.text_column:
+            raise UsageError("text_column and label_column are the same")
+
+    def for_other_files(self, **values: Any) -> DataConfig:
+        """Return settings for files that the run was not trained on; those of its columns that were numbers are gone.
+
+        With a text column and without a label column, labels are not read.
+        """
+        own = {name: getattr(self, name) for name in ("text_column", "label_column") if "text_column" not in values}
+        columns = {"text_column": None, "label_column": None, **own}
+        named = {name: None if str(column).isdecimal() else column for name, column in columns.items()}
+        return replace(self, **{**named, **values})
+
+    def without_labels(self) -> DataConfig:
+        return replace(self, label_column=None)
+
+
+@dataclass(frozen=True)
+class ParallelTextConfig(Config):
+    """How pairs of sentences, a source and its translation, become tokens.
+
+    Settings:
+        bidirectional: Train both directions in one model.
+        source_language: Source language; default the suffix, as in train.en.
+        target_language: Target language; default the suffix, as in train.de.
+        source_column: Source column.
+        target_column: Target column.
+        separate_vocabularies: Train a tokenizer per language.
+        max_length: Drop longer sentence pairs, in tokens.
+        max_ratio: Drop sentence pairs with a larger length ratio.
+        bpe_dropout: BPE-dropout.
+        bpe_dropout_until: Fraction of the run with BPE-dropout.
+    """
+
+    bidirectional: bool = False
+    source_language: _Language | None = None
+    target_language: _Language | None = None
+    source_column: str = "source"
+    target_column: str = "target"
+    separate_vocabularies: bool = False
+    max_length: Count = 256
+    max_ratio: Annotated[float, Meta(ge=1, le=1e30)] = 9.0
+    bpe_dropout: Fraction = 0.0
+    bpe_dropout_until: Annotated[Fraction, "parallel.bpe_dropout"] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.bidirectional and self.separate_vocabularies:
+            raise UsageError("bidirectional models have no separate_vocabularies")
+
+    def for_other_files(self, **values: Any) -> ParallelTextConfig:
+        """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
+        columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
+        return ParallelTextConfig(**{**columns, **values})
+
+
+PAIR_COLUMNS = ("source_column", "target_column")
+"""Fields of `ParallelTextConfig` that say how files are read; the others are for training."""
+
+
+Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
+Criterion = Literal["loss", "bleu"]
+OptimizerKind = Literal["adamw", "muon"]
+
+MOST_ROWS = 2**40
+"""The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
+_Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+_Scale = Annotated[float, Meta(ge=0, le=1e9)]
+_Decay = Annotated[float, Meta(ge=0, le=0.99999)]
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+_FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Config):
+    """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long.
+
+    Settings:
+        steps: Training length in optimizer steps.
+        epochs: Training length in passes over the training split.
+        tokens: Training length in tokens.
+        budget: Training time, such as 10m or 1h30m; default by the corpus.
+        batch_size: Sequences per step.
+        batch_tokens: Tokens per step, instead of batch_size.
+        micro_batch_size: Gradient accumulation: sequences per pass; default all that fit.
+        learning_rate: Peak learning rate.
+        schedule: Learning-rate schedule.
+        warmup_steps: Learning-rate warm-up.
+        final_learning_rate_fraction: Final learning rate / peak.
+        decay_fraction: Schedule wsd: decay fraction.
+        optimizer: Optimizer; muon: AdamW for embeddings and vectors.
+        beta1: AdamW: β1.
+        beta2: AdamW: β2.
+        epsilon: AdamW: ε.
+        weight_decay: Weight decay of matrices.
+        clip: Gradient clipping: maximum norm; 0: off.
+        evaluate_every: Evaluation interval in steps; 0: only at the end.
+        checkpoint_every: Checkpoint interval; 0: at the end; default evaluate_every.
+        keep_checkpoints: Keep the latest N checkpoints and the best; 0: all.
+        patience: Stop after N evaluations without improvement.
+        decay_patience: Start the decay after N evaluations without improvement.
+        label_smoothing: Label smoothing.
+        r_drop: R-Drop: weight of the KL term; 0: off.
+        expert_balance: MoE: weight of the load-balancing loss.
+        ema: EMA decay; averaged weights are evaluated and saved; 0: off.
+        best_by: Criterion of the best checkpoint.
+        bleu_sentences: Sentences translated per evaluation, for BLEU.
+        sample: Prompt to continue at each evaluation. Repeatable.
+        masking_rate: Masked models: masking rate.
+        compile: Use torch.compile; pays off in long runs.
+        gradient_checkpointing: Recompute activations: less memory, slower.
+        tensorboard: Write TensorBoard files.
+        seed: Seed of weights, data order and dropout.
+    """
+
+    steps: LargeCount | None = None
+    epochs: Positive | None = None
+    tokens: LargeCount | None = None
+    budget: str | None = None
+    batch_size: _Rows = 32
+    batch_tokens: _Rows | None = None
+    micro_batch_size: _Rows | None = None
+    learning_rate: _Scale = 1e-3
+    schedule: Schedule = "cosine"
+    warmup_steps: Natural = 50
+    final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
+    decay_fraction: Annotated[Fraction, "training.schedule=wsd"] = 0.2
+    optimizer: OptimizerKind = "adamw"
+    beta1: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
+    beta2: _Decay = 0.95
+    epsilon: Positive = 1e-8
+    weight_decay: _Scale = 0.1
+    clip: Positive = 1.0
+    evaluate_every: Natural = 250
+    checkpoint_every: Natural | None = None
+    keep_checkpoints: Natural = 3
+    patience: Count | None = None
+    decay_patience: Count | None = None
+    label_smoothing: Rate = 0.0
+    r_drop: Positive = 0.0
+    expert_balance: Annotated[Positive, "model.experts"] = 0.01
+    ema: _Decay = 0.0
+    best_by: Annotated[Criterion, "training.bleu_sentences"] = "loss"
+    bleu_sentences: Natural = 2000
+    sample: tuple[str, ...] = ()
+    masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "model.objective=masked"] = 0.15
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    tensorboard: bool = False
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise UsageError(f"give only one of {', '.join(lengths)}")
+        if self.epochs == 0:
+            raise UsageError("epochs must be more than 0")
+        if self.budget is not None:
+            parse_duration(self.budget)
+            if self.schedule != "wsd" or self.decay_fraction == 1:
+                raise UsageError("a budget needs the schedule wsd and a decay_fraction below 1")
+
+    @property
+    def forward_passes(self) -> int:
+        return 2 if self.r_drop else 1
+
+
+def parse_duration(text: str) -> float:
+    """Parse a duration such as 90s, 10m or 1h30m into seconds; UsageError if invalid or zero."""
+    parts = _FORM.fullmatch(text.strip())
+    total = (
+        sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0
+    )
+    if not total:
+        raise UsageError(f"budget: a time is written like 90s, 10m or 1h30m, not {text!r}")
+    return total
+
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+
+INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
+"""Dtypes for inference only."""
+_Threads = Annotated[int, Meta(ge=1, le=1024)]
+
+
+@dataclass(frozen=True)
+class HardwareConfig(Config):
+    """The hardware to run on; `auto` is resolved by measuring the machine.
+
+    Settings:
+        device: Device; auto: a GPU if there is one.
+        dtype: Dtype of matmuls; float16, int8: inference only.
+        threads: CPU threads; default one per core.
+    """
+
+    device: Device = "auto"
+    dtype: DType = "auto"
+    threads: _Threads | None = None
+
+
+@dataclass(frozen=True)
+class DistributionConfig(Config):
+    """How several processes hold a model that they train together; a resumed run may change it.
+
+    Settings:
+        shard: FSDP: shard weights and optimizer state.
+    """
+
+    shard: bool = False
+
+
+LAYER_KINDS = ("attention", "feed-forward")
+"""The kinds of layers that can have adapters."""
+
+
+@dataclass(frozen=True)
+class LoraConfig(Config):
+    """Low-rank adapters beside the matrices of a run, its base, whose own weights are frozen; without a rank, none.
+
+    Source: Hu et al. 2021 (LoRA).
+
+    Settings:
+        rank: LoRA: rank of the adapters trained on the --from run.
+        on: LoRA: layers with adapters.
+        alpha: LoRA alpha; adapters are scaled by alpha / rank; default 2 rank.
+        dropout: LoRA: dropout.
+    """
+
+    rank: Count = DERIVED
+    on: Annotated[str, "lora.rank"] = ",".join(LAYER_KINDS)
+    alpha: Annotated[Positive | None, "lora.rank"] = None
+    dropout: Annotated[Rate, "lora.rank"] = 0.0
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in LAYER_KINDS:
+                raise UsageError(f"lora.on: no adapters on {kind!r}; choose from {', '.join(LAYER_KINDS)}")
+
+    def __bool__(self) -> bool:
+        return self.rank is not None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind.strip() for kind in self.on.split(","))
+
+    @property
+    def scale(self) -> float:
+        """Return the scale of the adapters' output: alpha / rank, where alpha defaults to twice the rank."""
+        return 2.0 if self.alpha is None else self.alpha / self.rank
+
 
 FORMAT_VERSION = 3
 """Format version of `config.json` and the run folder; prepared data have their own."""

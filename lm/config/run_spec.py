@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from lm.config.data import DataKind
 from lm.config.presets import depth_preset_name
-from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, DataKind, TokenizerKind
 from lm.config.settings import (
     LENGTHS,
     Config,
@@ -24,7 +23,6 @@ from lm.config.settings import (
     list_all_settings,
     merge,
 )
-from lm.config.tokenizer import TokenizerKind
 from lm.errors import InputError, UsageError
 
 PathLike = str | os.PathLike[str]

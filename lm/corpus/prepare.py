@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import ParallelTextConfig
+from lm.config.run_config import ParallelTextConfig
 from lm.corpus.encode import Encoded, Tokenizers, encode
 from lm.corpus.store import (
     CHUNK,

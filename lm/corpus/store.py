@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm import files, processes
-from lm.config.data import DataConfig, DataKind
+from lm.config.run_config import DataConfig, DataKind
 from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer

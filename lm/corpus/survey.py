@@ -17,8 +17,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from lm import processes
-from lm.config.data import DataConfig, DataKind, FilesConfig, ParallelTextConfig
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.config.run_config import (
+    END_OF_TEXT,
+    MASK,
+    DataConfig,
+    DataKind,
+    FilesConfig,
+    ParallelTextConfig,
+    TokenizerConfig,
+)
 from lm.corpus.encode import Tokenizers
 from lm.corpus.store import SplitName
 from lm.errors import InputError, UsageError

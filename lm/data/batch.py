@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORE_INDEX
-from lm.config.run_config import RunConfig
+from lm.config.run_config import IGNORE_INDEX, RunConfig
 from lm.corpus.ragged import RaggedArray
 from lm.pseudorandom import Indices, hash64, permute_indices
 from lm.text.dependency_trees import DependencyHeads

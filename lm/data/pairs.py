@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORE_INDEX, ParallelTextConfig
+from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig
 from lm.corpus.encode import attach_positions, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers, read_held_out

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.run_config import DataConfig, FilesConfig
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import SPLITS, Manifest, Split, open_split
 from lm.data.batch import PADDING, Batch, LabelledPrompt, TrainingData, length_batches, shuffle_samples

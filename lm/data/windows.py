@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORE_INDEX
+from lm.config.run_config import IGNORE_INDEX
 from lm.corpus.store import Split
 from lm.data.batch import Batch, TrainingData, shuffle_samples
 from lm.errors import InputError

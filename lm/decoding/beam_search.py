@@ -23,12 +23,6 @@ from lm.decoding.session import DecodeSession, SourceBatch
 from lm.engine.engine import OutputSpec
 from lm.errors import UsageError, nan_logits_error
 
-_MIN_DONE_FRACTION = 1 / 8
-"""Fraction of finished sources before they leave the batch: removing rows costs about as much as a step."""
-
-_SOURCE_MULTIPLE = 8
-"""The number of sources in the batch stays a multiple of this."""
-
 
 @torch.inference_mode()
 def beam_search(  # noqa: PLR0915 (one story)
@@ -126,25 +120,13 @@ def beam_search(  # noqa: PLR0915 (one story)
         parents, chosen = parents.gather(1, order), chosen.gather(1, order)
         highest = totals[:, 0].tolist() if totals.shape[1] else [-math.inf] * n_sources
         done = [is_done(number, total, length) for number, total in zip(numbers, highest, strict=True)]
-        kept = _sources_to_keep(done, at_once=session.removes_rows_for_free)
+        kept = torch.tensor([index for index, is_last in enumerate(done) if not is_last], dtype=torch.long)
         numbers = [numbers[index] for index in kept.tolist()]
         if not numbers:
             return [hypotheses[:n] for hypotheses in found]
         parents, chosen = parents[kept], chosen[kept]
-        totals = totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
+        totals = totals[kept]
         rows = (kept[:, None] * width + parents).flatten().tolist()
         sums = [[*sums[row], total] for row, total in zip(rows, totals.flatten().tolist(), strict=True)]
         session.select(rows)
         output = session.extend(chosen.reshape(-1, 1), output_spec)
-
-
-def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
-    """The sources that stay in the batch: unfinished ones, and others unless they leave at once.
-
-    Otherwise all stay while few are done, and then some, to round their number.
-    """
-    size = n_unfinished = len(done) - sum(done)
-    if not at_once:
-        few_are_done = n_unfinished and sum(done) <= _MIN_DONE_FRACTION * len(done)
-        size = len(done) if few_are_done else -(-n_unfinished // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
-    return torch.tensor(sorted(sorted(range(len(done)), key=done.__getitem__)[:size]), dtype=torch.long)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import torch
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.decoding.batching import Continuation, Finish, Sample, TextStream, Token, decode
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler, parse_logit_biases

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.errors import UsageError
 from lm.kernels.torch_ops import TopK, top_k
 from lm.tokenizer.tokenizer import Tokenizer

@@ -58,14 +58,6 @@ class DecodeSession:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def removes_rows_for_free(self) -> bool:
-        """Whether rows can be removed, to any number of rows, at no cost.
-
-        Else it costs about as much as a step, and oneDNN takes some milliseconds to prepare a matmul of a new shape.
-        """
-        return all(model.cache.removes_rows_for_free for model in self._models)
-
     @torch.inference_mode()
     def add(
         self,

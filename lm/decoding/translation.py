@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.config.decoding import TranslationConfig
+from lm.config.inference import TranslationConfig
 from lm.config.model import check_heads_given
 from lm.corpus.encode import TreeReader, wrap_sources
 from lm.corpus.ragged import RaggedArray

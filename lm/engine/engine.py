@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lm.engine.kv_cache import DecoderModel, KVCache, ModelCache
 from lm.kernels.torch_ops import TopK
-from lm.model.attention import capture_attention_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,10 @@ class OutputSpec:
     Attributes:
         logits_to_keep: logits after this many last tokens of each row.
         top_k: if the engine supports it, this many best next tokens of each row, instead of logits.
-        attention: the source attention weights of the last layer, for this many last tokens; a session reads it as a
-            boolean, and wants those of the new tokens.
     """
 
     logits_to_keep: int = 1
     top_k: int = 0
-    attention: int = 0
 
 
 NO_OUTPUT, LAST_LOGITS = OutputSpec(logits_to_keep=0), OutputSpec()
@@ -40,12 +36,10 @@ class Output:
         logits: (rows, logits_to_keep, vocabulary) float32, of an ensemble log-probabilities; None if not requested, or
             if the top k were.
         top_k: the best next tokens of each row, if requested and supported.
-        attention: of each model (rows, source length), mean over heads, summed over the new tokens; if requested.
     """
 
     logits: Tensor | None = None
     top_k: TopK | None = None
-    attention: Sequence[Tensor] = ()
 
     @property
     def last_logits(self) -> Tensor:
@@ -80,19 +74,13 @@ class TorchEngine:
             lengths: real tokens of each row, where padding follows them.
             past: keys and values of a prefix that the rows start with.
         """
-        layers = self.model.decoder.attention_layers(cross=True)[-1:] if output_spec.attention else ()
-        with capture_attention_weights(layers) as weights:
-            if lengths is None:
-                hidden = cache.step(tokens, rows, positions)
-            else:
-                hidden = cache.prefill(tokens, rows, lengths, past)
+        hidden = cache.step(tokens, rows, positions) if lengths is None else cache.prefill(tokens, rows, lengths, past)
         n, kept = tokens.shape[1], output_spec.logits_to_keep
-        attention = tuple(weight.mean(1)[:, -output_spec.attention :].sum(1) for weight in weights)  # mean over heads
         if not kept:
-            return Output(attention=attention)
+            return Output()
         if lengths is None or min(lengths) == n:
             hidden = hidden[:, -kept:]
         else:
             last = torch.tensor(lengths, device=hidden.device)[:, None] + torch.arange(-kept, 0, device=hidden.device)
             hidden = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
-        return Output(self.model.logits(hidden).float(), attention=attention)
+        return Output(self.model.logits(hidden).float())

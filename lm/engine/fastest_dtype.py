@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lm import files
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 from lm.hardware import select_device, select_inference_hardware
 from lm.run_folder import find_checkpoint, weights_key

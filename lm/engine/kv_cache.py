@@ -121,13 +121,9 @@ class KVCache:
 
     Attributes:
         lengths: cached positions of each row.
-        removes_rows_for_free: whether removing rows costs nothing, as compiled code computes; else it costs about as
-            much as a decode step.
 
     Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling); the table is FasterTransformer's.
     """
-
-    removes_rows_for_free = False
 
     def __init__(
         self,
@@ -216,7 +212,6 @@ class KVCache:
     def step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Compute (rows, n, d_model) final states of the next tokens; free buffer rows take part with any tokens."""
         self._copy_shared()
-        self.removes_rows_for_free = False
         if 2 * len(rows) <= self._n_buffer_rows and len(rows) == len(self._buffer_rows):
             self._share(range(len(self.lengths)))
             self._copy_shared()
@@ -261,7 +256,6 @@ class KVCache:
         for layer in self._layers:
             layer.set_write_positions(0, max(positions) + n, rows=self._n_buffer_rows)
         self._advance(rows, n)
-        self.removes_rows_for_free = True
         buffer_rows, starts, nothing = self._index_of(rows), torch.tensor(positions), torch.empty(0, dtype=torch.long)
         sources, source_lengths = nothing, self._source_lengths
         if self._encoder_output is not None:

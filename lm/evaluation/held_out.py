@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import DataKind, FilesConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import DataKind, FilesConfig, RunConfig
 from lm.corpus.store import Manifest, Split, open_split, read_held_out, verify_checksums
 from lm.corpus.survey import Hashes, hash_records
 from lm.data.rows import find_examples

@@ -21,7 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from lm.config.evaluation import ScoringConfig
+from lm.config.inference import ScoringConfig
 from lm.decoding.classifier import Classifier
 from lm.errors import InputError
 from lm.text.records import Record

@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import IGNORE_INDEX, DataKind
-from lm.config.evaluation import PerplexityConfig
+from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig, check_heads_given
+from lm.config.run_config import IGNORE_INDEX, DataKind
 from lm.corpus.encode import attach_positions, encode, wrap_sources
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, length_batches

@@ -9,7 +9,7 @@ from typing import cast
 
 from safetensors import SafetensorError
 
-from lm.config.export import ExportConfig
+from lm.config.inference import ExportConfig
 from lm.errors import InputError
 
 _MODULES = {"huggingface": "hugging_face.exporting", "peft": "hugging_face.peft"}

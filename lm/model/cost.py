@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import LoraConfig
 from lm.model.lora import build_model_with_lora
 from lm.model.transformer import Model, init_empty_weights
 

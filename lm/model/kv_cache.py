@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 
@@ -31,13 +30,6 @@ class LayerKVCache:
         self._value[:, :, start : self.length] = value
         return self.keys_and_values()
 
-    def reserve(self, positions: int) -> None:
-        """Reserve and count positions whose keys and values the caller writes into `buffers`."""
-        start, self.length = self.length, self.length + positions
-        key, value = self.buffers()
-        if key.shape[2] < self.length:
-            self._key, self._value = (_grow(buffer, start, self.length) for buffer in (key, value))
-
     def buffers(self) -> tuple[Tensor, Tensor]:
         """Return the key and value buffers, (batch, kv_heads, capacity, head) each."""
         assert self._key is not None
@@ -54,17 +46,6 @@ class LayerKVCache:
         if self._key is not None and self._value is not None:
             self._key = self._key.index_select(0, rows)
             self._value = self._value.index_select(0, rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Keep only the given (batch, n) positions of each row, in this order."""
-        if self._key is not None and self._value is not None:
-            batch, heads, capacity, head = self._key.shape
-            first = torch.arange(0, batch * heads * capacity, capacity, device=positions.device).view(batch, heads, 1)
-            indices = (first + positions[:, None]).flatten()
-            self.length = positions.shape[1]
-            for buffer in (self._key, self._value):
-                selected = buffer.view(-1, head).index_select(0, indices)
-                buffer[:, :, : self.length] = selected.view(batch, heads, -1, head)
 
     def truncate(self, length: int) -> None:
         """Drop the positions from `length` on."""
@@ -98,18 +79,10 @@ class DecoderCache:
         """The number of positions decoded so far."""
         return self.self_attention[0].length
 
-    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
-        """Row i becomes the former row `rows[i]`, in every layer.
-
-        With `same_sources`, both rows have the same source, and the cross-attention caches stay as they are.
-        """
-        for layer in self.self_attention if same_sources else (*self.self_attention, *self.cross_attention):
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes the former row `rows[i]`, in every layer."""
+        for layer in (*self.self_attention, *self.cross_attention):
             layer.reorder(rows)
-
-    def select(self, positions: Tensor) -> None:
-        """Keep only the given (batch, n) positions of each row in the self-attention caches."""
-        for layer in self.self_attention:
-            layer.select(positions)
 
     def truncate(self, length: int) -> None:
         """Drop the positions from `length` on from the self-attention caches."""

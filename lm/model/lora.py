@@ -12,8 +12,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import LoraConfig
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
 from lm.model.transformer import Model, build_model, init_empty_weights

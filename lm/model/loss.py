@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.config.data import IGNORE_INDEX
+from lm.config.run_config import IGNORE_INDEX
 
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27
 """Logits per chunk, in the dtype of the matmul."""

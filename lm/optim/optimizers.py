@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 from lm.distributed.parallel import Ranks, shard_like
 from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, load_trainable, trainable_weights

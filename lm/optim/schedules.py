@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 
 
 def learning_rate(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lm.config.evaluation import PerplexityConfig
+from lm.config.inference import PerplexityConfig
 from lm.decoding.batching import Finish, Token
 from lm.decoding.sampling import Alternatives, History, apply_filters
 from lm.decoding.session import window_start

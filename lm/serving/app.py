@@ -25,8 +25,8 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lm.config.hardware import HardwareConfig
-from lm.config.serving import ServerConfig
+from lm.config.inference import ServerConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError, LMError, UsageError
 from lm.serving.answers import ENDPOINTS, CompletionAnswer, build_completions, read_messages, score_prompt
 from lm.serving.bodies import (

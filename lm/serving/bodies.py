@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.inference import SamplingConfig, TranslationConfig
 from lm.config.settings import Config, build_config, list_settings
 from lm.errors import LMError
 

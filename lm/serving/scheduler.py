@@ -24,9 +24,8 @@ from typing import Any, TypeVar
 import torch
 
 from lm.checkpoint import LoadedModel
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.serving import ServerConfig
+from lm.config.inference import SamplingConfig, ServerConfig
+from lm.config.run_config import HardwareConfig
 from lm.config.settings import LARGEST
 from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.chat import fit_into_context

@@ -17,8 +17,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from lm.config.data import DataConfig, FilesConfig
-from lm.errors import InputError, UsageError
+from lm.config.run_config import DataConfig, FilesConfig
+from lm.errors import InputError
 from lm.text import decode
 from lm.text.text_file import FORMATS, TextFile
 
@@ -54,25 +54,9 @@ def refuse_missing(patterns: Iterable[str]) -> None:
             raise InputError(f"{pattern}: no such file")
 
 
-def refuse_stdin_twice(names: Iterable[str]) -> None:
-    """Raise UsageError if stdin is given for more than one role."""
-    if list(names).count(STDIN) > 1:
-        raise UsageError("stdin (-) stands for one file only: name the others")
-
-
 def has_piped_text() -> bool:
     """Return whether stdin is not a terminal and not empty; reads it."""
     return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
-
-
-def total_text_bytes(files: Iterable[TextFile]) -> int | None:
-    """Return the total size of the text; None if file sizes don't tell it (compressed files and rows)."""
-    size = 0
-    for file in files:
-        if file.has_rows or decode.detect_compression(file.path):
-            return None
-        size += file.path.stat().st_size
-    return size
 
 
 def _resolve_pattern(pattern: str, reading: FilesConfig) -> list[TextFile]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from lm.config.data import LANGUAGE_PATTERN, DataKind, FilesConfig, ParallelTextConfig
+from lm.config.run_config import LANGUAGE_PATTERN, DataKind, FilesConfig, ParallelTextConfig
 from lm.errors import InputError, UsageError
 from lm.text.decode import split_lines, strip_compression_suffix
 from lm.text.dependency_trees import attach_heads

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from lm.config.data import DataKind
+from lm.config.run_config import DataKind
 from lm.errors import InputError
 
 ChatRole = Literal["system", "user", "assistant"]

@@ -21,7 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lm.config.data import DataConfig, DataKind, FilesConfig, Format
+from lm.config.run_config import DataConfig, DataKind, FilesConfig, Format
 from lm.errors import InputError, LMError, UsageError, list_some, missing_packages
 from lm.text import decode
 from lm.text.records import LABEL_DELIMITER, Record, check_text, parse_messages

@@ -52,15 +52,6 @@ DEFAULT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-PLAIN_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
-"""A template without special tokens, for models that learned no conversations."""
-PLAIN_STOP = "\nUser:"
-"""The stop string of a reply in the plain template."""
-
 _SPECIAL_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 CUT, _END = "\ufdd0", "\ufdd1"
@@ -93,9 +84,9 @@ class ChatTemplate:
     special_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def default(cls, start_of_text: str | None, source: str = DEFAULT_TEMPLATE) -> ChatTemplate:
-        """Return our own template, or `PLAIN_TEMPLATE`, with the token that starts a document."""
-        return cls(source, {} if start_of_text is None else {"bos_token": start_of_text})
+    def default(cls, start_of_text: str | None) -> ChatTemplate:
+        """Return our own template, with the token that starts a document."""
+        return cls(DEFAULT_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
 
     def to_json(self) -> dict[str, str]:
         """Return it as `tokenizer_config.json` holds it."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.tokenizer import MASK
+from lm.config.run_config import MASK
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import tokenizers
 
 from lm import files
-from lm.config.tokenizer import MASK
+from lm.config.run_config import MASK
 from lm.errors import InputError
 from lm.text.records import Part, Record
 from lm.tokenizer.chat_template import (
@@ -231,12 +231,6 @@ class Tokenizer:
             if len(token) == 1:
                 table[ord(token)] = index
         return table
-
-    @property
-    def merges_within_characters(self) -> bool:
-        """Return whether each token is a character or part of one."""
-        parts = (self.description["pre_tokenizer"] or {}).get("pretokenizers", [None])
-        return self.kind == "bpe" and parts[0] == _SPLITTERS["char"]
 
     @property
     def end_of_text(self) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import ANY_CHARACTER, Tokenizer, byte_alphabet
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.inference import SamplingConfig, TranslationConfig
 from lm.data.batch import ReferenceTranslation
 from lm.decoding.generator import Generator
 from lm.decoding.translation import TranslationModel, Translator

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lm.config.data import IGNORE_INDEX
-from lm.config.training import TrainingConfig
+from lm.config.run_config import IGNORE_INDEX, TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.layers import linear

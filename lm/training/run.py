@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.run_config import RunConfig, RunPlan
+from lm.config.run_config import RunConfig, RunPlan, TrainingConfig
 from lm.config.run_spec import is_user_given
-from lm.config.training import TrainingConfig
 from lm.corpus.encode import Tokenizers
 from lm.data.batch import Batch, TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like

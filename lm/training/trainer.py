@@ -14,10 +14,9 @@ from pathlib import Path
 
 from lm import files
 from lm.config.presets import DEFAULT_PRESET, build_run_config
-from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
+from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, parse_duration
 from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
-from lm.config.training import parse_duration
 from lm.corpus.store import Manifest, open_split
 from lm.data.batch import TrainingData
 from lm.distributed import launcher_env

@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataKind
 from lm.config.model import ModelConfig, check_heads_given
-from lm.config.run_config import RunConfig
+from lm.config.run_config import DataKind, RunConfig
 from lm.config.run_spec import DataFiles
 from lm.corpus import store
 from lm.corpus.encode import Tokenizers

@@ -42,10 +42,9 @@ from pathlib import Path
 from typing import Any
 
 from lm.checkpoint import LoadedModel, save_checkpoint
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import SamplingConfig
 from lm.config.presets import build_run_config
-from lm.config.run_config import RunConfig
+from lm.config.run_config import HardwareConfig, RunConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from lm.checkpoint import save_checkpoint
-from lm.config.data import DataConfig, DataKind
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig, RunPlan
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, DataKind, RunConfig, RunPlan, TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer import training

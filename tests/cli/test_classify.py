@@ -9,7 +9,7 @@ import pytest
 
 import lm
 from cli.main import run
-from lm.config.data import DataConfig
+from lm.config.run_config import DataConfig
 from tests.cli.small_runs import make_run
 
 TEXTS = ["the owl", "the fox ran", "Über den Bäumen", "mill", "the owl sang", "a fox"]

@@ -8,7 +8,7 @@ import torch
 
 from cli.main import run
 from lm.checkpoint import load_model, save_checkpoint
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.hardware import select_inference_hardware
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from cli.main import run
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from tests.lm.training.conftest import byte_tokenizer, shards

@@ -11,12 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.config.data import IGNORE_INDEX
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import IGNORE_INDEX, HardwareConfig, RunConfig, TrainingConfig
 from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import Sampler
 from lm.model.loss import linear_cross_entropy

@@ -9,7 +9,7 @@ import torch
 
 import lm
 from cli.main import run
-from lm.config.data import DataConfig
+from lm.config.run_config import DataConfig
 from lm.errors import UsageError
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS

@@ -10,10 +10,8 @@ from lm.benchmark import (
     measure_speed,
     select_fastest_dtype,
 )
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import HardwareConfig, RunConfig, TrainingConfig
 from lm.engine.compiled.build import compile_decode_step
 from lm.engine.fastest_dtype import decoding_dtype, read_recorded_dtypes
 from lm.kernels import code_cache

@@ -8,8 +8,7 @@ import torch
 from lm import checkpoint, run_folder
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import RunConfig, TokenizerConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model

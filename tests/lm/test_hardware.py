@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lm import hardware
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import (
     Hardware,

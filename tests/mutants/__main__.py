@@ -28,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from lm.config.training import parse_duration
+from lm.config.run_config import parse_duration
 from tests.mutants.covering import LOADED_BEFORE, ROOT, Coverage, clone, copied, function_at, passes
 from tests.mutants.mutations import Mutation, sample_mutations
 

@@ -10,7 +10,7 @@ import torch
 
 from cli.main import run
 from lm.checkpoint import load_tokenizers, load_weights
-from lm.config.data import IGNORE_INDEX
+from lm.config.run_config import IGNORE_INDEX
 from lm.run_folder import find_checkpoint, load_config
 from lm.training.training_corpus import open_data
 from tests.system.conftest import assert_resumes_exactly

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.export import ExportConfig
+from lm.config.inference import ExportConfig
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.interop.ctranslate2.specification import check_supported, create_specification, fill_weights

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.export import ExportConfig, ExportDtype
+from lm.config.inference import ExportConfig, ExportDtype
 from lm.config.model import ModelConfig
 from lm.errors import missing_packages
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, build_metadata, find_architecture

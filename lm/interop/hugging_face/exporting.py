@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import checkpoint, files, run_folder
-from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.export import ExportConfig
+from lm.config.inference import ExportConfig, SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
 from lm.interop.hugging_face import tokenizer_files
 from lm.interop.hugging_face.configuration import to_json

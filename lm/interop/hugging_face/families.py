@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lm.config.model import ModelConfig
+from lm.config.run_config import END_OF_TEXT
 from lm.config.settings import list_settings
-from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.export import ExportConfig
-from lm.config.lora import LAYER_KINDS, LoraConfig
+from lm.config.inference import ExportConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import LAYER_KINDS, LoraConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.families import Neutral, find_family
 from lm.interop.hugging_face.tensors import Placement, locate_tensor, swap_groups

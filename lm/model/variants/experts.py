@@ -130,14 +130,6 @@ def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
 
 
 @contextmanager
-def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Count the positions routed to each expert inside the `with`: (experts,) by name of the layer."""
-    counts: dict[str, Tensor] = {}
-    with _hook_routers(model, lambda name, routes: counts.update({name: counts.get(name, 0) + routes.counts[:-1]})):
-        yield counts
-
-
-@contextmanager
 def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
     with ExitStack() as hooks:
         for name, layer in model.named_modules():

@@ -36,10 +36,10 @@ class RecurrentCache:
         """Itself, in place of the caches of self-attention."""
         return [self]
 
-    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
-        """Row i becomes the former row `rows[i]`; with `same_sources` the cross-attention cache stays as it is."""
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes the former row `rows[i]`."""
         self.states = [state.index_select(1, rows) for state in self.states]
-        for layer in () if same_sources else self.cross_attention:
+        for layer in self.cross_attention:
             layer.reorder(rows)
 
     def truncate(self, length: int) -> None:

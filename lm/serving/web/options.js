@@ -2,7 +2,7 @@
 
 import { element, button } from "./dom.js";
 
-/** Defaults and limits are those of SamplingConfig in lm/config/decoding.py; null: off. `range` is that of the slider,
+/** Defaults and limits are those of SamplingConfig in lm/config/inference.py; null: off. `range` is that of the slider,
  * and `off` where it is off, if not at its end. */
 export const OPTIONS = [
   {

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lm.config.training import TrainingConfig, parse_duration
+from lm.config.run_config import TrainingConfig, parse_duration
 from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
@@ -148,20 +148,6 @@ class BudgetClock:
         seconds = (self.seconds_left if seconds_left is None else seconds_left) - self._overhead(step, steps, config)
         more = int(seconds / self._step_seconds) if self._step_seconds else 1
         return step + max(1, min(more, self.max_steps - step))
-
-    def forecast_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
-        """Return the number of steps that fit as of the last one; doesn't read the clock.
-
-        Args:
-            steps: planned steps, which are returned until enough have been measured.
-        """
-        if len(self._steps) < _MIN_STEPS or not self._step_seconds:
-            return steps
-        return self.affordable_total(step, steps, config=config, seconds_left=self._deadline - self._last)
-
-    def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Return seconds from the last step to step `steps`, at most to the deadline; doesn't read the clock."""
-        return min(self._deadline - self._last, self._seconds_to_end(step, steps, config))
 
     @property
     def _step_seconds(self) -> float:

@@ -25,10 +25,9 @@ from lm.config.presets import (
     portable_name,
     preset_depth,
 )
-from lm.config.run_config import SECTIONS, RunConfig, RunPlan, setting_values
+from lm.config.run_config import SECTIONS, RunConfig, RunPlan, TrainingConfig, parse_duration, setting_values
 from lm.config.run_spec import RunSpec, Settings
 from lm.config.settings import LENGTHS, overlay
-from lm.config.training import TrainingConfig, parse_duration
 from lm.data.batch import TrainingData, batch_rows
 from lm.hardware import Hardware
 from lm.model.cost import total_parameters

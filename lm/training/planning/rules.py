@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lm.config.presets import build_depth_preset
-from lm.config.tokenizer import TokenizerKind
+from lm.config.run_config import TokenizerKind
 
 _TOKENS_PER_PARAMETER, _REFERENCE_FLOPS = 0.25, 2.5e13
 """Sufficient tokens per block parameter at a compute budget in FLOPs: the best depths of the runs of 200 and 500

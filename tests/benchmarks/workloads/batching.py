@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession

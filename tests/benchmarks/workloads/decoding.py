@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lm import benchmark
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware

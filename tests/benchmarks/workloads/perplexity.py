@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lm.checkpoint import load_model
-from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import PerplexityConfig
+from lm.config.run_config import HardwareConfig
 from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.transformer import DecoderOnly

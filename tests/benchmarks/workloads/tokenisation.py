@@ -6,8 +6,7 @@ from pathlib import Path
 
 import tokenizers
 
-from lm.config.data import DataConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import DataConfig, TokenizerConfig
 from lm.corpus.survey import read_training_texts, scan_corpus
 from lm.text.find import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer

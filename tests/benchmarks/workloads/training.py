@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
-from lm.config.run_config import RunConfig
+from lm.config.run_config import LoraConfig, RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.cost import training_flops

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lm.api import export
 from lm.checkpoint import load_model
-from lm.config.decoding import TranslationConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import TranslationConfig
+from lm.config.run_config import HardwareConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.hardware import select_inference_hardware
 from tests.benchmarks.comparison import Workload

@@ -16,8 +16,7 @@ from lm.config.presets import (
     muon_learning_rate,
     portable_name,
 )
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import RunConfig, TrainingConfig
 from lm.errors import UsageError
 from lm.interop.hugging_face.families import QWEN3, differing_fields
 from lm.model.cost import parameters_by_part

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import SECTIONS
 from lm.config.settings import build_config, build_from, list_all_settings

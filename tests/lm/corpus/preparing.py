@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm.config.data import DataConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import DataConfig, TokenizerConfig
 from lm.corpus.prepare import PreparedFolder, prepare_corpus
 from lm.corpus.survey import scan_corpus
 from lm.text.find import ProgressCallback

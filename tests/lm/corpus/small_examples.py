@@ -5,8 +5,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm.config.data import DataConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import DataConfig, TokenizerConfig
 from lm.text.find import find_text_files
 from lm.text.text_file import TextFile
 from lm.tokenizer import training

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from lm.config.data import DataConfig
-from lm.config.tokenizer import END_OF_TEXT
+from lm.config.run_config import END_OF_TEXT, DataConfig
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import open_split
 from lm.corpus.survey import hash_records

@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from lm.config.data import DataConfig, ParallelTextConfig
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, DataConfig, ParallelTextConfig, TokenizerConfig
 from lm.corpus import prepare as preparing
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.store import MANIFEST, SPLITS, Manifest, open_split, read_held_out

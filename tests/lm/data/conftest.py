@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelTextConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import DataConfig, ParallelTextConfig, TokenizerConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers

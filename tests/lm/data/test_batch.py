@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import IGNORE_INDEX, RunConfig, TrainingConfig
 from lm.data.batch import Batch, batch_rows, length_batches
 
 N = IGNORE_INDEX

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import DataConfig, RunConfig, TrainingConfig
 from lm.corpus import prepare as preparing
 from lm.corpus.store import open_split
 from lm.data.batch import TrainingData

@@ -5,11 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import END_OF_TEXT, IGNORE_INDEX, MASK, DataConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.corpus.store import open_split
 from lm.data.batch import TrainingData
 from lm.data.windows import Masking, Windows

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORE_INDEX, ParallelTextConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig, TokenizerConfig
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.survey import train_tokenizers

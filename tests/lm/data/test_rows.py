@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import IGNORE_INDEX, DataConfig
+from lm.config.run_config import IGNORE_INDEX, DataConfig
 from lm.corpus.store import open_split
 from lm.data.rows import Rows
 from lm.errors import InputError

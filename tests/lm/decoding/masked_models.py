@@ -1,7 +1,7 @@
 """A tokenizer with a mask, and small masked models with random weights."""
 
 from lm.config.model import ModelConfig
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
 from lm.model.transformer import EncoderOnly, build_model
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer

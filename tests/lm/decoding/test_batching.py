@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, Sample, TextStream, Token, decode
 from lm.decoding.sampling import Sampler

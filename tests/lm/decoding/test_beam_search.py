@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler, top_k_tokens

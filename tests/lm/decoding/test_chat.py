@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator

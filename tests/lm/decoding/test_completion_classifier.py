@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, TokenizerConfig
 from lm.decoding.classifier import Classifier
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import build_example_frame

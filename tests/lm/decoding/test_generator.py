@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator, encode_text
 from lm.model.transformer import DecoderOnly, build_model

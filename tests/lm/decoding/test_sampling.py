@@ -15,7 +15,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.decoding.sampling import (
     History,
     Sampler,

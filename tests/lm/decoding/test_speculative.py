@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import History, Sampler

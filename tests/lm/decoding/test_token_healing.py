@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_text
 from lm.model.transformer import build_model

@@ -13,8 +13,8 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import LoraConfig
 from lm.decoding.beam_search import beam_search
 from lm.engine import selection
 from lm.engine.compiled.build import compile_decode_step

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from lm.checkpoint import LoadedModel
-from lm.config.evaluation import PerplexityConfig
+from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import RunConfig, TokenizerConfig
 from lm.data.batch import Batch, batched
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, score_batch, split_windows
 from lm.model.transformer import DecoderOnly, build_model

@@ -10,7 +10,7 @@ import pytest
 import lm
 from cli.main import run
 from lm.checkpoint import load_model
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 from lm.evaluation.held_out import open_held_out
 from lm.hardware import select_inference_hardware

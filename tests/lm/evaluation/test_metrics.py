@@ -5,7 +5,7 @@ import random
 import pytest
 import sacrebleu
 
-from lm.config.evaluation import ScoringConfig
+from lm.config.inference import ScoringConfig
 from lm.errors import InputError
 from lm.evaluation.metrics import ClassificationScores, compute_bleu, score_translations, wilson_interval
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config.data import DataConfig, ParallelTextConfig
-from lm.config.evaluation import PerplexityConfig
+from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
-from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, ParallelTextConfig, TokenizerConfig
 from lm.corpus.store import open_split
 from lm.data.rows import Rows
 from lm.errors import InputError

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
+from lm.config.run_config import LoraConfig
 from lm.model.cost import (
     active_parameters,
     cache_bytes_per_token,

@@ -20,27 +20,15 @@ def test_it_holds_what_was_added_to_the_rows_and_positions_that_are_left(seed):
     torch.manual_seed(seed)
     cache, expected = LayerKVCache(), drawn(rows, 0)
     for _ in range(25):
-        new, before = drawn(rows, chance.randint(1, 9)), cache.length
+        new = drawn(rows, chance.randint(1, 9))
         joined = tuple(torch.cat(pair, 2) for pair in zip(expected, new, strict=True))
-        if before and chance.random() < 0.5:  # the caller writes into the buffers
-            cache.reserve(new[0].shape[2])
-            for buffer, written in zip(cache.buffers(), new, strict=True):
-                buffer[:, :, before : cache.length] = written
-        else:
-            assert all(map(torch.equal, cache.extend(*new), joined))
+        assert all(map(torch.equal, cache.extend(*new), joined))
         expected = joined
-        match chance.choice(["reorder", "select", "truncate", "nothing"]):
+        match chance.choice(["reorder", "truncate", "nothing"]):
             case "reorder":
                 order = torch.tensor([chance.randrange(rows) for _ in range(rows)])
                 cache.reorder(order)
                 expected = tuple(each[order] for each in expected)
-            case "select":
-                places = torch.tensor([sorted(chance.sample(range(cache.length), cache.length // 2 + 1))] * rows)
-                places[0] = places[0].flip(0)
-                cache.select(places)
-                expected = tuple(
-                    torch.stack([row[:, own] for row, own in zip(each, places, strict=True)]) for each in expected
-                )
             case "truncate":
                 length = chance.randint(1, cache.length + 2)
                 cache.truncate(length)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import LoraConfig
 from lm.model.lora import (
     build_model_with_lora,
     load_frozen,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.config.data import IGNORE_INDEX
+from lm.config.run_config import IGNORE_INDEX
 from lm.model import loss
 from lm.model.loss import chunked_loss, linear_cross_entropy
 from tests.tolerances import assert_close

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lm import checkpoint
-from lm.config.hardware import HardwareConfig
+from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 from lm.hardware import select_inference_hardware
 from lm.optim.averaging import average_checkpoints

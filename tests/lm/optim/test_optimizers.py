@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 from lm.model.transformer import build_model
 from lm.optim.optimizers import (
     build_optimizers,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 from lm.optim.schedules import learning_rate
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from lm.config.serving import ServerConfig
+from lm.config.inference import ServerConfig
 from tests.forked import lm
 from tests.lm.serving.conftest import RUNS, request, served
 from tests.waiting import SECONDS

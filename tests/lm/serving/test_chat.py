@@ -2,9 +2,8 @@
 
 import pytest
 
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.config.inference import SamplingConfig
+from lm.config.run_config import END_OF_TEXT, HardwareConfig, TokenizerConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.text.records import parse_messages

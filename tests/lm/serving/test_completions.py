@@ -2,8 +2,8 @@
 
 import pytest
 
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import SamplingConfig
+from lm.config.run_config import HardwareConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from tests.lm.serving.conftest import RUNS, served

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lm
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig
 from lm.decoding.sampling import History, Sampler
 from lm.evaluation.attention import compute_attention
 from tests.cli.small_runs import make_run

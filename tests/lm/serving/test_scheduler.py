@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from lm.config.decoding import SamplingConfig
+from lm.config.inference import SamplingConfig, ServerConfig
 from lm.config.model import ModelConfig
-from lm.config.serving import ServerConfig
 from lm.decoding.batching import Continuation, Finish, Token
 from lm.decoding.generator import Generator
 from lm.errors import UsageError

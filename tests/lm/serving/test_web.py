@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from lm import run_folder
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import RunConfig, TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import find_checkpoint
 from lm.tokenizer import training

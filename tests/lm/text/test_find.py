@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.run_config import DataConfig, FilesConfig
 from lm.errors import InputError
 from lm.text import find
 from lm.text.find import find_text_files

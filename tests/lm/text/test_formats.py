@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.run_config import DataConfig, FilesConfig
 from lm.errors import InputError, UsageError
 from lm.text import decode
 from lm.text.find import find_text_files

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import ParallelTextConfig
+from lm.config.run_config import ParallelTextConfig
 from lm.errors import InputError
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.lm.training.texts import of_characters

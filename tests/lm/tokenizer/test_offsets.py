@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.text.records import Record
 from lm.tokenizer import training
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets

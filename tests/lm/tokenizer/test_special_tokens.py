@@ -3,7 +3,7 @@
 import pytest
 import tokenizers
 
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import (
     LanguageTag,

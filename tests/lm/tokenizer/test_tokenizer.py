@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lm.config.tokenizer import TokenizerConfig
+from lm.config.run_config import TokenizerConfig
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 

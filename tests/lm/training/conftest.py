@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import DataConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.run_folder import find_checkpoint
 from lm.text.find import find_text_files
 from lm.tokenizer import training as tokenizer_training

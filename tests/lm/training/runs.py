@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lm import files
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import RunConfig, TrainingConfig
 from lm.corpus.store import Manifest
 from lm.data.batch import TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, World

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from lm import files, run_folder
 from lm.checkpoint import load_weights, save_checkpoint
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import LoraConfig, RunConfig, TrainingConfig
 from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer

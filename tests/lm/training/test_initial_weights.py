@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lm.checkpoint import load_weights
-from lm.config.lora import LoraConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import LoraConfig, RunConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
 from lm.training.run import initial_weights

@@ -9,10 +9,8 @@ from safetensors.torch import load_file
 
 from lm import run_folder
 from lm.checkpoint import load_model, load_weights, write_merged_run
-from lm.config.hardware import HardwareConfig
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import HardwareConfig, LoraConfig, TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers

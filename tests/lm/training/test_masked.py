@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from lm.checkpoint import load_model, load_weights
-from lm.config.data import IGNORE_INDEX, DataConfig
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import MASK, TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import (
+    IGNORE_INDEX,
+    MASK,
+    DataConfig,
+    HardwareConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.events import Evaluation

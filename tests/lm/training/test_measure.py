@@ -2,10 +2,8 @@
 
 import torch
 
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import HardwareConfig, RunConfig, TrainingConfig
 from lm.training.measure import random_run, training_step_timer
 
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)

@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import IGNORE_INDEX, TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.transformer import build_model

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
 from lm.model.transformer import build_model

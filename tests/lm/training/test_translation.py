@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import DataConfig, ParallelTextConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.tokenizer import TokenizerConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import DataConfig, ParallelTextConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers

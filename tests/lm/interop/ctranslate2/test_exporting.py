@@ -8,7 +8,7 @@ import tokenizers
 
 from lm.api import export
 from lm.checkpoint import load_model
-from lm.config.decoding import TranslationConfig
+from lm.config.inference import TranslationConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.interop.hugging_face.importing import import_model
 from tests.cli.small_runs import make_run, make_tokenizer

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 
 from lm.api import export
 from lm.checkpoint import load_model
-from lm.config.decoding import TranslationConfig
+from lm.config.inference import TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import InputError

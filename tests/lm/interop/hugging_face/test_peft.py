@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 from lm import files, run_folder
 from lm.api import export
 from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkpoint
-from lm.config.lora import LoraConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import LoraConfig, RunConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.peft import import_adapters

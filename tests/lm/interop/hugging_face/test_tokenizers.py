@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from lm.api import export
 from lm.checkpoint import load_tokenizers
-from lm.config.decoding import SamplingConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import HardwareConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.interop.hugging_face.importing import import_model

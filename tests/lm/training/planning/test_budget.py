@@ -6,7 +6,7 @@ import json
 import pytest
 
 from lm import run_folder
-from lm.config.training import TrainingConfig
+from lm.config.run_config import TrainingConfig
 from lm.hardware import Hardware
 from lm.run_folder import MODEL, checkpoint_folder
 from lm.safetensors_io import load_tensors

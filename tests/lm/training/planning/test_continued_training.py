@@ -9,11 +9,9 @@ import torch
 
 from lm import run_folder
 from lm.checkpoint import load_weights
-from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
+from lm.config.run_config import LoraConfig, RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
-from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train

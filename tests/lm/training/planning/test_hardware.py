@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
-from lm.config.training import TrainingConfig
+from lm.config.run_config import HardwareConfig, RunConfig, TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import MAX_THREADS, Hardware, native_dtypes
 from lm.model.transformer import build_model

@@ -8,9 +8,8 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run_config import RunConfig
+from lm.config.run_config import RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
-from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.training.loop import train
 from lm.training.planning import budget as clock
