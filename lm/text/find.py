@@ -65,16 +65,6 @@ def has_piped_text() -> bool:
     return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
 
 
-def total_text_bytes(files: Iterable[TextFile]) -> int | None:
-    """Return the total size of the text; None if file sizes don't tell it (compressed files and rows)."""
-    size = 0
-    for file in files:
-        if file.has_rows or decode.detect_compression(file.path):
-            return None
-        size += file.path.stat().st_size
-    return size
-
-
 def _resolve_pattern(pattern: str, reading: FilesConfig) -> list[TextFile]:
     path = Path(pattern)
     if pattern == STDIN:
