@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from cli.console.text import format_count, format_threads
 from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
-from lm.model.cost import total_parameters
 
 _WEAK = ("from_run", "default")
 """Reasons that say less than others of the same row."""
@@ -27,6 +26,8 @@ def print_plan(config: RunConfig, reasons: Mapping[str, str], print_line: Callab
 
 def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and reason of each decision that the user may want to change."""
+    from lm.model.cost import total_parameters
+
     model, training, plan = config.model, config.training, config.plan
     assert plan is not None
 

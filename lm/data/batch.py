@@ -120,17 +120,6 @@ class ReferenceTranslation(NamedTuple):
     heads: DependencyHeads | None = None
 
 
-class LabelledPrompt(NamedTuple):
-    """A text with a known label.
-
-    Attributes:
-        ids: (tokens,) of the text, without the start token.
-    """
-
-    ids: NDArray[np.int64]
-    label: int
-
-
 class TrainingData(ABC):
     """Data that a model is trained on; the order is a pure function of (data, seed, samples consumed).
 
@@ -165,10 +154,6 @@ class TrainingData(ABC):
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002
         """Return the validation sentences to translate, or the first `limit` of them."""
-        return []
-
-    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
-        """Return validation examples with these labels: all, or `limit` evenly spaced ones."""
         return []
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lm.config.run_config import DataConfig, FilesConfig
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.store import SPLITS, Manifest, Split, open_split
-from lm.data.batch import PADDING, Batch, LabelledPrompt, TrainingData, length_batches, shuffle_samples
+from lm.data.batch import PADDING, Batch, TrainingData, length_batches, shuffle_samples
 from lm.errors import InputError, UsageError
 from lm.text.find import find_text_files
 from lm.text.records import parse_label
@@ -76,17 +76,6 @@ class Rows(TrainingData):
         rows, used = max(1, _EVALUATION_TOKENS // self._context), self._used["validation"]
         for numbers in length_batches(self._validation.lengths[used], rows=rows):
             yield self._make_batch(self._validation, used[numbers])
-
-    def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
-        """Return validation examples with their label indices."""
-        split, indices = self._validation, label_indices(self._validation, labels)
-        count = min(limit, split.documents)
-        chosen = np.arange(count) * split.documents // max(1, count)
-        rows, learned = split.take(chosen), split.column("learned")[chosen].tolist()
-        return [
-            LabelledPrompt(rows.row(row)[1 : -learned[row]], int(indices[number]))
-            for row, number in enumerate(chosen.tolist())
-        ]
 
     def _count(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (rows,) learned tokens of each row within the context, and their UTF-8 bytes."""

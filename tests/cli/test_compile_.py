@@ -34,7 +34,7 @@ def compiled(monkeypatch, tmp_path):
 def test_signals_end_the_process_while_it_compiles(compiled, capsys):
     before = [*map(signal.getsignal, ENDING)]
     assert run(["compile"]) == 0
-    assert capsys.readouterr().err == f"{_STARTED}compiled the decode step in 0.0 s\n"
+    assert capsys.readouterr().err == _STARTED
     assert run(["compile"]) == 0
     assert capsys.readouterr().err == "the decode step is compiled already\n"
     assert compiled == [[signal.SIG_DFL, signal.SIG_DFL]]

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from cli.console import progress
 from cli.console.colours import is_colour_enabled
 from cli.console.heat_map import print_heat_map
-from cli.console.plots import plot_curves, sparkline
+from cli.console.plots import plot_curves
 from cli.console.progress import show_bytes, show_counter
 from cli.console.tables import print_table
 from cli.console.text import (
@@ -88,14 +88,6 @@ def test_each_value_has_the_dot_at_its_place():
     assert dots(area(drawing, 2)) == {(x, 7 - y) for x, y in enumerate(HILL)}
     title, *rows, axis, legend = drawing.splitlines()
     assert [title, *(row[:3] for row in rows), axis, legend] == ["loss", "7 ▏", "0 ▏", "   0     15", "⠤ a"]
-
-
-def test_a_sparkline_has_the_last_values_between_their_smallest_and_largest():
-    values = [0, 1, 2, 3, 3, 2]
-    for scale in (1, -0.5):
-        places = {(x, 3 - y if scale > 0 else y) for x, y in enumerate(values)}
-        assert dots([sparkline([99.0, *(scale * value for value in values)], 3)]) == places
-    assert len(sparkline(values[:5], 9)) == 3
 
 
 ROWS = ("The", "숲에서", "e\u0301te", "狐", "</s>")

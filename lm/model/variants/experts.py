@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -125,15 +125,9 @@ def load_balancing_loss(routes: Routing) -> Tensor:
 def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
     """Capture the routing of each router that runs inside the `with`; empty for a model without experts."""
     routings: list[Routing] = []
-    with _hook_routers(model, lambda _, routes: routings.append(routes)):
-        yield routings
-
-
-@contextmanager
-def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
     with ExitStack() as hooks:
-        for name, layer in model.named_modules():
+        for layer in model.modules():
             if isinstance(layer, MixtureOfExperts):
-                hook = layer.gate.register_forward_hook(lambda _, __, routes, name=name: note(name, routes))
+                hook = layer.gate.register_forward_hook(lambda _, __, routes: routings.append(routes))
                 hooks.callback(hook.remove)
-        yield
+        yield routings

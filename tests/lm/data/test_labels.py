@@ -8,7 +8,6 @@ import pytest
 from lm.config.model import ModelConfig
 from lm.config.run_config import DataConfig, RunConfig, TrainingConfig
 from lm.corpus import prepare as preparing
-from lm.corpus.store import open_split
 from lm.data.batch import TrainingData
 from lm.data.rows import find_label_completions, load_labels
 from lm.errors import UsageError
@@ -91,12 +90,3 @@ def test_other_completions_are_no_labels(tmp_path, completions, why):
     lines = small_examples.lines([(str(n), completion) for n, completion in enumerate(completions)])
     tokenizer = Tokenizer(bert_like()) if why == "they have the same tokens" else None
     assert find_label_completions(prepared(tmp_path, lines, tokenizer)) == ()
-
-
-def test_held_out_examples_are_asked_with_the_number_of_their_label(tmp_path):
-    folder = prepared(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    data, tokenizer, labels = open_data(folder, DECODER), small_examples.tokenizer(), ("true", "joy", "anger")
-    asked = [(tokenizer.decode(each.ids), labels[each.label]) for each in data.labelled_prompts(labels, 1000)]
-    assert {*asked} <= {*TEXTS}
-    assert len(asked) == open_split(folder, "validation").documents > 2
-    assert len(data.labelled_prompts(labels, 2)) == 2
