@@ -99,7 +99,7 @@ def _execute(turns: Chat, line: str) -> None:
             file.write(f"{turns.transcript()}\n".encode())
         print_note(f"saved to {path}")
     else:
-        print_note(_HELP)
+        print_note(_HELP if name == "help" else f"no command /{name}; /help lists commands")
 
 
 def _take_turn(turns: Chat, text: str) -> None:

@@ -129,8 +129,8 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """Read the manifest of a store; InputError if it is missing, damaged or of another version."""
         try:
-            return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError) as error:
+            return msgspec.convert(files.read_json(folder / MANIFEST), cls)
+        except (InputError, msgspec.ValidationError) as error:
             raise InputError(f"{folder}: holds no prepared data of this version of lm ({error})") from None
 
 

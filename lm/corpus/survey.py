@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import tokenizers
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from lm import processes
+from lm import files, processes
 from lm.config.run_config import (
     END_OF_TEXT,
     MASK,
@@ -36,7 +37,7 @@ from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.records import Record
 from lm.text.text_file import TextFile
 from lm.tokenizer.special_tokens import format_language_tag
-from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer, split_into_pieces
 from lm.tokenizer.training import train
 
 FEW_DOCUMENTS = 100
@@ -334,7 +335,7 @@ def read_training_texts(corpus: Corpus, sides: Sequence[str] = ()) -> Iterator[s
 def train_tokenizers(
     corpus: Corpus, config: TokenizerConfig, parallel: ParallelTextConfig | None = None, *, has_mask: bool = False
 ) -> Tokenizers:
-    """Train a tokenizer on a corpus; for pairs, one on both sides or one on each.
+    """Train a tokenizer on a corpus, or load it from the cache; for pairs, one on both sides or one on each.
 
     Unless it is for text, it has an end token, which ends a completion; for a masked model also a mask.
 
@@ -347,9 +348,16 @@ def train_tokenizers(
         special = [format_language_tag(language) for language in corpus.languages if language]
 
     def trained(*sides: str) -> Tokenizer:
+        key = repr([tokenizers.__version__, sides, corpus.identity(corpus.sources), config, special])
+        path = files.cache_root() / "tokenizers" / hashlib.sha256(key.encode()).hexdigest()[:32] / FILE_NAME
+        if path.exists():
+            return Tokenizer.load(path)
         sizes = {"target": "bytes", "source": "source_bytes"}
         total = sum(getattr(summary, sizes[side]) for summary in corpus.sources for side in sides)
-        return train(read_training_texts(corpus, sides), config, corpus_bytes=total, special_tokens=special)
+        tokenizer = train(read_training_texts(corpus, sides), config, corpus_bytes=total, special_tokens=special)
+        files.make_folder(path.parent)
+        tokenizer.save(path)
+        return tokenizer
 
     if parallel is not None and parallel.separate_vocabularies:
         return trained("target"), trained("source")

@@ -71,7 +71,7 @@ def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
         scores[name] = json.loads(capsys.readouterr().out)["total"]
     assert scores["windows.txt"] == scores["unix.txt"]
     model = lm.load("run")
-    with pytest.warns(UserWarning, match="was training text"):
+    with pytest.warns(UserWarning, match="training text of"):
         assert model.perplexity("windows.txt").bytes == Path("unix.txt").stat().st_size
     assert model.generate("a\r\nb", temperature=0, max_tokens=5) == model.generate("a\nb", temperature=0, max_tokens=5)
     for prompt in ("a\r\nb", "a\nb"):

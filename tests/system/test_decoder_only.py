@@ -86,7 +86,7 @@ def test_evaluate_perplexity_average_and_info(folder, tmp_path, capsys):
         assert run(["evaluate", str(name), *files(folder, "few-"), "--json"]) == 0
         assert "bleu" in capsys.readouterr().out.lower()
     assert run(["perplexity", str(folder / "one"), *files(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["total"]["pairs"] == 120
+    assert json.loads(capsys.readouterr().out)["total"]["documents"] == 120
     assert run(["info", str(folder / "one")]) == 0
     out = capsys.readouterr().out
     assert "n_layers 2" in out

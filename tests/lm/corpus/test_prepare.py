@@ -52,20 +52,20 @@ def _cut(ids, tokenizer):
 
 
 def test_documents_are_stored_once_and_held_out_by_hash(tmp_path):
-    prepared = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
+    prepared = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2"))
     stored = {split: [text for text in decoded(prepared.folder, split) if text] for split in SPLITS}
     ended = [f"{text}\n" for text in DOCUMENTS[:-1]] + DOCUMENTS[-1:]
     bound = 2**64 // 5
     assert stored["validation"] == [text for text in ended if hash_text(text) < bound]
     assert stored["train"] == [text for text in ended if hash_text(text) >= bound]
     assert len(prepared.manifest.chunks) > 3
-    again = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2", keep_line_ends=True))
+    again = prepare(written(tmp_path, TEXT), BYTES, DataConfig(validation="0.2"))
     assert (again.reused, again.folder) == (True, prepared.folder)
 
 
 def test_few_documents_hold_out_the_end_of_each_file(tmp_path):
     texts = "a" * 100 + "é" * 50, "b" * 400
-    prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1", keep_line_ends=True))
+    prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1"))
     assert "".join(decoded(prepared.folder, "train")) == texts[0][:140] + texts[1][:360]
     assert "".join(decoded(prepared.folder, "validation")) == texts[0][140:] + texts[1][360:]
 
@@ -74,7 +74,7 @@ def test_any_text_survives(tmp_path):
     draw = random.Random(1)
     points = (draw.randrange(1, 0x110000 - 0x800) for _ in range(20_000))
     text = "".join(chr(point + 0x800 * (point >= 0xD800)) for point in points)
-    prepared = prepare(written(tmp_path, text), BYTES, DataConfig(validation="0", keep_line_ends=True))
+    prepared = prepare(written(tmp_path, text), BYTES, DataConfig(validation="0"))
     assert "".join(decoded(prepared.folder, "train")) == text
 
 
@@ -178,8 +178,8 @@ def test_pairs_are_filtered_and_keep_their_trees(tmp_path):
 
 def test_tokens_are_those_of_the_whole_text_across_chunks(tmp_path):
     text = "".join(random.Random(3).choices("abcd ef\n", k=200_000))
-    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text)).tokenizer
-    prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0", keep_line_ends=True))
+    tokenizer = training.train([text], TokenizerConfig(vocab_size=300), corpus_bytes=len(text))
+    prepared = prepare(written(tmp_path, text), tokenizer, DataConfig(validation="0"))
     tokens = open_split(prepared.folder, "train")
     assert len(prepared.manifest.chunks) > 1
     assert tokens.read(1, len(tokens) - 1).tolist() == tokenizer.encode(text)
