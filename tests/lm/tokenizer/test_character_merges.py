@@ -41,4 +41,3 @@ def test_a_character_that_occurs_twice_is_one_token_and_a_rare_one_its_bytes(tok
         assert b"".join(map(tokenizer.token_bytes, ids)) == character.encode()
         assert len(ids) == 1 or times == 1
     assert len(tokenizer.encode("𐍈")) == len("𐍈".encode())
-    assert tokenizer.merges_within_characters

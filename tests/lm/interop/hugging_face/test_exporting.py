@@ -38,7 +38,7 @@ def test_nothing_is_written_over(tmp_path):
     out.mkdir()
     export(run, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(InputError, match="out: is not empty; choose an empty or a new folder"):
+    with pytest.raises(InputError, match="out: already exists; choose a new name or an empty folder"):
         export(run, out)
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

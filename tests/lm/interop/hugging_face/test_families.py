@@ -12,7 +12,7 @@ from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random
 
 CHANGES = {
     "softcap": 30.0, "value_residual": True, "experts": 4, "attention": "bigbird",
-    "positions": "alibi",
+    "positions": "none",
 }  # fmt: skip
 
 
