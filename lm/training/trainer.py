@@ -175,6 +175,7 @@ class _Preparation:
             yield corpus
             data = corpus.folder
         lengths = {name: value for name, value in spec.typed("training").items() if name in LENGTHS}
+        check_startup(lengths.get("budget"), self.elapsed())
         prepare_resuming(
             run,
             length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
