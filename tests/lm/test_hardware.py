@@ -8,18 +8,9 @@ from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
-    divide_threads,
     select_device,
     select_inference_hardware,
 )
-
-
-def test_processes_divide_the_threads(monkeypatch):
-    monkeypatch.setattr(hardware, "MAX_THREADS", 8)
-    shared = {(None, 2): 4, (None, 3): 2, (7, 2): 3, (7, 9): 1, (5, 1): 5}
-    assert {
-        given: divide_threads(HardwareConfig(threads=given[0]), given[1]).threads for given in shared
-    } == shared  # fmt: skip
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_what_is_written_into_a_tensor_stays_out_of_the_file(file):
 def resident(file: Path) -> int:
     """Bytes of a mapped file that are in the memory of this process; its own copies of written pages among them."""
     found, is_file = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
         if "-" in line.split(maxsplit=1)[0]:
             is_file = line.endswith(str(file))
         elif is_file and line.startswith("Rss:"):

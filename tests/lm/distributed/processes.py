@@ -15,7 +15,7 @@ from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles
 from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.training.loop import train
-from lm.training.training_corpus import CorpusFiles, no_progress
+from lm.training.training_corpus import CorpusFiles
 from tests.forked import Forked
 from tests.lm.training.runs import resume_run, start_run
 
@@ -73,8 +73,7 @@ def trained(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) ->
         )
         pairs = DataFiles(source=(train_en,), target=(train_de,), validation_source=val_en, validation_target=val_de)
         files = pairs if name.startswith("pairs") else DataFiles(text=(str(texts / "text.txt"),))
-        (event,) = CorpusFiles(files).prepare(config, None, no_progress)
-        corpus = event.corpus
+        corpus = CorpusFiles(files, config).prepare(config, None, contextlib.nullcontext)
     run = start_run(out / name, config, corpus, world=world)
     if name.startswith("stopped"):
         taken = iter(range(1, 1_000_000))
