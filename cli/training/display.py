@@ -37,7 +37,7 @@ class TrainingDisplay:
         self.run, self.nll, self.tokens, self.seconds, self.recent = run, 0.0, 0, 0.0, list[float]()
         self.began = time.perf_counter()
         self.times = deque([self.began], maxlen=_RECENT_STEPS + 1)
-        self.first_step, self.used = run.state.step, run.state.budget_seconds_used
+        self.first_step = run.state.step
         self.log_interval = max(1, (run.plan.steps - run.state.step) // _PLAIN_LINES)
         self.progress = create_progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
@@ -91,8 +91,8 @@ class TrainingDisplay:
         self.tokens, self.seconds = self.tokens + event.tokens, self.seconds + event.seconds
         self.times.append(now)
         left = (now - self.times[0]) / (len(self.times) - 1) * (steps - event.step)
-        if plan.budget_seconds is not None:
-            left = plan.budget_seconds - self.used - (now - self.began)
+        if plan.budget_seconds is not None and self.run.clock is not None:
+            left = self.run.clock.seconds - (now - self.began)
         speed, time_left = f"{format_count(self.tokens / self.seconds)} tok/s", format_duration(max(0.0, left))
         self.progress.update(
             self.task, total=steps, completed=event.step, nll=f"{self.nll:.3f}", speed=speed, left=time_left

@@ -71,6 +71,7 @@ class BudgetClock:
     Attributes:
         checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
         max_steps: limit of the number of steps, however much time is left.
+        seconds: until the deadline, at the start.
     """
 
     checkpoint_seconds = 0.0
@@ -96,7 +97,7 @@ class BudgetClock:
         self._clock = clock or time.monotonic
         self.max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
         self._last = self._clock()
-        self._deadline = self._last + seconds_left
+        self.seconds, self._deadline = seconds_left, self._last + seconds_left
         self._budget, self._reserve = max(0.0, seconds_left) + spent, evaluation_reserve(seconds_left)
         self._steps: deque[float] = deque(maxlen=_STEP_WINDOW)
         self._evaluations: list[float] = []
