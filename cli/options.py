@@ -18,7 +18,7 @@ from lm.errors import UsageError
 
 C = TypeVar("C")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
-_COLUMNS, _TERM_WIDTH, _KEY_WIDTH = 80, 24, 40
+_KEY_WIDTH = 40
 _COMPLETED = {"RUN": completion.complete_runs, "PRESET": completion.complete_presets}
 _PREFIX = "setting_"
 

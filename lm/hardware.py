@@ -22,9 +22,6 @@ from lm.errors import UsageError
 _DTYPES = ("float32", "bfloat16")
 _MATMUL_SIZE, _MATMUL_REPEATS = 256, 3
 _EMULATED_RATIO = 4.0  # slower than float32: emulated
-_LAUNCHES = 4  # per GPU synchronisation
-CPU_MATRIX, GPU_MATRIX, _MATMULS = 1024, 8192, 7
-"""Rows and columns of the matmuls that measure FLOP/s; on a GPU large, because small ones are bound by launches."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
 MAX_THREADS = torch.get_num_threads()

@@ -144,11 +144,8 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
 def the_first_is_fastest() -> Iterator[None]:
     """Runs train in float32 wherever they may choose, so that they learn the same every time.
 
-    The speed of the machine, which they report, is measured with a small matmul.
-
     Other processes choose for themselves: tests that compare what these compute name the dtype.
     """
-    from lm import hardware
     from lm.training.planning import hardware as hardware_selection
 
     def first(choices: Sequence[object], measure: Callable[..., float]) -> object:
@@ -156,7 +153,6 @@ def the_first_is_fastest() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware_selection, "select_fastest", first)
-        patch.setattr(hardware, "CPU_MATRIX", 64)
         yield
 
 

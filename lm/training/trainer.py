@@ -237,9 +237,10 @@ class _Preparation:
         for prompt in plan.config.training.sample:
             (corpus.source_tokenizer or corpus.tokenizer).encode(prompt)  # is refused now rather than after steps
         plan = plan_corpus(plan, corpus)
-        measured = self._measure(plan, corpus, open_data(corpus.folder, plan.config), parent)
-        plan, speed, max_steps = plan_length(plan, corpus, open_data(corpus.folder, plan.config), measured)
-        self.data = open_data(corpus.folder, plan.config)
+        data = open_data(corpus.folder, plan.config)
+        measured = self._measure(plan, corpus, data, parent)
+        plan, speed, max_steps = plan_length(plan, corpus, data, measured)
+        self.data = open_data(corpus.folder, plan.config)  # the length may have changed its settings
         check_startup(plan.config.training.budget, self.elapsed())
         config, base = plan.config, None
         if parent is not None:
