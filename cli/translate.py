@@ -19,6 +19,7 @@ from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
 from lm.config.run_spec import refuse_settings
+from lm.errors import UsageError
 from lm.files import atomic_write_text
 from lm.text.decode import read_file_lines
 
@@ -157,6 +158,8 @@ def _read_lines_with_heads(
     """Read the lines of files or stdin, and the dependency heads of their words, from one file each."""
     if not heads:
         return read_input_lines(files), None
+    if len(files) != len(heads):
+        raise UsageError(f"{len(files)} files of sources and {len(heads)} of heads")
     from lm.text.dependency_trees import attach_heads
 
     parsed = itertools.chain.from_iterable(

@@ -123,6 +123,12 @@ def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain,
     assert "syntax both" in succeed("info", parsed)
 
 
+def test_each_file_of_lines_needs_its_file_of_trees(folder, parsed, capsys):
+    trees = ["--dependency-heads", str(folder / "test.heads")]
+    assert run(["translate", str(parsed), str(folder / "test.en"), *trees, *trees]) == 2
+    assert capsys.readouterr().err.endswith("lm: 1 files of sources and 2 of heads\n")
+
+
 def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
     flags = [*SHAPE, "--dropout", "0.2", "--set", "parallel.bpe_dropout=0.3", "--set",
              "training.schedule=constant", "--set", "training.checkpoint_every=3",
