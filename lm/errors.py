@@ -41,15 +41,11 @@ def list_some(items: Sequence[str], *, limit: int) -> str:
     return ", ".join(items[:limit]) + (", …" if len(items) > limit else "")
 
 
-def nan_logits_error(where: str = "") -> InputError:
-    """Return the error for NaN or infinite logits.
-
-    Args:
-        where: file or line that was read, for the message.
-    """
+def nan_logits_error() -> InputError:
+    """Return the error for NaN or infinite logits."""
     return InputError(
-        f"{where}{': ' * bool(where)}the model's output is not a number; the model is damaged, or its values are too "
-        "large for the dtype (try float32)"
+        "the model's output is not a number; "
+        "the model is damaged, or its values are too large for the dtype (try float32)"
     )
 
 

@@ -16,6 +16,8 @@ No other module contains these names.
 
 from __future__ import annotations
 
+import fcntl
+import io
 import math
 import re
 from collections.abc import Callable
@@ -77,6 +79,23 @@ class TrainingState:
     best_step: int | None = None
     evaluation_due: bool = False
     finished: bool = False
+
+
+class RunLock(io.FileIO):
+    """The lock of a run, which other processes cannot take until it is closed, or this process ends."""
+
+    def __init__(self, run: Path) -> None:
+        """Take the lock of a run, whose folder need not exist; InputError if another process has it."""
+        run.mkdir(parents=True, exist_ok=True)
+        super().__init__(run / LOCK, "a")
+        try:
+            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{run}: another process is training this run") from None
+        except OSError:  # a file system without locks
+            pass
+
+    __del__ = io.FileIO.close  # without a warning
 
 
 def is_run(path: Path) -> bool:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -62,9 +61,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 def _map_tensor(mapping: mmap.mmap, dtype: torch.dtype, shape: Sequence[int], start: int, end: int) -> Tensor:
     if start == end:
         return torch.empty(shape, dtype=dtype)
-    content = np.frombuffer(mapping, np.uint8, count=end - start, offset=start)
+    content = memoryview(mapping)[start:end]
     weakref.finalize(content, _release_pages, mapping, start, end).atexit = False
-    return torch.from_numpy(content).view(dtype).view(shape)
+    return torch.frombuffer(content, dtype=dtype).view(shape)
 
 
 def _release_pages(mapping: mmap.mmap, start: int, end: int) -> None:

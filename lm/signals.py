@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -26,14 +27,11 @@ def _handling(handler: Any) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-@contextmanager
-def default_signal_handling() -> Iterator[None]:
-    """Within the context, SIGINT and SIGTERM end the process immediately; ignored signals stay ignored.
+default_signal_handling = partial(_handling, signal.SIG_DFL)
+"""Within the context, SIGINT and SIGTERM end the process immediately; ignored signals stay ignored.
 
-    For blocking compiled code, in which Python's handlers would not run. Only in the main thread.
-    """
-    with _handling(signal.SIG_DFL):
-        yield
+For blocking compiled code, in which Python's handlers would not run. Only in the main thread.
+"""
 
 
 @contextmanager
@@ -51,18 +49,19 @@ def delayed_interrupt() -> Iterator[None]:
 
 
 class StopSignals:
-    """Within the context, the first SIGINT or SIGTERM requests a stop after this step; the second ends the process."""
+    """The first SIGINT or SIGTERM requests a stop after this step; the second ends the process.
+
+    Attributes:
+        number: of the first signal; 0 until there is one.
+    """
 
     def __init__(self, *, on_first: Callable[[], None] = lambda: None) -> None:
         """Create the handler; `on_first` is called at the first signal."""
-        self.number, self._on_first, self._context = 0, on_first, _handling(self._note)
+        self.number, self._on_first = 0, on_first
 
-    def __enter__(self) -> StopSignals:
-        self._context.__enter__()
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._context.__exit__(*details)
+    def handling(self) -> AbstractContextManager[None]:
+        """Handle signals within the context."""
+        return _handling(self._note)
 
     def _note(self, number: int, _frame: object) -> None:
         if self.number:

@@ -72,7 +72,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
                     return _report_costs(event)
             elif isinstance(event, Started):
                 run = event.run
-                stack.enter_context(signals)
+                stack.enter_context(signals.handling())
                 observers = stack.enter_context(_observers(event)) if is_main else observers
             else:
                 for observe in observers:

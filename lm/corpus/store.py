@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lm import files, processes
+from lm import files
 from lm.config.run_config import DataConfig, DataKind
 from lm.corpus.ragged import RaggedArray
 from lm.errors import InputError
@@ -255,6 +256,7 @@ def verify_checksums(folder: Path, sha256: Mapping[str, str]) -> None:
             return files.sha256(folder / name) == sha256[name]
         return False
 
-    intact = processes.map_on_threads(is_intact, sha256, threads=processes.available_cores())
+    with ThreadPoolExecutor() as pool:
+        intact = pool.map(is_intact, sha256)
     if damaged := [name for name, is_same in zip(sha256, intact, strict=True) if not is_same]:
         raise InputError(f"{folder / damaged[0]}: missing or damaged (by its checksum); prepare the corpus again")

@@ -6,8 +6,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -27,7 +27,6 @@ from lm.decoding.session import DecodeSession, pad
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.processes import map_on_threads
 from lm.text.dependency_trees import check_heads
 from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, build_pair_frames, choose_language_tag
 from lm.tokenizer.tokenizer import Tokenizer
@@ -210,9 +209,8 @@ class Translator:
             yield from map(self._translate_batch, batches)
             return
         try:
-            yield from map_on_threads(
-                self._translate_batch, batches, threads=workers, prepare=partial(torch.set_num_threads, 1)
-            )
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                yield from pool.map(self._translate_batch, batches)
         finally:
             torch.set_num_threads(threads)
 

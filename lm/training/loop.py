@@ -58,7 +58,8 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Generator[Ev
         try:
             run.finish_saving()
         finally:
-            run.lock.release()
+            if run.lock is not None:
+                run.lock.close()
 
 
 def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:

@@ -125,10 +125,10 @@ def main(spec: str, pipe: str) -> int:
             stream.write(pickle.dumps(event))
             stream.flush()
 
-        asked = msgspec.json.decode(spec, type=RunSpec)
+        asked, signals = msgspec.json.decode(spec, type=RunSpec), StopSignals()
         try:
             with (
-                StopSignals() as signals,
+                signals.handling(),
                 closing(train_events(asked, stop=signals.received, start_time=launcher_env.start_time())) as training,
             ):
                 for event in training:

@@ -23,7 +23,6 @@ from lm.data.batch import Batch, TrainingData
 from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
 from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, select_inference_hardware
-from lm.locks import LockFile
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
@@ -78,7 +77,7 @@ class Run:
             self.tokenizer, self.source_tokenizer = tokenizers
         self.saved_step = self.state.step
         self.clock: BudgetClock | None = None
-        self.lock = LockFile(folder / run_folder.LOCK)
+        self.lock: run_folder.RunLock | None = None
         self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
         self._writing: futures.Future[Saved] | None = None
         plan, training = self.plan, config.training
@@ -110,7 +109,7 @@ class Run:
             folder: to be created; InputError if it holds a run or another process is creating one.
             base: checkpoint of the base weights, for a run with adapters.
         """
-        with _locked(folder):
+        with run_folder.RunLock(folder):
             run_folder.refuse_existing(folder)  # again: another process may have created a run meanwhile
             checkpoint.clean_up(folder)
             (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
@@ -155,7 +154,7 @@ class Run:
         tokenizers = checkpoint.load_tokenizers(last)
         run = cls(config, data, tokenizers, folder=folder, state=state, world=world)
         if world.is_main:
-            _acquire(run.lock)
+            run.lock = run_folder.RunLock(folder)
         if is_new and from_run is not None:
             weights = initial_weights(from_run, tokenizers, config)
             is_comparable = load_initial_weights(run.model, run.ema, weights, config)
@@ -360,7 +359,7 @@ def prepare_resuming(
         UsageError: the run has finished, and no greater length is given.
     """
     run_folder.find_checkpoint(run, which="last")  # before a lock is made where no run is
-    with _locked(run):
+    with run_folder.RunLock(run):
         checkpoint.clean_up(run)
         last = run_folder.find_checkpoint(run, which="last")
         run_folder.verify_checkpoint(last)
@@ -417,25 +416,6 @@ def batch_flops(config: RunConfig, batch: Batch) -> float:
         forward_passes=config.training.forward_passes,
         lora=config.lora,
     )
-
-
-def _acquire(lock: LockFile) -> None:
-    """Acquire the lock of a run; InputError if another process is training it."""
-    try:
-        lock.acquire()
-    except BlockingIOError:
-        raise InputError(f"{lock.path.parent}: another process is training this run") from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run; InputError if another process is training it."""
-    lock = LockFile(folder / run_folder.LOCK)
-    _acquire(lock)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _require_plan(config: RunConfig, folder: Path) -> RunPlan:

@@ -15,7 +15,6 @@ from typing import Any
 from lm import files, run_folder
 from lm.config.run_config import RunConfig
 from lm.errors import InputError
-from lm.locks import is_locked
 from lm.run_folder import TrainingState
 from lm.training.events import Evaluation, Sample, Step
 
@@ -119,7 +118,17 @@ def _summarise(run: Path) -> RunSummary:
         parameters += run_folder.count_parameters(run, run_folder.BASE_WEIGHTS)
     modified_at = max(path.stat().st_mtime for path in (last, log) if path.exists())
     steps = state.step if config.plan is None else config.plan.steps
-    return RunSummary(run, config, state, parameters, modified_at, steps, is_locked(run / run_folder.LOCK))
+    return RunSummary(run, config, state, parameters, modified_at, steps, _is_running(run))
+
+
+def _is_running(run: Path) -> bool:
+    try:
+        run_folder.RunLock(run).close()
+    except InputError:
+        return True
+    except OSError:  # no permission, so that this user does not train it
+        pass
+    return False
 
 
 def load_curves(run: Path) -> dict[str, dict[int, float]]:

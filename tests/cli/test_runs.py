@@ -11,9 +11,8 @@ import pytest
 
 import lm
 from cli.main import run
-from lm.locks import LockFile
 from lm.model.transformer import build_model, count_parameters
-from lm.run_folder import load_config
+from lm.run_folder import RunLock, load_config
 from tests.cli.small_runs import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -85,10 +84,9 @@ def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_co
 
 
 def test_a_run_that_is_being_trained_says_so(made, succeed):
-    lock = LockFile(made / "novel" / ".lock")
-    lock.acquire()
+    lock = RunLock(made / "novel")
     assert "  running, 5 of 1,500\n" in succeed("runs", made)
     assert {Path(each["run"]).name: each["is_running"] for each in json.loads(succeed("runs", made, "--json"))} == {
         "novel": True, "letters": False,
     }  # fmt: skip
-    lock.release()
+    lock.close()

@@ -5,41 +5,31 @@ import sys
 
 import pytest
 
-from lm.locks import LockFile
+from lm.errors import InputError
+from lm.run_folder import RunLock
 
 HOLD = (
-    "import sys; from pathlib import Path; from lm.locks import LockFile\n"
-    "lock = LockFile(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+    "import sys; from pathlib import Path; from lm.run_folder import RunLock\n"
+    "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 )
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """Another process, which holds the lock until it is killed."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+def test_a_dead_holder_blocks_nobody(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        yield process
+        with pytest.raises(InputError, match="another process is training"):
+            RunLock(tmp_path)
         process.kill()
+    RunLock(tmp_path).close()
 
 
-def test_a_dead_holder_blocks_nobody(tmp_path, holder):
-    lock = LockFile(tmp_path / ".lock")
-    with pytest.raises(BlockingIOError):
-        lock.acquire()
-    holder.kill()
-    holder.wait()
-    lock.acquire()
-
-
-def test_it_is_released_once_and_held_once(tmp_path):
-    mine, other = LockFile(tmp_path / "folder" / ".lock"), LockFile(tmp_path / "folder" / ".lock")
-    mine.acquire()
-    mine.acquire()
-    with pytest.raises(BlockingIOError):
-        other.acquire()
-    mine.release()
-    mine.release()
-    other.acquire()
-    del other
-    mine.acquire()
+def test_it_is_held_until_it_is_closed_or_forgotten(tmp_path):
+    lock = RunLock(tmp_path / "folder")
+    with pytest.raises(InputError):
+        RunLock(tmp_path / "folder")
+    lock.close()
+    again = RunLock(tmp_path / "folder")
+    del again
+    with RunLock(tmp_path / "folder"):
+        pass

@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from lm.errors import InputError
-from lm.processes import (
-    map_in_processes,
-    open_process_map,
-)
-from tests.lm.worker_functions import (
-    kill_oneself,
-    make_double,
-    map_slowly,
-    refuse,
-    refuse_to_begin,
-)
+from lm.processes import map_in_processes
+from tests.lm.worker_functions import kill_oneself, map_slowly, refuse
 from tests.waiting import wait_until
 
 
@@ -41,8 +32,6 @@ def test_variables_are_set_and_what_is_printed_is_no_result(capfd, monkeypatch):
 def test_an_error_is_raised_as_it_is():
     with pytest.raises(InputError, match="no such thing"):
         list(map_in_processes(refuse, ["no such thing"], processes=2))
-    with pytest.raises(InputError, match="no such run"), open_process_map(refuse_to_begin, 2) as process_map:
-        list(process_map([1]))
 
 
 def test_a_killed_process_is_told_of():
@@ -81,10 +70,3 @@ def is_alive(process: int) -> bool:
         return False
     status = Path(f"/proc/{process}/stat")  # of one that nobody has waited for, where the system tells
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def test_workers_are_set_up_once_and_work_again():
-    with open_process_map(make_double, 3) as double_all:
-        assert list(double_all(range(50))) == list(range(0, 100, 2))
-        assert list(double_all([])) == []
-        assert list(double_all(range(3))) == [0, 2, 4]

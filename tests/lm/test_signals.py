@@ -12,7 +12,8 @@ from lm.signals import StopSignals, delayed_interrupt
 def test_one_signal_asks_and_a_second_ends(number):
     before = signal.getsignal(number)
     told: list[int] = []
-    with StopSignals(on_first=lambda: told.append(1)) as signals:
+    signals = StopSignals(on_first=lambda: told.append(1))
+    with signals.handling():
         assert not signals.received()
         os.kill(os.getpid(), number)
         assert signals.received()

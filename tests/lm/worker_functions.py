@@ -13,21 +13,9 @@ def map_slowly(seconds: float) -> tuple[float, int, bool]:
     return seconds, os.getpid(), "torch" in sys.modules
 
 
-def refuse_to_begin() -> None:
-    raise InputError("runs/novel: no such run")
-
-
 def refuse(message: str) -> None:
     raise InputError(message)
 
 
 def kill_oneself(number: int) -> None:
     os.kill(os.getpid(), number)
-
-
-def double(number: int) -> int:
-    return 2 * number
-
-
-def make_double():
-    return double
