@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from lm.training.events import Evaluation, Sample, Saved, Step
     from lm.training.trainer import train_events
 
-_HOMES = {
-    "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
-    "lm.decoding.batching": ("Finish", "Token"),
-    "lm.errors": ("LMError",),
-    "lm.config.run_spec": ("RunSpec", "run_spec"),
-    "lm.training.events": ("Evaluation", "Sample", "Saved", "Step"),
-    "lm.training.trainer": ("train_events",),
-}
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
 __all__ = [
     "Evaluation", "Finish", "LMError", "Model", "RunSpec", "Sample", "Saved", "Step", "Token", "export",
     "import_model", "load", "merge", "run_spec", "train", "train_events",
@@ -35,7 +25,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name of `__all__` on first use."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return value
+    return getattr(importlib.import_module("lm.api"), name)

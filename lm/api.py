@@ -20,10 +20,8 @@ from lm.benchmark import measure_and_record_dtype
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config import settings
 from lm.config.inference import (
-    AttentionUnit,
     ClassificationConfig,
     ExportConfig,
-    ExportDtype,
     ExportFormat,
     PerplexityConfig,
     SamplingConfig,
@@ -31,7 +29,7 @@ from lm.config.inference import (
 )
 from lm.config.model import ModelConfig
 from lm.config.run_config import DataConfig, Device, DType, FilesConfig, HardwareConfig
-from lm.config.run_spec import PathLike, run_spec
+from lm.config.run_spec import PathLike, RunSpec, run_spec  # noqa: F401 (a name of lm)
 from lm.data.rows import read_completions
 from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat
@@ -40,7 +38,7 @@ from lm.decoding.generator import Generator
 from lm.decoding.translation import TranslatedLine, TranslationModel, Translator
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, LMError, UsageError  # noqa: F401 (a name of lm)
 from lm.evaluation.attention import AttentionMap, compute_attention
 from lm.evaluation.held_out import ContaminationCheck, open_texts
 from lm.evaluation.metrics import ClassificationScores, evaluate_classifier
@@ -50,10 +48,9 @@ from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
 from lm.interop.hugging_face.peft import import_adapters
-from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.decode import normalize_text
 from lm.text.records import parse_messages
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.training.events import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.multiprocess import train_in_processes
 from lm.training.trainer import Event, Started, train_events
 
@@ -74,8 +71,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     given = {"device": device, "dtype": dtype, "threads": threads}
     hardware = settings.build_from(HardwareConfig, given, environment=os.environ)
     if is_hub_name(run):
-        measure = partial(measure_and_record_dtype, config=hardware.replace(dtype="auto"))
-        run = import_from_hub(str(run), on_import=measure)
+        run = import_from_hub(str(run), on_import=partial(measure_and_record_dtype, config=hardware))
     return Model(load_for_decoding(Path(run), hardware))
 
 
@@ -83,29 +79,20 @@ class Model:
     """A trained model with its tokenizers: generates, translates, fills blanks or classifies.
 
     Keywords are the flags of the commands, with the same defaults. Methods for another kind of model raise UsageError.
+
+    Attributes:
+        config: the shape of the model.
+        tokenizer: for a translation model that of the targets.
+        module: the `torch.nn.Module`, in eval mode.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
         """Wrap a loaded model."""
-        self.loaded = loaded
+        self.loaded, self.tokenizer, self.module = loaded, loaded.tokenizer, loaded.model
+        self.config: ModelConfig = self.module.config
 
     def __repr__(self) -> str:
         return f"<lm.Model of {self.loaded.folder}: {self.loaded.config.purpose}>"
-
-    @property
-    def config(self) -> ModelConfig:
-        """Return the shape of the model."""
-        return self.loaded.model.config
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer; for a translation model that of the targets."""
-        return self.loaded.tokenizer
-
-    @property
-    def module(self) -> DecoderOnly | EncoderOnly | EncoderDecoder:
-        """Return the `torch.nn.Module`, in eval mode."""
-        return self.loaded.model
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """Return a completion of a prompt, without the prompt.
@@ -159,9 +146,9 @@ class Model:
         logits: Tensor = model.logits(model.hidden(tokens))[0].float()
         return logits
 
-    def translate(self, line: str, *, to: str | None = None, heads: Sequence[int] | None = None, **options: Any) -> str:
-        """Return the best translation of a line; see `translations`, where `heads` are those of each line."""
-        (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
+    def translate(self, line: str, **options: Any) -> str:
+        """Return the best translation of a line; options as of `translations`."""
+        (translated,) = self.translations([line], **options)
         return translated.translations[0].text
 
     def translations(
@@ -190,25 +177,25 @@ class Model:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
-        (filled,) = fill_masks(self._masked, self.tokenizer, [text], k=k)
+        (filled,) = fill_masks(self._model("fills blanks"), self.tokenizer, [text], k=k)
         return filled
 
     def classify(
-        self, texts: Iterable[str], *, labels: PathLike | None = None, batch_size: int = 16
+        self, texts: Iterable[str], *, labels: PathLike | None = None, **options: Any
     ) -> Iterator[ClassifiedText]:
         """Yield the label of each text, with the probabilities of all labels.
 
         Args:
             texts: for a decoder trained on examples, the prompts.
             labels: for a decoder, a file of examples with all labels [default: those recorded in its run].
-            batch_size: texts, for a decoder texts times labels, per batch.
+            options: batch_size: texts, for a decoder texts times labels, per batch.
 
         Raises:
             UsageError: the model is not a classifier, or a decoder with unknown labels.
         """
-        return self._classifier(labels, batch_size).classify(texts)
+        return self._classifier(labels, options).classify(texts)
 
-    def evaluate(self, *files: PathLike, labels: PathLike | None = None, batch_size: int = 16) -> ClassificationScores:
+    def evaluate(self, *files: PathLike, labels: PathLike | None = None, **options: Any) -> ClassificationScores:
         """Score a classifier on labelled examples, as `lm evaluate RUN FILE`.
 
         Files that were training text of the run are warned about.
@@ -216,23 +203,19 @@ class Model:
         Args:
             files: of labelled examples [default: those that the run held out].
             labels: see `classify`.
-            batch_size: see `classify`.
+            options: see `classify`.
 
         Raises:
             InputError: a file is missing, or a row is not an example.
             UsageError: as of `classify`.
         """
-        classifier, check = self._classifier(labels, batch_size), ContaminationCheck(self.loaded)
+        classifier, check = self._classifier(labels, options), ContaminationCheck(self.loaded)
         texts = open_texts(self.loaded, [os.fspath(file) for file in files], FilesConfig(), {}, kind="examples")
         scores = evaluate_classifier(classifier, check.watch_records(texts.files))
         _warn(check.warnings(texts.names))
         return scores
 
-    def perplexity(
-        self,
-        *files: PathLike,
-        **options: Any,
-    ) -> PerplexityResult:
+    def perplexity(self, *files: PathLike, **options: Any) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
         Of examples, if the run was trained on some, completions are scored; of conversations, replies. For a masked
@@ -263,31 +246,21 @@ class Model:
         text: str,
         target: str | None = None,
         *,
-        unit: AttentionUnit = "words",
-        to: str | None = None,
         heads: Sequence[int] | None = None,
+        **options: Any,
     ) -> AttentionMap:
         """Return the attention map of a text, or of a translation; see `compute_attention`."""
-        return compute_attention(self.loaded, text, target, unit=unit, to=to, dependency_heads=heads)
+        return compute_attention(self.loaded, text, target, dependency_heads=heads, **options)
 
     def _model(self, purpose: str) -> Any:
         if self.config.purpose != purpose:
             raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it is not one that {purpose}")
         return self.loaded.model
 
-    @property
-    def _masked(self) -> EncoderOnly:
-        model = self.loaded.model
-        if not isinstance(model, EncoderOnly) or model.config.labels:
-            raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not fill blanks")
-        return model
-
-    def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier:
-        config = ClassificationConfig(batch_size=batch_size)
-        completions = (
-            () if labels is None else read_completions(os.fspath(labels), self.loaded.config.data.for_other_files())
-        )
-        return build_classifier(self.loaded, completions, batch_size=config.batch_size)
+    def _classifier(self, labels: PathLike | None, options: Mapping[str, Any]) -> Classifier:
+        size, reading = settings.build_from(ClassificationConfig, options).batch_size, self.loaded.config.data
+        known = () if labels is None else read_completions(os.fspath(labels), reading.for_other_files())
+        return build_classifier(self.loaded, known, batch_size=size)
 
 
 def _warn(warnings_: Iterable[str]) -> None:
@@ -318,7 +291,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
         TrainingError: the loss is NaN, or memory ran out.
     """
     spec = run_spec(*corpus, **options)
-    hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
+    hardware = {**spec.settings["hardware"], "dtype": "auto"}  # it decodes in the fastest
     if spec.processes > 1 and launcher_env.world_size() == 1:
         folder = train_in_processes(spec, on_event=on_event)
     else:
@@ -332,23 +305,20 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     return load(folder, **hardware)
 
 
-def export(
-    run: PathLike, out: PathLike, to: ExportFormat = "huggingface", number_type: ExportDtype | None = None
-) -> None:
+def export(run: PathLike, out: PathLike, to: ExportFormat = "huggingface", **options: Any) -> None:
     """Export a run to another system; docs/how-to/exchange.md.
 
     Args:
         run: folder of a run, whose best checkpoint is exported, or of a checkpoint.
         out: folder to create; for gguf a file.
         to: "huggingface" (transformers), "peft", "gguf" (llama.cpp) or "ctranslate2".
-        number_type: dtype of the matrices, if it can be chosen; as `--type` of `lm export`.
+        options: type: dtype of the matrices, if it can be chosen.
 
     Raises:
         InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    chosen = {} if number_type is None else {"type": number_type}
-    exporting.export_run(Path(run), Path(out), ExportConfig(to=to, **chosen))
+    exporting.export_run(Path(run), Path(out), settings.build_from(ExportConfig, {"to": to, **options}))
 
 
 def merge(run: PathLike, out: PathLike) -> None:
@@ -377,5 +347,5 @@ def import_model(folder: PathLike, out: PathLike, *, base: PathLike | None = Non
         import_adapters(Path(folder), Path(base), Path(out))
     else:
         importing.import_model(Path(folder), Path(out))
-        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, {**hardware, "dtype": "auto"}))
+        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, hardware))
     return load(out, **hardware)

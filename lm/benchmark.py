@@ -151,13 +151,15 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
     Bits/byte are measured on stories of this package.
 
     Args:
+        config: device and threads.
         seconds: per workload and dtype, about.
 
     Raises:
         InputError: the run is damaged, or its tokenizer has no tokens for the stories.
         UsageError: it does not continue texts.
     """
-    checkpoint, hardware = find_checkpoint(path), select_inference_hardware(config)
+    checkpoint, config = find_checkpoint(path), config.replace(dtype="auto")
+    hardware = select_inference_hardware(config)
     model = load_config(checkpoint).model
     if model.purpose != "continues texts":
         raise UsageError(f"{path}: this run {model.purpose}; name one that continues texts, or none")
@@ -183,8 +185,7 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
     """
     checkpoint, device = find_checkpoint(run), select_device(config)
     described = load_config(checkpoint)
-    last = None if described.plan is None else load_state(find_checkpoint(run, which="last"))
-    is_short = last is not None and last.training_seconds < _MIN_TRAINING_SECONDS
+    is_short = described.plan is not None and load_state(checkpoint).training_seconds < _MIN_TRAINING_SECONDS
     can_differ = device == "cpu" and code_cache.is_complete() and compiled_engine_supports(described.model)
     if is_short or not can_differ or count_parameters(checkpoint) < MIN_PARAMETERS:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,12 +65,11 @@ def save_checkpoint(
         OSError: it cannot be written, for instance on a full disk; existing checkpoints are untouched.
     """
     folder = run_folder.checkpoint_folder(run, state.step)
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        if run_folder.read_pointer(run, "last") != folder.name:
-            if folder.exists():  # left by a process that was killed before it pointed to it
-                _remove(folder)
-            unfinished.mkdir(parents=True)
+    if run_folder.read_pointer(run, "last") != folder.name:
+        if folder.exists():  # left by a process that was killed before it pointed to it
+            _remove(folder)
+        with files.replacing(folder) as unfinished:
+            unfinished.mkdir()
             files.write_json(unfinished / run_folder.CONFIG, config.to_dict())
             tokenizer.save(unfinished / run_folder.TOKENIZER)
             if source_tokenizer is not None:
@@ -81,15 +79,9 @@ def save_checkpoint(
             files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
             sums = {path.name: files.sha256(path) for path in sorted(unfinished.iterdir())}
             files.write_json(unfinished / run_folder.MANIFEST, {"sha256": sums})
-            for path in (*unfinished.iterdir(), unfinished):
-                files.sync(path)
-            unfinished.rename(folder)
-            files.sync(folder.parent)
-        set_pointer(folder, "last")
-        if is_best:
-            set_pointer(folder, "best")
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    set_pointer(folder, "last")
+    if is_best:
+        set_pointer(folder, "best")
     return folder
 
 
@@ -159,10 +151,7 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
         The folder of the new checkpoint.
     """
     tokenizer, source_tokenizer = load_tokenizers(source)
-    state = dataclasses.replace(run_folder.load_state(source), finished=True)
-    if not keeps_scores:
-        state = TrainingState(state.step, finished=True)
-    config = run_folder.load_config(source)
+    config, state = run_folder.load_config(source), run_folder.load_state(source)
     return save_checkpoint(
         out,
         config=config.replace(
@@ -172,7 +161,7 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
         source_tokenizer=source_tokenizer,
         model=weights,
         optimizer={},
-        state=state,
+        state=dataclasses.replace(state if keeps_scores else TrainingState(state.step), finished=True),
         is_best=True,
     )
 

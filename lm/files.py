@@ -78,7 +78,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with with_path_in_errors(path):
             yield fresh
-        for written in fresh.iterdir() if fresh.is_dir() else [fresh]:
+        for written in [*fresh.iterdir(), fresh] if fresh.is_dir() else [fresh]:
             sync(written)
         fresh.replace(path)
         sync(path.parent)

@@ -48,8 +48,6 @@ LOCK = ".lock"
 Pointer = Literal["best", "last"]
 """Files of a run that name one of its checkpoints."""
 
-_CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-
 
 @dataclass(frozen=True)
 class TrainingState:
@@ -110,7 +108,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def is_checkpoint_name(name: str) -> bool:
     """Whether a name is that of a checkpoint; not of a copy such as step-20-backup."""
-    return _CHECKPOINT_NAME.fullmatch(name) is not None
+    return re.fullmatch(rf"{STEP}[0-9]+", name) is not None
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -155,14 +153,13 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     """
     if is_checkpoint(path):
         return path
-    checkpoints, pointers = list_checkpoints(path), dict.fromkeys((which, "last"))
-    for name in filter(None, (read_pointer(path, pointer) for pointer in pointers)):
-        if (found := path / CHECKPOINTS / name) in checkpoints:
-            return found
-        if which == "best" and checkpoints:
-            raise InputError(f"{found}: the best checkpoint is missing; name another one")
-    if not checkpoints:
+    if not (checkpoints := list_checkpoints(path)):
         raise InputError(f"{path}: no run (a folder that `lm train` made) with a checkpoint")
+    name = read_pointer(path, which) or read_pointer(path, "last") or checkpoints[-1].name
+    if (found := path / CHECKPOINTS / name) in checkpoints:
+        return found
+    if which == "best":
+        raise InputError(f"{found}: the best checkpoint is missing; name another one")
     return checkpoints[-1]
 
 
@@ -221,7 +218,7 @@ def count_parameters(folder: Path, file: str = MODEL) -> int:
         with (folder / file).open("rb") as weights:
             header = msgspec.json.decode(weights.read(int.from_bytes(weights.read(8), "little")))
         return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (msgspec.DecodeError, LookupError, TypeError, OverflowError, MemoryError):
+    except (ValueError, LookupError, TypeError, OverflowError, MemoryError):
         raise InputError(f"{folder / file}: not a .safetensors file that can be read") from None
 
 
@@ -234,8 +231,7 @@ def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
     for name, expected in _read_checksums(checkpoint).items():
         if name == OPTIMIZER and not to_train:
             continue
-        path = checkpoint / name
-        if not path.is_file() or files.sha256(path) != expected:
+        if not (path := checkpoint / name).is_file() or files.sha256(path) != expected:
             problem = f"missing, or differs from its sha256 in {MANIFEST}"
             raise InputError(f"{path}: {problem}; the checkpoint is damaged, use another one")
 
@@ -249,6 +245,6 @@ def _read_checksums(checkpoint: Path) -> dict[str, str]:
     """Return the checksums in a checkpoint's manifest, by file; InputError if it is damaged."""
     path = checkpoint / MANIFEST
     try:
-        return msgspec.convert(files.read_json(path)["sha256"], dict[str, str])
-    except (msgspec.ValidationError, LookupError, TypeError):
+        return dict(files.read_json(path)["sha256"])
+    except (LookupError, TypeError, ValueError):
         raise InputError(f"{path}: not the manifest of a checkpoint; use another checkpoint") from None

@@ -95,7 +95,7 @@ class Run:
         loss = Objective(self.model, self.hardware, training, states=states)
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
         self.optimizers = build_optimizers(
-            self.model, training, dtype=self.hardware.torch_optimizer_dtype,
+            self.model, training, dtype=getattr(torch, plan.optimizer_dtype),
             ranks=self.parallel.ranks,
         )  # fmt: skip
         self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None

@@ -88,7 +88,7 @@ FEATURES = {
         lambda run, files: ["export", run, "--to", "gguf", "--type", "float16", "-o", exported(files, "command")],
         lambda _, files: exported(files, "command").read_bytes(),
         lambda model, files: (
-            lm.export(model.loaded.folder, exported(files, "python"), to="gguf", number_type="float16"),
+            lm.export(model.loaded.folder, exported(files, "python"), to="gguf", type="float16"),
             exported(files, "python").read_bytes(),
         )[1],
     ),

@@ -34,8 +34,8 @@ SHAPES: dict[str, ModelConfig] = {
 _EXPORTERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "hugging-face": ("transformers", export),
     "ctranslate2-float32": ("ctranslate2", partial(export, to="ctranslate2")),
-    "ctranslate2-int8": ("ctranslate2", partial(export, to="ctranslate2", number_type="int8")),
-    "gguf-q8_0": ("gguf", partial(export, to="gguf", number_type="q8_0")),
+    "ctranslate2-int8": ("ctranslate2", partial(export, to="ctranslate2", type="int8")),
+    "gguf-q8_0": ("gguf", partial(export, to="gguf", type="q8_0")),
 }
 """The package that each format is for, and its exporter."""
 

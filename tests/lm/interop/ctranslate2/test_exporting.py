@@ -58,7 +58,7 @@ def test_an_imported_marian_translates_alike(beam, tmp_path):
 def test_matrices_are_of_the_type_that_is_asked_for(number_type, tmp_path):
     run = make_run(tmp_path / "run", d_model=64)
     for name in ("float32", number_type):
-        export(run, tmp_path / name, "ctranslate2", name)
+        export(run, tmp_path / name, "ctranslate2", type=name)
     tokens = [["<|endoftext|>", "T", "h", "e"]]
     exact, other = (
         ctranslate2.Generator(str(tmp_path / name), compute_type="float32", intra_threads=1).forward_batch(tokens)

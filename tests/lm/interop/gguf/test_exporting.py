@@ -80,7 +80,7 @@ def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
 def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, tmp_path):
     run = plain_run(tmp_path / "run", architecture)
     export(run, tmp_path / "exact.gguf", "gguf")
-    export(run, tmp_path / "out.gguf", "gguf", number_type)
+    export(run, tmp_path / "out.gguf", "gguf", type=number_type)
     (_, exact), (settings, theirs) = read(tmp_path / "exact.gguf"), read(tmp_path / "out.gguf")
     assert settings["general.file_type"] == {"float32": 0, "float16": 1, "q8_0": 7}[number_type]
     assert exact.keys() == theirs.keys()
