@@ -142,9 +142,8 @@ class Model:
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Return (ids, vocabulary) float32 logits of the token after each ID."""
         model = self._model("continues texts")
-        tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
-        logits: Tensor = model.logits(model.hidden(tokens))[0].float()
-        return logits
+        logits: Tensor = model(torch.tensor([[*ids]], device=next(model.parameters()).device))
+        return logits[0].float()
 
     def translate(self, line: str, **options: Any) -> str:
         """Return the best translation of a line; options as of `translations`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from operator import le
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,12 +138,9 @@ class DtypeMeasurement(NamedTuple):
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     """Return the dtype that generates one text fastest, is not slower for many, and costs no quality."""
-    fit = {
-        one: dtype
-        for dtype, (one, many), bits in figures
-        if one <= _MAX_MAIN_TIME and many <= _MAX_OTHER_TIME and bits <= _MAX_BITS_PER_BYTE_RATIO
-    }
-    return fit[min(fit)] if fit else "float32"
+    limits = _MAX_MAIN_TIME, _MAX_OTHER_TIME, _MAX_BITS_PER_BYTE_RATIO
+    fit = [(one, dtype) for dtype, (one, many), bits in figures if all(map(le, (one, many, bits), limits))]
+    return min(fit, default=(1.0, "float32"))[1]
 
 
 def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOROUGH) -> list[DtypeMeasurement]:
@@ -167,13 +165,13 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
     loaded = [load_model(checkpoint, select_inference_hardware(config, auto=name)) for name in dtypes]
     nats = _sum_story_nats(loaded)
     prompt = random_prompt(model.vocab_size, min(_WINDOW, max(1, model.context_length // 2)))
-    tokens, rounds = min(_NEW_TOKENS, model.context_length - len(prompt) - 1), []
+    tokens, ratios = min(_NEW_TOKENS, model.context_length - len(prompt) - 1), []
     for rows in CONCURRENCY:
         timers = [decode_timer(each.model, prompt, hardware, rows=rows, tokens=tokens) for each in loaded]
-        rounds.append(np.array(time_interleaved(timers, seconds=seconds)))
-    ratios = np.array([np.median(times / times[:, :1], axis=0) for times in rounds]).T.tolist()  # (dtypes, workloads)
-    measured = zip(dtypes, ratios, nats, strict=True)
-    return [DtypeMeasurement(name, times, total / nats[0]) for name, times, total in measured if name != "float32"]
+        times = np.array(time_interleaved(timers, seconds=seconds))  # (rounds, dtypes)
+        ratios.append(np.median(times / times[:, :1], axis=0).tolist())
+    measured = zip(dtypes, zip(*ratios, strict=True), nats, strict=True)
+    return [DtypeMeasurement(name, times, total / nats[0]) for name, times, total in measured][1:]
 
 
 def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurement | None:

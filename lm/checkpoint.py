@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from torch import Tensor
 
@@ -19,15 +18,12 @@ from lm.model.layers import quantise
 from lm.model.lora import merge_adapters
 from lm.model.transformer import (
     Model,
-    Transformer,
     build_model,
     init_empty_weights,
 )
 from lm.run_folder import TrainingState
 from lm.safetensors_io import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
-
-M = TypeVar("M", bound=Transformer)
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 
-def prepare_for_inference(model: M, hardware: Hardware) -> M:
+def prepare_for_inference(model: Model, hardware: Hardware) -> Model:
     """Convert a model for inference in place: device, dtype, eval mode, quantisation and kernels."""
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":

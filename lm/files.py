@@ -43,7 +43,8 @@ def with_path_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno:  # not of a library's message
+            error.filename = error.filename or str(path)
         raise
 
 

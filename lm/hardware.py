@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -105,21 +105,18 @@ def native_dtypes(device: str) -> tuple[str, ...]:
     """
     if device == "cuda":
         return _DTYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _DTYPES[:1]
-    seconds = [_matmul_seconds(device, dtype) for dtype in _DTYPES]
+    seconds = []
+    with single_threaded():
+        for hardware in (Hardware(device, dtype, threads=1) for dtype in _DTYPES):
+            matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=hardware.torch_dtype, device=device)
+            times = [time_work(partial(torch.matmul, matrix, matrix), hardware) for _ in range(1 + _MATMUL_REPEATS)]
+            seconds.append(min(times[1:]))  # after a warm-up
     return tuple(name for name, took in zip(_DTYPES, seconds, strict=True) if took <= _EMULATED_RATIO * seconds[0])
 
 
 def inference_dtypes(device: str) -> tuple[str, ...]:
     """Return the dtypes that are sensible for inference on a device, float32 first."""
     return (*native_dtypes(device), *(["float16"] if device == "cuda" else []), "int8")
-
-
-def _matmul_seconds(device: str, dtype: str) -> float:
-    """Return the minimum time of a few small matmuls, after a warm-up."""
-    hardware = Hardware(device, dtype, threads=1)
-    matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=hardware.torch_dtype, device=device)
-    with single_threaded():
-        return min([time_work(lambda: matrix @ matrix, hardware) for _ in range(1 + _MATMUL_REPEATS)][1:])
 
 
 @contextmanager

@@ -39,13 +39,8 @@ def python_command(code: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}\n{code}"]
 
 
-def end_with_parent() -> None:
-    """End this process when its standard input closes, as it does when the parent ends."""
-    end_after(lambda: os.read(sys.stdin.fileno(), 1))  # unbuffered: at the end it must hold no lock of the interpreter
-
-
 def end_after(wait: Callable[[], object]) -> None:
-    """End this process when a function returns that waits in a thread."""
+    """End this process when a function returns that waits in a thread, and holds no lock of the interpreter."""
 
     def end() -> None:
         with contextlib.suppress(EOFError, OSError):

@@ -27,8 +27,8 @@ _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_he
 _CHILD = """
 import os
 from lm.engine.compiled.build import compile_decode_step
-from lm.processes import end_with_parent
-end_with_parent()
+from lm.processes import end_after
+end_after(lambda: os.read(0, 1))  # its standard input closes when the parent ends
 os.nice(10)  # a tenth of a core that training keeps busy
 compile_decode_step()
 """
