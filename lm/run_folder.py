@@ -41,7 +41,6 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 MANIFEST = "manifest.json"
 CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
-BEST, LAST = "best", "last"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 

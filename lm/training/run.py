@@ -42,7 +42,7 @@ _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
 _EVALUATED_TOKENS = 8192
 """Enough to measure the loss of initial weights to about 0.03 nats."""
-_NOT_COPIED = {run_folder.LAST, run_folder.BEST, run_folder.LOCK}
+_NOT_COPIED = {"last", "best", run_folder.LOCK}
 
 
 class Run:
