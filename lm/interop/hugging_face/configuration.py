@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lm.config.model import ModelConfig
 from lm.config.settings import build_config
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.families import CUSTOM_FAMILIES, FAMILIES, SEQUENCE_CLASSIFICATION, Family, Neutral
+from lm.model.positions import alibi_slopes, rotary_frequencies, t5_buckets
 
 _SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
     "activation": (
@@ -58,8 +61,23 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     if config.labels:
         values["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
         values["label2id"] = {label: number for number, label in enumerate(config.labels)}
+    if family.takes_code:
+        values |= _derive_positions(config)
     neutral = {key: first for key, (first, *_) in family.neutral.items() if first is not None}
     return {"architectures": [family.architecture], "model_type": family.model_type, **values, **neutral}
+
+
+def _derive_positions(config: ModelConfig) -> dict[str, Any]:
+    """Return what the code in `remote/` needs of positions: frequencies, slopes of heads, or buckets of distances."""
+    if config.positions == "alibi":
+        return {"slopes": alibi_slopes(config.n_heads)}
+    if config.positions == "t5":
+        is_causal, farthest = config.objective == "causal", config.max_distance
+        distances = torch.arange(-farthest, 1 if is_causal else farthest + 1)
+        return {"buckets": t5_buckets(distances, is_causal=is_causal, max_distance=farthest).tolist()}
+    if config.positions.startswith("sinusoidal"):
+        return {"frequencies": [10_000.0 ** (-feature / config.d_model) for feature in range(0, config.d_model, 2)]}
+    return {"frequencies": rotary_frequencies(config).tolist()} if config.positions == "rotary" else {}
 
 
 def _spell(config: ModelConfig, name: str, *, is_custom: bool) -> Any:
@@ -92,8 +110,6 @@ def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> Model
     _check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
     fields: dict[str, Any] = {}
     for key, (name, default) in family.keys.items():
-        if family.takes_code and key not in values:
-            continue
         value = values.get(key, default)
         if name in _SPELLINGS and not family.takes_code and value is not None:
             value = next((ours for theirs, ours in _SPELLINGS[name] if theirs == value), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -326,20 +325,30 @@ FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, BERT, BERT_CLASSIFIER,
 """In order of preference."""
 
 
+_CUSTOM = (
+    "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
+    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
+    "rope_base", "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
+    "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual", "embedding_norm",
+    "scale_embeddings", "tie_embeddings", "token_types", "output_transform", "output_bias", "softcap", "dropout",
+    "attention_dropout", "init_std",
+)  # fmt: skip
+"""The fields that the code in `remote/` has, by the same keys."""
+
+
 def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
-    """Return a family with the code in `remote/`, whose config class declares our fields."""
-    declared = re.findall(r"^    (\w+): (?!ClassVar)", (CODE / "configuration_lm.py").read_text(), re.MULTILINE)
+    """Return a family with the code in `remote/`."""
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         "lm",
         architecture,
-        sizes={key: {"rotary_scaling": "rope_scaling"}.get(key, key) for key in declared},
+        sizes={**{name: name for name in _CUSTOM}, "rotary_scaling": "rope_scaling"},
         options={},
         allowed={"attention": ("full", "window"), **allowed},
         layers={},
         auto=auto,
         neutral={"auto_map": (classes, None)},
-    )  # fmt: skip
+    )
 
 
 CUSTOM_FAMILIES = (
