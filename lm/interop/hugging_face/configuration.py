@@ -16,7 +16,7 @@ from lm.model.positions import alibi_slopes, rotary_frequencies, t5_buckets
 
 _SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
     "activation": (
-        ("gelu", "gelu"), ("gelu_python", "gelu"), ("gelu_new", "gelu-tanh"), ("gelu_pytorch_tanh", "gelu-tanh"),
+        ("gelu", "gelu"), ("gelu_new", "gelu-tanh"), ("gelu_pytorch_tanh", "gelu-tanh"),
         ("gelu_fast", "gelu-tanh"), ("relu", "relu"), ("relu2", "relu2"), ("silu", "silu"), ("swish", "silu"),
     ),
     "attention_bias": ((True, "all"), (False, "none"), (True, "inputs")),
@@ -54,10 +54,9 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
             values["rope_scaling"] = {"rope_type": config.rope_scaling, **parameters}
     if family.window:
         is_on = config.attention == "window"
-        values["sliding_window"] = config.attention_window if is_on else None
+        values["sliding_window"] = config.attention_window
         if family.window == "switch":
-            values |= {"use_sliding_window": is_on, "max_window_layers": 0 if is_on else config.n_layers}
-            values |= {"layer_types": [_SLIDING] * config.n_layers} if is_on else {}
+            values |= {"use_sliding_window": is_on, "layer_types": [_SLIDING if is_on else _FULL] * config.n_layers}
     if config.labels:
         values["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
         values["label2id"] = {label: number for number, label in enumerate(config.labels)}
@@ -98,11 +97,10 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
     if not isinstance(values, Mapping) or "model_type" not in values:
         raise InputError(f"{path}: has no model_type; name the folder of a model in transformers' layout")
     families = [family for family in (*FAMILIES, *CUSTOM_FAMILIES) if family.model_type == values["model_type"]]
-    architectures = values.get("architectures") or [family.architecture for family in families[:1]]
-    family = next((known for known in families if architectures == [known.architecture]), None)
-    if family is None:
-        raise _unsupported(path, "architectures" if families else "model_type", values)
-    return family, parse_config(values, family, path)
+    for family in families:
+        if values.get("architectures") == [family.architecture]:
+            return family, parse_config(values, family, path)
+    raise _unsupported(path, "architectures" if families else "model_type", values)
 
 
 def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> ModelConfig:
@@ -145,10 +143,8 @@ def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path
     scaling = {"rope_type": scaling.get("type", "default"), **scaling}
     _check_neutral(scaling, _NEUTRAL_SCALING, path)
     fields = {
-        "rope_base": scaling.get("rope_theta", values.get(base, values.get("rope_theta", 10_000.0))),
-        "rotary_fraction": scaling.get(
-            "partial_rotary_factor", values.get(fraction, values.get("partial_rotary_factor", default))
-        ),
+        "rope_base": scaling.get("rope_theta", values.get(base, 10_000.0)),
+        "rotary_fraction": scaling.get("partial_rotary_factor", values.get(fraction, default)),
     }
     if (kind := scaling["rope_type"]) == "default":
         return fields
@@ -160,16 +156,14 @@ def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path
 
 def _read_window(values: Mapping[str, Any], config: ModelConfig, family: Family, path: Path) -> dict[str, Any]:
     """Return our fields of the attention window, which all layers have or none."""
-    width, kinds = values.get("sliding_window", 4096), values.get("layer_types")
+    width = values.get("sliding_window", 4096)
     if family.window == "switch":
-        if not isinstance(kinds, list):
-            full = values.get("max_window_layers", 28)  # the first layers, which see everything
-            kinds = [_SLIDING] if full == 0 else [_FULL] if isinstance(full, int) and full >= config.n_layers else []
-        if not values.get("use_sliding_window", False):
-            kinds = [_FULL]
-        if set(map(str, kinds)) not in ({_SLIDING}, {_FULL}):
-            raise _unsupported(path, "layer_types" if "layer_types" in values else "max_window_layers", values)
-        width = width if kinds[0] == _SLIDING else None
+        first = values.get("max_window_layers", 28)
+        kinds = values.get("layer_types") or [_SLIDING if n >= first else _FULL for n in range(config.n_layers)]
+        if not values.get("use_sliding_window") or kinds == [_FULL] * config.n_layers:
+            width = None
+        elif kinds != [_SLIDING] * config.n_layers:
+            raise _unsupported(path, "layer_types", {"layer_types": kinds})
     return {"attention": "full"} if width is None else {"attention": "window", "attention_window": width}
 
 
@@ -180,5 +174,4 @@ def _check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> N
 
 
 def _unsupported(path: Path, key: str, values: Mapping[str, Any]) -> InputError:
-    value = repr(values.get(key))
-    return InputError(f"{path}: {key} {value[:60]}{'…' * (len(value) > 60)} is not supported by lm")
+    return InputError(f"{path}: {key} {values.get(key)!r:.60} is not supported by lm")

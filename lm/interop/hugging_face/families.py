@@ -309,8 +309,6 @@ MARIAN = Family(
     auto=SEQ2SEQ_LM,
     neutral={
         "is_encoder_decoder": (True,), "tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
-        "normalize_before": (None, False), "normalize_embedding": (None, False), "add_final_layer_norm": (None, False),
-        "add_bias_logits": (None, False), "static_position_embeddings": (None, True), "is_decoder": (None, False),
     },
     layout="one row",
     renamed={
@@ -366,15 +364,14 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
         UsageError: there is none; the message names the fields that decide.
     """
     families = [family for family in FAMILIES if _keeps_tokenizer(family, tokenizer)]
-    for family in (*families, *CUSTOM_FAMILIES):
-        if not differing_fields(config, family.fields):
-            return family
-    family = nearest_family(config, [MARIAN] if config.is_encoder_decoder else CUSTOM_FAMILIES)
-    raise UsageError(f"transformers has no model with {format_fields(differing_fields(config, family.fields))}")
+    family = nearest_family(config, (*families, *CUSTOM_FAMILIES))
+    if differing := differing_fields(config, family.fields):
+        raise UsageError(f"transformers has no model with {format_fields(differing)}")
+    return family
 
 
 def nearest_family(config: ModelConfig, families: Iterable[Family]) -> Family:
-    """Return the family with fewest differing fields."""
+    """Return the first family with fewest differing fields."""
     return min(families, key=lambda family: len(differing_fields(config, family.fields)))
 
 

@@ -122,8 +122,6 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     config, (tokenizer, source_tokenizer) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     model, family = config.model, find_family(config.model, tokenizer)
     settings = files.read_json(folder / CONFIG)
-    if not isinstance(settings, Mapping) or not (folder / WEIGHTS).is_file():
-        raise InputError(f"{folder}: has no {CONFIG} with {WEIGHTS}; pickles are not read")
     for key, allowed in _NEUTRAL.items():
         if settings.get(key, allowed[0]) not in allowed:
             raise InputError(f"{folder / CONFIG}: {key} {settings[key]!r} is not supported by lm")
