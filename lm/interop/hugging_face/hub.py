@@ -16,7 +16,7 @@ from pathlib import Path
 from lm import files, run_folder
 from lm.errors import InputError, missing_packages
 from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.folder import CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS, read_config
+from lm.interop.hugging_face.folder import CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS
 from lm.interop.hugging_face.importing import import_model
 from lm.tokenizer.chat_template import TEMPLATE_FILE
 from lm.tokenizer.tokenizer import FILE_NAME
@@ -42,8 +42,7 @@ def download_model(name: str) -> Path:
             supported; or the package is not installed.
     """
     folder = _fetch(name, [CONFIG])
-    if (folder / CONFIG).is_file():
-        from_json(read_config(folder), Path(f"{name}/{CONFIG}"))
+    from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
     return _fetch(name, _FILES)
 
 
