@@ -105,7 +105,7 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
 
 def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> ModelConfig:
     """Parse the config.json of a family; InputError as of `from_json`."""
-    _check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
+    check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
     fields: dict[str, Any] = {}
     for key, (name, default) in family.keys.items():
         value = values.get(key, default)
@@ -141,7 +141,7 @@ def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path
         raise _unsupported(path, "rope_scaling", {"rope_scaling": scaling})
     base, fraction, default = rotary
     scaling = {"rope_type": scaling.get("type", "default"), **scaling}
-    _check_neutral(scaling, _NEUTRAL_SCALING, path)
+    check_neutral(scaling, _NEUTRAL_SCALING, path)
     fields = {
         "rope_base": scaling.get("rope_theta", values.get(base, 10_000.0)),
         "rotary_fraction": scaling.get("partial_rotary_factor", values.get(fraction, default)),
@@ -167,7 +167,8 @@ def _read_window(values: Mapping[str, Any], config: ModelConfig, family: Family,
     return {"attention": "full"} if width is None else {"attention": "window", "attention_window": width}
 
 
-def _check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> None:
+def check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> None:
+    """Raise InputError if a key has another value than those that are supported."""
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
             raise _unsupported(path, key, values)

@@ -7,9 +7,6 @@ configuration are downloaded; config.json comes first, so that a model that is n
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,15 +57,9 @@ def import_from_hub(name: str, *, on_import: Callable[[Path], object] = lambda _
     run = files.cache_root() / "models" / f"{repository.replace('/', '--')}-{folder.name[:_COMMIT_DIGITS]}"
     if run_folder.is_run(run):
         return run
-    unfinished = run.with_name(f".{run.name}.{os.getpid()}")
-    try:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(run) as unfinished:
         import_model(folder, unfinished)
         on_import(unfinished)
-        with contextlib.suppress(OSError):  # another process was faster
-            unfinished.rename(run)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return run
 
 

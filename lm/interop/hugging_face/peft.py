@@ -24,6 +24,7 @@ from lm.config.inference import ExportConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import LAYER_KINDS, LoraConfig
 from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.configuration import check_neutral
 from lm.interop.hugging_face.families import Neutral, find_family
 from lm.interop.hugging_face.tensors import Placement, locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, build_model_with_lora, lora_layers
@@ -122,9 +123,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     config, (tokenizer, source_tokenizer) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     model, family = config.model, find_family(config.model, tokenizer)
     settings = files.read_json(folder / CONFIG)
-    for key, allowed in _NEUTRAL.items():
-        if settings.get(key, allowed[0]) not in allowed:
-            raise InputError(f"{folder / CONFIG}: {key} {settings[key]!r} is not supported by lm")
+    check_neutral(settings, _NEUTRAL, folder / CONFIG)
     weights, adapters = load_tensors(folder / WEIGHTS), dict[str, list[Adapter]]()
     try:
         dropout, common = float(settings.get("lora_dropout", 0.0)), _scale(settings, None, int(settings.get("r", 8)))
@@ -135,8 +134,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError, re.error) as error:
         raise InputError(f"{folder}: its adapters do not fit {CONFIG} or the model of {base} ({error})") from None
     if weights or not adapters:
-        problem = f"has {min(weights)}, for which the base has no layer" if weights else "has no adapters for the base"
-        raise InputError(f"{folder / WEIGHTS}: {problem}")
+        raise InputError(f"{folder / WEIGHTS}: fits no layers of the base: {min(weights, default='no adapters')}")
     rank = max(len(a) for parts in adapters.values() for a, _ in parts)
     kinds = [kind for kind in LAYER_KINDS if adapters.keys() & _layers(model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=common * rank, dropout=dropout)
