@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from safetensors import SafetensorError
-
 from lm.config.inference import ExportConfig
-from lm.errors import InputError
 
 _MODULES = {"huggingface": "hugging_face.exporting", "peft": "hugging_face.peft"}
 
@@ -29,7 +26,4 @@ def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         UsageError: the system has no such model; the message names the fields that decide.
     """
     module = importlib.import_module(f"lm.interop.{_MODULES.get(config.to, f'{config.to}.exporting')}")
-    try:
-        return cast("Mapping[str, str]", module.export_with_report(run, out, config))
-    except SafetensorError as error:
-        raise InputError(f"{out}: cannot be written ({error})") from None
+    return cast("Mapping[str, str]", module.export_with_report(run, out, config))

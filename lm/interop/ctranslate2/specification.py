@@ -63,19 +63,15 @@ def create_specification(config: ModelConfig) -> Any:
     }
     if config.positions == "rotary":  # in self-attention only; where it is, nothing is added to the embeddings
         blocks |= {"rotary_dim": config.rotary_dim, "rotary_interleave": False, "rotary_base": config.rope_base}
+        blocks["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
+        blocks["rotary_scaling_factor"] = config.rope_factor or 1
     if config.is_encoder_decoder:
         return transformer_spec.TransformerSpec(
             transformer_spec.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **blocks),
             transformer_spec.TransformerDecoderSpec(config.n_layers, config.n_heads, **blocks),
         )
     blocks |= {"qk_norm": config.qk_norm, "parallel_residual": config.parallel_residual}
-    if config.n_kv_heads != config.n_heads:
-        blocks["num_heads_kv"] = config.n_kv_heads
-    if config.n_heads * config.d_head != config.d_model:
-        blocks["head_dim"] = config.d_head
-    if config.rope_scaling == "linear":
-        linear = attention_spec.RotaryScalingType.Linear
-        blocks |= {"rotary_scaling_type": linear, "rotary_scaling_factor": config.rope_factor}
+    blocks |= {"num_heads_kv": config.n_kv_heads, "head_dim": config.d_head}
     decoder = transformer_spec.TransformerDecoderSpec(
         config.n_layers, config.n_heads, with_encoder_attention=False, **blocks
     )

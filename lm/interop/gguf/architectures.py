@@ -1,6 +1,6 @@
-"""The llama.cpp architectures that our models can be: supported fields, tensor names and metadata keys.
+"""The llama.cpp architectures that our models can be: supported fields and metadata keys.
 
-They are the families of transformers with fewer supported fields and other names.
+They are the families of transformers with fewer supported fields.
 
 Source: the GGUF specification, and src/models of llama.cpp.
 """
@@ -20,25 +20,11 @@ from lm.interop.hugging_face.families import (
     QWEN3,
     Allowed,
     Family,
-    Layers,
     differing_fields,
     format_fields,
     nearest_family,
-    stack,
 )
 
-_OUTER: Layers = {
-    "embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm",
-    "head": "output",
-}  # fmt: skip
-_BLOCK = {
-    "attention_norm": "attn_norm", "attention.input": "attn_qkv", "attention.output": "attn_output",
-    "feed_forward_norm": "ffn_norm", "feed_forward.up": "ffn_up", "feed_forward.down": "ffn_down",
-}  # fmt: skip
-_GATED_BLOCK = _BLOCK | {
-    "attention.input": "attn_q attn_k attn_v", "attention.query_norm": "attn_q_norm",
-    "attention.key_norm": "attn_k_norm", "feed_forward.up": "ffn_gate ffn_up",
-}  # fmt: skip
 _GELU: dict[str, tuple[Any, ...]] = {"activation": ("gelu-tanh", "gelu")}
 """llama.cpp computes both with tanh, also for published models with the exact GELU."""
 _NO_WINDOW: dict[str, tuple[Any, ...]] = {"attention": ("full",)}
@@ -48,8 +34,8 @@ _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
 """YaRN's beta_fast and beta_slow, which these architectures fix."""
 
 
-def _architecture(name: str, family: Family, block: Layers, allowed: Allowed) -> Family:
-    """Derive a family with llama.cpp's names."""
+def _architecture(name: str, family: Family, allowed: Allowed) -> Family:
+    """Derive a family whose matrices are stored as llama.cpp has them; `gguf` knows the names of its tensors."""
     return dataclasses.replace(
         family,
         options={
@@ -57,17 +43,16 @@ def _architecture(name: str, family: Family, block: Layers, allowed: Allowed) ->
         },
         architecture=name,
         allowed={**family.allowed, **allowed},
-        layers={**_OUTER, **stack("decoder", "blk.#.", block)},
         layout="rows",
     )
 
 
 ARCHITECTURES = (
-    _architecture("gpt2", GPT2, _BLOCK, _GELU),
-    _architecture(GPT_NEOX_NAME, GPT_NEOX, _BLOCK, _GELU | _NO_LLAMA3_SCALING),
-    _architecture("qwen2", QWEN2, _GATED_BLOCK, _NO_WINDOW | _NO_LLAMA3_SCALING | {"d_head": (None,)}),
-    _architecture(LLAMA_NAME, LLAMA, _GATED_BLOCK, _NO_WINDOW),
-    _architecture("qwen3", QWEN3, _GATED_BLOCK, _NO_WINDOW | _NO_LLAMA3_SCALING | {"attention_bias": ("none",)}),
+    _architecture("gpt2", GPT2, _GELU),
+    _architecture(GPT_NEOX_NAME, GPT_NEOX, _GELU | _NO_LLAMA3_SCALING),
+    _architecture("qwen2", QWEN2, _NO_WINDOW | _NO_LLAMA3_SCALING | {"d_head": (None,)}),
+    _architecture(LLAMA_NAME, LLAMA, _NO_WINDOW),
+    _architecture("qwen3", QWEN3, _NO_WINDOW | _NO_LLAMA3_SCALING | {"attention_bias": ("none",)}),
 )
 """In order of preference."""
 

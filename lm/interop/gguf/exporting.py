@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
@@ -43,58 +41,45 @@ def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[st
     about |= {"general.quantization_version": _QUANTIZATION_VERSION} if config.type == "q8_0" else {}
     with files.atomic_new(out) as fresh:
         writer: Any = gguf.GGUFWriter(fresh, architecture.architecture)
-        for key, value in {**about, **build_metadata(model, architecture), **vocabulary.settings}.items():
-            _add_metadata(writer, key, value)
-        for name, tensor in name_tensors(checkpoint.load_weights(folder), model, architecture):
-            number_type = "float32" if name.startswith("position_embd") else config.type
-            numbers, kind = _encode_tensor(tensor, number_type, gguf)
-            writer.add_tensor(name, numbers, raw_dtype=kind)
+        for key, value in {**about, **build_metadata(model, architecture), **vocabulary}.items():
+            types = gguf.GGUFValueType
+            writer.add_key_value(key, value, types.UINT32 if type(value) is int else types.get_type(value))
+        for name, tensor in name_tensors(checkpoint.load_weights(folder), model, architecture, gguf):
+            kind = _choose_type(name, tensor, config.type, gguf)
+            writer.add_tensor(name, gguf.quants.quantize(tensor.float().numpy(), kind), raw_dtype=kind)
         try:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
         finally:
             writer.close()
-    left_out = f"; {vocabulary.left_out}" if vocabulary.left_out else ""
     return {
         "model": f"{architecture.architecture} of llama.cpp, {config.type}",
-        "tokens": f"pre-tokenised as by {vocabulary.pre_tokenizer}{left_out}",
+        "tokens": f"pre-tokenised as by {vocabulary['tokenizer.ggml.pre']}",
     }
 
 
-def _add_metadata(writer: Any, key: str, value: Any) -> None:
-    """Add a value with the GGUF type for its Python type."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
-
-
-def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tuple[NDArray[Any], Any]:
-    """Return a tensor in a dtype, with GGUF's code of the dtype."""
-    numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
-    if number_type == "float32" or numbers.ndim == 1:
-        return numbers, kinds.F32
-    if number_type == "q8_0" and numbers.shape[-1] % package.GGML_QUANT_SIZES[kinds.Q8_0][0] == 0:
-        return package.quants.quantize(numbers, kinds.Q8_0), kinds.Q8_0
-    return numbers.astype(np.float16), kinds.F16
+def _choose_type(name: str, value: Tensor, dtype: ExportDtype, package: Any) -> Any:
+    """Return GGUF's type of a tensor."""
+    types = package.GGMLQuantizationType
+    if dtype == "float32" or value.ndim == 1 or name.startswith("position_embd"):
+        return types.F32
+    is_whole = value.shape[-1] % package.GGML_QUANT_SIZES[types.Q8_0][0] == 0
+    return types.Q8_0 if dtype == "q8_0" and is_whole else types.F16
 
 
 def name_tensors(
-    weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family
+    weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family, package: Any
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors of a model by their GGUF names.
 
     Llama's query and key rows are interleaved, as in Llama itself, instead of half a head apart, as in ours and
     transformers. GPT-NeoX has an output layer even if ours is tied.
     """
-    for name, value in to_family_tensors(weights, config, architecture):
+    known = next(key for key, name in package.MODEL_ARCH_NAMES.items() if name == architecture.architecture)
+    names = package.get_tensor_name_map(known, config.n_layers)
+    for theirs, value in to_family_tensors(weights, config, architecture):
+        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         is_paired = architecture.architecture == LLAMA_NAME and any(part in name for part in (".attn_q.", ".attn_k."))
         # (heads·halves·pairs, …) -> (heads·pairs·halves, …)
         halves = value.unflatten(0, (-1, 2, config.d_head // 2)) if is_paired else value

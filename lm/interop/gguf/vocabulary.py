@@ -8,7 +8,6 @@ of one piece before any of the next, as rules derived from scores do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lm.errors import UsageError
@@ -19,48 +18,42 @@ _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_PRE_TOKENIZERS = {QWEN2.pre_tokenizer_pattern: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
-"""Regexes of pre-tokenizers, and llama.cpp's names."""
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False}
+
+
+def _split(pattern: str | None) -> list[Mapping[str, Any]]:
+    words = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return [words, {**_BYTES, "use_regex": False}]
+
+
+_PRE_TOKENIZERS: Mapping[str, list[Mapping[str, Any]]] = {
+    "gpt-2": [{**_BYTES, "use_regex": True}],
+    "smollm": [{"type": "Digits", "individual_digits": True}, {**_BYTES, "use_regex": True}],
+    "qwen2": _split(QWEN2.pre_tokenizer_pattern),
+    "llama-bpe": _split(_LLAMA3_WORDS),
+}
+"""llama.cpp's names of pre-tokenizers, and how `tokenizer.json` describes them, but for offsets."""
 _IGNORES_MERGES = "llama-bpe"
 """The pre-tokenizer with which llama.cpp ignores merges for words in the vocabulary."""
-_SENTENCEPIECE = "SentencePiece"
-_NO_NORMAL_FORM = "texts are not brought to the normal form C of Unicode there"
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 """GGUF token types."""
 
 
-@dataclass(frozen=True)
-class GGUFVocabulary:
-    """A tokenizer as GGUF metadata.
-
-    Attributes:
-        settings: by GGUF key.
-        pre_tokenizer: llama.cpp's name of the pre-tokenizer, or SentencePiece, which has none.
-        left_out: what llama.cpp does not do, if anything.
-    """
-
-    settings: Mapping[str, Any]
-    pre_tokenizer: str
-    left_out: str | None
-
-
-def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
-    """Build a vocabulary of the given size; IDs beyond the tokenizer get unused names.
+def build_vocabulary(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
+    """Return a vocabulary of the given size as GGUF metadata; IDs beyond the tokenizer get unused names.
 
     Raises:
         UsageError: llama.cpp has no such tokenizer; the message names the reason.
     """
-    description = tokenizer.description
-    pre_tokenizer = _SENTENCEPIECE if is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
-    if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
-        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none")
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
-    kinds, left_out = _token_kinds(tokenizer, size), None
-    if pre_tokenizer == _SENTENCEPIECE:
+    kinds = _token_kinds(tokenizer, size)
+    if is_sentencepiece(tokenizer.description):
         own = build_sentencepiece_metadata(tokenizer, tokens, kinds)
     else:
+        pre_tokenizer = _find_pre_tokenizer(tokenizer)
         own = {"model": "gpt2", "pre": pre_tokenizer, "merges": _merges(tokenizer), "token_type": kinds}
-        left_out = _NO_NORMAL_FORM if description["normalizer"] else None
+    if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
+        raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none")
     settings = {
         **own,
         "tokens": tokens,
@@ -74,7 +67,7 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
         metadata["tokenizer.chat_template"] = template.source
     if template is not None or len(tokenizer.ends) > 1:
         metadata["tokenizer.ggml.eot_token_id"] = tokenizer.stop_ids[0 if template else 1]
-    return GGUFVocabulary(metadata, pre_tokenizer, left_out)
+    return metadata
 
 
 def _merges(tokenizer: Tokenizer) -> list[str]:
@@ -99,7 +92,10 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
     model, normalizer = description["model"], description["normalizer"] or {}
     splitter = description["pre_tokenizer"] or {}
     parts = splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
-    name = _name_pre_tokenizer(parts, has_merges=bool(model.get("merges")))
+    described = [{key: value for key, value in part.items() if key != "trim_offsets"} for part in parts]
+    if not model.get("merges"):  # no token is longer than a byte, however texts are split
+        described = [{**described[-1], "use_regex": True}]
+    name = next((name for name, known in _PRE_TOKENIZERS.items() if known == described), None)
     refused = {
         f"kind {tokenizer.kind}": model["type"] != "BPE",
         "tokens that do not spell bytes": not tokenizer.is_byte_level,
@@ -110,20 +106,6 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
     if problems := [problem for problem, is_there in refused.items() if is_there]:
         raise UsageError(f"llama.cpp has no counterpart of the tokenizer's {problems[0]}")
     return str(name)
-
-
-def _name_pre_tokenizer(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
-    """Return the name of a sequence of pre-tokenizers that ends with byte-level encoding."""
-    *before, last = parts or [{}]
-    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
-        return None
-    if not before:
-        return "gpt-2" if last["use_regex"] or not has_merges else None
-    (first,) = before if len(before) == 1 else ({},)
-    if last["use_regex"]:
-        return "smollm" if first.get("type") == "Digits" and first["individual_digits"] else None
-    is_plain = first.get("type") == "Split" and first["behavior"] == "Isolated" and not first["invert"]
-    return _PRE_TOKENIZERS.get(first["pattern"].get("Regex")) if is_plain else None
 
 
 _SPACE = "▁"

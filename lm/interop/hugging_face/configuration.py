@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lm.config.model import ModelConfig
 from lm.config.settings import build_config
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.families import CUSTOM_FAMILIES, FAMILIES, SEQUENCE_CLASSIFICATION, Family, Neutral
+from lm.model.positions import alibi_slopes, rotary_frequencies, t5_buckets
 
 _SPELLINGS: Mapping[str, tuple[tuple[Any, Any], ...]] = {
     "activation": (
-        ("gelu", "gelu"), ("gelu_python", "gelu"), ("gelu_new", "gelu-tanh"), ("gelu_pytorch_tanh", "gelu-tanh"),
+        ("gelu", "gelu"), ("gelu_new", "gelu-tanh"), ("gelu_pytorch_tanh", "gelu-tanh"),
         ("gelu_fast", "gelu-tanh"), ("relu", "relu"), ("relu2", "relu2"), ("silu", "silu"), ("swish", "silu"),
     ),
     "attention_bias": ((True, "all"), (False, "none"), (True, "inputs")),
@@ -51,15 +54,29 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
             values["rope_scaling"] = {"rope_type": config.rope_scaling, **parameters}
     if family.window:
         is_on = config.attention == "window"
-        values["sliding_window"] = config.attention_window if is_on else None
+        values["sliding_window"] = config.attention_window
         if family.window == "switch":
-            values |= {"use_sliding_window": is_on, "max_window_layers": 0 if is_on else config.n_layers}
-            values |= {"layer_types": [_SLIDING] * config.n_layers} if is_on else {}
+            values |= {"use_sliding_window": is_on, "layer_types": [_SLIDING if is_on else _FULL] * config.n_layers}
     if config.labels:
         values["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
         values["label2id"] = {label: number for number, label in enumerate(config.labels)}
+    if family.takes_code:
+        values |= _derive_positions(config)
     neutral = {key: first for key, (first, *_) in family.neutral.items() if first is not None}
     return {"architectures": [family.architecture], "model_type": family.model_type, **values, **neutral}
+
+
+def _derive_positions(config: ModelConfig) -> dict[str, Any]:
+    """Return what the code in `remote/` needs of positions: frequencies, slopes of heads, or buckets of distances."""
+    if config.positions == "alibi":
+        return {"slopes": alibi_slopes(config.n_heads)}
+    if config.positions == "t5":
+        is_causal, farthest = config.objective == "causal", config.max_distance
+        distances = torch.arange(-farthest, 1 if is_causal else farthest + 1)
+        return {"buckets": t5_buckets(distances, is_causal=is_causal, max_distance=farthest).tolist()}
+    if config.positions.startswith("sinusoidal"):
+        return {"frequencies": [10_000.0 ** (-feature / config.d_model) for feature in range(0, config.d_model, 2)]}
+    return {"frequencies": rotary_frequencies(config).tolist()} if config.positions == "rotary" else {}
 
 
 def _spell(config: ModelConfig, name: str, *, is_custom: bool) -> Any:
@@ -80,20 +97,17 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:
     if not isinstance(values, Mapping) or "model_type" not in values:
         raise InputError(f"{path}: has no model_type; name the folder of a model in transformers' layout")
     families = [family for family in (*FAMILIES, *CUSTOM_FAMILIES) if family.model_type == values["model_type"]]
-    architectures = values.get("architectures") or [family.architecture for family in families[:1]]
-    family = next((known for known in families if architectures == [known.architecture]), None)
-    if family is None:
-        raise _unsupported(path, "architectures" if families else "model_type", values)
-    return family, parse_config(values, family, path)
+    for family in families:
+        if values.get("architectures") == [family.architecture]:
+            return family, parse_config(values, family, path)
+    raise _unsupported(path, "architectures" if families else "model_type", values)
 
 
 def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> ModelConfig:
     """Parse the config.json of a family; InputError as of `from_json`."""
-    _check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
+    check_neutral(values, {**_NEUTRAL, **family.neutral}, path)
     fields: dict[str, Any] = {}
     for key, (name, default) in family.keys.items():
-        if family.takes_code and key not in values:
-            continue
         value = values.get(key, default)
         if name in _SPELLINGS and not family.takes_code and value is not None:
             value = next((ours for theirs, ours in _SPELLINGS[name] if theirs == value), None)
@@ -127,12 +141,10 @@ def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path
         raise _unsupported(path, "rope_scaling", {"rope_scaling": scaling})
     base, fraction, default = rotary
     scaling = {"rope_type": scaling.get("type", "default"), **scaling}
-    _check_neutral(scaling, _NEUTRAL_SCALING, path)
+    check_neutral(scaling, _NEUTRAL_SCALING, path)
     fields = {
-        "rope_base": scaling.get("rope_theta", values.get(base, values.get("rope_theta", 10_000.0))),
-        "rotary_fraction": scaling.get(
-            "partial_rotary_factor", values.get(fraction, values.get("partial_rotary_factor", default))
-        ),
+        "rope_base": scaling.get("rope_theta", values.get(base, 10_000.0)),
+        "rotary_fraction": scaling.get("partial_rotary_factor", values.get(fraction, default)),
     }
     if (kind := scaling["rope_type"]) == "default":
         return fields
@@ -144,25 +156,23 @@ def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path
 
 def _read_window(values: Mapping[str, Any], config: ModelConfig, family: Family, path: Path) -> dict[str, Any]:
     """Return our fields of the attention window, which all layers have or none."""
-    width, kinds = values.get("sliding_window", 4096), values.get("layer_types")
+    width = values.get("sliding_window", 4096)
     if family.window == "switch":
-        if not isinstance(kinds, list):
-            full = values.get("max_window_layers", 28)  # the first layers, which see everything
-            kinds = [_SLIDING] if full == 0 else [_FULL] if isinstance(full, int) and full >= config.n_layers else []
-        if not values.get("use_sliding_window", False):
-            kinds = [_FULL]
-        if set(map(str, kinds)) not in ({_SLIDING}, {_FULL}):
-            raise _unsupported(path, "layer_types" if "layer_types" in values else "max_window_layers", values)
-        width = width if kinds[0] == _SLIDING else None
+        first = values.get("max_window_layers", 28)
+        kinds = values.get("layer_types") or [_SLIDING if n >= first else _FULL for n in range(config.n_layers)]
+        if not values.get("use_sliding_window") or kinds == [_FULL] * config.n_layers:
+            width = None
+        elif kinds != [_SLIDING] * config.n_layers:
+            raise _unsupported(path, "layer_types", {"layer_types": kinds})
     return {"attention": "full"} if width is None else {"attention": "window", "attention_window": width}
 
 
-def _check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> None:
+def check_neutral(values: Mapping[str, Any], neutral: Neutral, path: Path) -> None:
+    """Raise InputError if a key has another value than those that are supported."""
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
             raise _unsupported(path, key, values)
 
 
 def _unsupported(path: Path, key: str, values: Mapping[str, Any]) -> InputError:
-    value = repr(values.get(key))
-    return InputError(f"{path}: {key} {value[:60]}{'…' * (len(value) > 60)} is not supported by lm")
+    return InputError(f"{path}: {key} {values.get(key)!r:.60} is not supported by lm")

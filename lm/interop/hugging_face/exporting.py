@@ -50,7 +50,7 @@ and a vocabulary of {model.vocab_size:,}. {framing}
 ```python
 from transformers import {auto}, AutoTokenizer
 
-folder = "."  # of this card{tested}
+folder = "."  # of this card
 tokenizer, model = AutoTokenizer.from_pretrained(folder{trusting}), {auto}.from_pretrained(folder{trusting})
 ```
 """
@@ -96,7 +96,6 @@ def _build_card(model: ModelConfig, family: Family, tokenizer: Tokenizer, state:
         state=state,
         loss="unknown" if state.best_loss is None else f"{state.best_loss:.4f}",
         framing=f"Each text began with `{start}` in training, which the tokenizer {adds} by itself." if start else "",
-        tested="; its code was tested with transformers 5.0.0 and 5.24.0" if family.takes_code else "",
         trusting=", trust_remote_code=True" if family.takes_code else "",
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -310,8 +309,6 @@ MARIAN = Family(
     auto=SEQ2SEQ_LM,
     neutral={
         "is_encoder_decoder": (True,), "tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
-        "normalize_before": (None, False), "normalize_embedding": (None, False), "add_final_layer_norm": (None, False),
-        "add_bias_logits": (None, False), "static_position_embeddings": (None, True), "is_decoder": (None, False),
     },
     layout="one row",
     renamed={
@@ -326,20 +323,30 @@ FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, BERT, BERT_CLASSIFIER,
 """In order of preference."""
 
 
+_CUSTOM = (
+    "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
+    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
+    "rope_base", "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
+    "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual", "embedding_norm",
+    "scale_embeddings", "tie_embeddings", "token_types", "output_transform", "output_bias", "softcap", "dropout",
+    "attention_dropout", "init_std",
+)  # fmt: skip
+"""The fields that the code in `remote/` has, by the same keys."""
+
+
 def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
-    """Return a family with the code in `remote/`, whose config class declares our fields."""
-    declared = re.findall(r"^    (\w+): (?!ClassVar)", (CODE / "configuration_lm.py").read_text(), re.MULTILINE)
+    """Return a family with the code in `remote/`."""
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         "lm",
         architecture,
-        sizes={key: {"rotary_scaling": "rope_scaling"}.get(key, key) for key in declared},
+        sizes={**{name: name for name in _CUSTOM}, "rotary_scaling": "rope_scaling"},
         options={},
         allowed={"attention": ("full", "window"), **allowed},
         layers={},
         auto=auto,
         neutral={"auto_map": (classes, None)},
-    )  # fmt: skip
+    )
 
 
 CUSTOM_FAMILIES = (
@@ -357,15 +364,14 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
         UsageError: there is none; the message names the fields that decide.
     """
     families = [family for family in FAMILIES if _keeps_tokenizer(family, tokenizer)]
-    for family in (*families, *CUSTOM_FAMILIES):
-        if not differing_fields(config, family.fields):
-            return family
-    family = nearest_family(config, [MARIAN] if config.is_encoder_decoder else CUSTOM_FAMILIES)
-    raise UsageError(f"transformers has no model with {format_fields(differing_fields(config, family.fields))}")
+    family = nearest_family(config, (*families, *CUSTOM_FAMILIES))
+    if differing := differing_fields(config, family.fields):
+        raise UsageError(f"transformers has no model with {format_fields(differing)}")
+    return family
 
 
 def nearest_family(config: ModelConfig, families: Iterable[Family]) -> Family:
-    """Return the family with fewest differing fields."""
+    """Return the first family with fewest differing fields."""
     return min(families, key=lambda family: len(differing_fields(config, family.fields)))
 
 

@@ -24,13 +24,6 @@ GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 INDEX = "model.safetensors.index.json"
 
 
-def read_config(folder: Path) -> Any:
-    """Return the parsed config.json of a folder; InputError without it."""
-    if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder}: has no {CONFIG}; name the folder of a model in transformers' layout")
-    return files.read_json(folder / CONFIG)
-
-
 def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a folder, memory-mapped, from one file or those that an index names.
 

@@ -7,16 +7,13 @@ configuration are downloaded; config.json comes first, so that a model that is n
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from lm import files, run_folder
 from lm.errors import InputError, missing_packages
 from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.folder import CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS, read_config
+from lm.interop.hugging_face.folder import CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS
 from lm.interop.hugging_face.importing import import_model
 from lm.tokenizer.chat_template import TEMPLATE_FILE
 from lm.tokenizer.tokenizer import FILE_NAME
@@ -42,8 +39,7 @@ def download_model(name: str) -> Path:
             supported; or the package is not installed.
     """
     folder = _fetch(name, [CONFIG])
-    if (folder / CONFIG).is_file():
-        from_json(read_config(folder), Path(f"{name}/{CONFIG}"))
+    from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
     return _fetch(name, _FILES)
 
 
@@ -61,15 +57,9 @@ def import_from_hub(name: str, *, on_import: Callable[[Path], object] = lambda _
     run = files.cache_root() / "models" / f"{repository.replace('/', '--')}-{folder.name[:_COMMIT_DIGITS]}"
     if run_folder.is_run(run):
         return run
-    unfinished = run.with_name(f".{run.name}.{os.getpid()}")
-    try:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(run) as unfinished:
         import_model(folder, unfinished)
         on_import(unfinished)
-        with contextlib.suppress(OSError):  # another process was faster
-            unfinished.rename(run)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm import run_folder
+from lm import files, run_folder
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
@@ -15,7 +15,7 @@ from lm.errors import InputError
 from lm.interop.hugging_face import tokenizer_files
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.families import Family
-from lm.interop.hugging_face.folder import CONFIG, read_config, read_weights
+from lm.interop.hugging_face.folder import CONFIG, read_weights
 from lm.interop.hugging_face.tensors import empty_tensors, from_family_tensors, locate_tensor, split_tensor
 from lm.model.positions import sinusoidal_table
 
@@ -34,7 +34,7 @@ def import_model(folder: Path, out: Path) -> Path:
         InputError: the folder is damaged, or its model is not supported; the message names the key or the tensor.
     """
     run_folder.refuse_existing(out)
-    values = read_config(folder)
+    values = files.read_json(folder / CONFIG)
     family, model = from_json(values, folder / CONFIG)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizer(folder, model, values)
     if tokenizer.vocab_size > model.vocab_size:
@@ -43,10 +43,7 @@ def import_model(folder: Path, out: Path) -> Path:
     weights = _read_named_weights(folder, model, family)
     if model.n_layers + model.n_encoder_layers > len(weights):
         raise InputError(f"{folder / CONFIG}: has more layers than the weights tensors")
-    try:
-        ours = empty_tensors(model)
-    except (RuntimeError, OverflowError):
-        raise InputError(f"{folder / CONFIG}: describes a model too large for any machine") from None
+    ours = empty_tensors(model)
     _check_shapes(weights, ours, model, family, folder)
     return save_checkpoint(
         out,
@@ -76,7 +73,6 @@ def _read_named_weights(folder: Path, model: ModelConfig, family: Family) -> dic
     prefix = "" if any(name.startswith(family.prefix) for name, _ in stored) else family.prefix
     embedding, head = (family.layers.get(layer, layer) + ".weight" for layer in ("embedding.tokens", "head"))
     weights: dict[str, Tensor] = {}
-    first: dict[str, str] = {}
     for stored_name, value in stored:
         name = stored_name
         for old, current in family.renamed.items():
@@ -91,8 +87,7 @@ def _read_named_weights(folder: Path, model: ModelConfig, family: Family) -> dic
         name = prefix + name if name != head else embedding if model.tie_embeddings else head
         earlier = weights.setdefault(name, value)
         if earlier is not value and (earlier.dtype != value.dtype or not earlier.equal(value)):
-            raise InputError(f"{folder}: {first[name]} differs from {stored_name}, but by {CONFIG} they are one tensor")
-        first.setdefault(name, stored_name)
+            raise InputError(f"{folder}: {stored_name} differs from a copy, but {name} is one tensor by {CONFIG}")
     return weights
 
 
@@ -106,11 +101,8 @@ def _check_shapes(
         for pair in split_tensor(empty, locate_tensor(name, len(empty), model, family), model)
     )
     for name in {**expected, **weights}:
-        if name not in weights:
-            raise InputError(f"{folder}: its weights have no {name}, as the model in {CONFIG} has")
-        if name not in expected:
-            raise InputError(f"{folder}: its weights have {name}, which the model in {CONFIG} does not have")
+        found, wanted = (tuple(each[name].shape) if name in each else "missing" for each in (weights, expected))
+        if found != wanted:
+            raise InputError(f"{folder}: {name} is {found}, but by {CONFIG} it is {wanted}")
         if not weights[name].is_floating_point():
             raise InputError(f"{folder}: {name} is {weights[name].dtype}; quantized models are not read")
-        if (found := tuple(weights[name].shape)) != (shape := tuple(expected[name].shape)):
-            raise InputError(f"{folder}: {name} is {found}, but by {CONFIG} it is {shape}")

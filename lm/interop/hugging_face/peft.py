@@ -24,6 +24,7 @@ from lm.config.inference import ExportConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import LAYER_KINDS, LoraConfig
 from lm.errors import InputError, UsageError
+from lm.interop.hugging_face.configuration import check_neutral
 from lm.interop.hugging_face.families import Neutral, find_family
 from lm.interop.hugging_face.tensors import Placement, locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, build_model_with_lora, lora_layers
@@ -51,8 +52,7 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
     config = run_folder.load_config(source)
     lora, model = config.lora, config.model
     if not lora or model.labels:
-        problem = "has a head for its labels beside its adapters" if lora else "has no adapters"
-        raise UsageError(f"{run}: {problem}; export the whole model (--to huggingface)")
+        raise UsageError(f"{run}: has no adapters, or a head beside them; export the whole model (--to huggingface)")
     family = find_family(model, checkpoint.load_tokenizers(source)[0])
     saved, theirs = load_tensors(source / run_folder.MODEL), dict[str, Adapter]()
     for name, layer in _layers(model, lora).items():
@@ -64,13 +64,12 @@ def export_with_report(run: Path, out: Path, _config: ExportConfig) -> Mapping[s
             parts = [(saved[f"{name}.lora_a"], regrouped)]
         theirs |= dict(zip(placement.names, parts, strict=True))
     ranks = {re.sub(r"^.*?\.\d+\.|\.weight$", "", name): len(a) for name, (a, _) in theirs.items()}
-    others = {name: rank for name, rank in ranks.items() if rank != lora.rank}
     settings = {
         "peft_type": "LORA", "task_type": None if model.is_masked or model.translates else "CAUSAL_LM",
-        "base_model_name_or_path": None, "inference_mode": True, "r": lora.rank, "lora_alpha": lora.scale * lora.rank,
-        "lora_dropout": lora.dropout, "target_modules": sorted(ranks), "rank_pattern": others,
-        "alpha_pattern": {name: lora.scale * rank for name, rank in others.items()},
-        "fan_in_fan_out": family.layout == "transposed", "bias": "none",
+        "r": lora.rank, "lora_alpha": lora.scale * lora.rank,
+        "lora_dropout": lora.dropout, "target_modules": sorted(ranks), "rank_pattern": ranks,
+        "alpha_pattern": {name: lora.scale * rank for name, rank in ranks.items()},
+        "fan_in_fan_out": family.layout == "transposed",
     }  # fmt: skip
     with files.atomic_new(out) as folder:
         folder.mkdir()
@@ -124,22 +123,18 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     config, (tokenizer, source_tokenizer) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     model, family = config.model, find_family(config.model, tokenizer)
     settings = files.read_json(folder / CONFIG)
-    if not isinstance(settings, Mapping) or not (folder / WEIGHTS).is_file():
-        raise InputError(f"{folder}: has no {CONFIG} with {WEIGHTS}; pickles are not read")
-    for key, allowed in _NEUTRAL.items():
-        if settings.get(key, allowed[0]) not in allowed:
-            raise InputError(f"{folder / CONFIG}: {key} {settings[key]!r} is not supported by lm")
+    check_neutral(settings, _NEUTRAL, folder / CONFIG)
     weights, adapters = load_tensors(folder / WEIGHTS), dict[str, list[Adapter]]()
     try:
         dropout, common = float(settings.get("lora_dropout", 0.0)), _scale(settings, None, int(settings.get("r", 8)))
         for name, layer in _layers(model, LoraConfig(rank=1)).items():
             placement = locate_tensor(f"{name}.weight", layer.out_features, model, family)
-            adapters |= {name: parts} if (parts := _take_parts(weights, placement, layer, model, settings)) else {}
+            parts = _take_parts(weights, placement, layer, model, settings)
+            adapters |= {name: parts} if any(len(a) for a, _ in parts) else {}
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError, re.error) as error:
         raise InputError(f"{folder}: its adapters do not fit {CONFIG} or the model of {base} ({error})") from None
     if weights or not adapters:
-        problem = f"has {min(weights)}, for which the base has no layer" if weights else "has no adapters for the base"
-        raise InputError(f"{folder / WEIGHTS}: {problem}")
+        raise InputError(f"{folder / WEIGHTS}: fits no layers of the base: {min(weights, default='no adapters')}")
     rank = max(len(a) for parts in adapters.values() for a, _ in parts)
     kinds = [kind for kind in LAYER_KINDS if adapters.keys() & _layers(model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=common * rank, dropout=dropout)
@@ -167,29 +162,24 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
 def _take_parts(
     weights: dict[str, Tensor], placement: Placement, layer: LoraLinear, model: ModelConfig, settings: Mapping[str, Any]
 ) -> list[Adapter]:
-    """Return an adapter per projection of our layer, scaled as by default, and remove theirs; empty if there is none.
+    """Return an adapter per projection of our layer, scaled as by default, and remove theirs; of rank 0 if missing.
 
     Raises:
         RuntimeError: one has another shape.
     """
     parts = []
     for name, size in zip(placement.names, placement.sizes, strict=True):
-        a, b = (weights.get(_tensor_name(name, kind)) for kind in "AB")
-        if a is None or b is None:
-            parts.append((torch.zeros(0, layer.in_features), torch.zeros(size, 0)))
-            continue
-        del weights[_tensor_name(name, "A")], weights[_tensor_name(name, "B")]
+        a = weights.pop(_tensor_name(name, "A"), torch.zeros(0, layer.in_features))
+        b = weights.pop(_tensor_name(name, "B"), torch.zeros(size, 0))
         if a.shape != (len(a), layer.in_features) or b.shape != (size, len(a)):
             raise RuntimeError(f"{name}: A is {tuple(a.shape)} and B {tuple(b.shape)}")
-        relative = _scale(settings, name.removesuffix(".weight"), len(a)) / _scale(settings, None, settings.get("r", 8))
-        parts.append((a.float(), b.float() * relative))
-    if not any(len(a) for a, _ in parts):
-        return []
-    if len(parts) == len(layer.projected):
-        return parts
-    ((a, b),) = parts
-    rows = swap_groups(b, model.n_heads, 3) if placement.layout == "by head" else b
-    return [(a[part.any(0)], part[:, part.any(0)]) for part in rows.split(layer.projected)]
+        scale = _scale(settings, name.removesuffix(".weight"), len(a) or 1)
+        rows = b.float() * (scale / _scale(settings, None, settings.get("r", 8)))
+        rows = swap_groups(rows, model.n_heads, 3) if placement.layout == "by head" else rows
+        for part in rows.split(layer.projected if len(placement.names) == 1 else (size,)):
+            used = part.any(0)  # of a stack
+            parts.append((a[used].float(), part[:, used]))
+    return parts
 
 
 def _scale(settings: Mapping[str, Any], name: str | None, rank: int) -> float:

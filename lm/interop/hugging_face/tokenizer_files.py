@@ -86,10 +86,8 @@ def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]
     path, source = folder / FILE_NAME, None
     if model.is_encoder_decoder and not path.is_file():
         source, tokenizer = sentencepiece.read_tokenizers(folder, settings.get("decoder_start_token_id"))
-    elif path.is_file():
-        tokenizer = Tokenizer.load(path)
     else:
-        raise InputError(f"{folder}: has no {FILE_NAME}; AutoTokenizer of transformers can save one")
+        tokenizer = Tokenizer.load(path)
     if not model.is_encoder_decoder:
         return tokenizer.with_special_ids(_stated_ids(folder, tokenizer, settings, is_masked=model.is_masked)), None
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")

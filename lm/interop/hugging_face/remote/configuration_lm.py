@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from transformers import PretrainedConfig, __version__
 
@@ -11,7 +11,10 @@ if not __version__.startswith("5."):
 
 
 class LMConfig(PretrainedConfig):
-    """One block, whose parts are chosen by these fields; `lm info --help` and `lm train --help` say what each means."""
+    """The fields of config.json, whose meaning `lm info --help` and `lm train --help` say, and what follows from them.
+
+    `frequencies`, `slopes` and `buckets` follow from the fields of the positions; this code reads no others of them.
+    """
 
     model_type = "lm"
     keys_to_ignore_at_inference: ClassVar = ["past_key_values", "cache"]
@@ -21,44 +24,3 @@ class LMConfig(PretrainedConfig):
         "max_position_embeddings": "context_length", "tie_word_embeddings": "tie_embeddings",
         "initializer_range": "init_std",
     }  # fmt: skip
-
-    objective: str = "causal"
-    vocab_size: int = 256
-    context_length: int = 256
-    d_model: int = 256
-    n_layers: int = 4
-    n_heads: int = 4
-    n_kv_heads: int = 4
-    d_head: int = 64
-    d_ff: int = 704
-    attention: str = "full"
-    attention_window: Any = None
-    attention_bias: str = "none"
-    qk_norm: bool = False
-    value_residual: bool = False
-    positions: str = "rotary"
-    max_distance: Any = None
-    rope_base: float = 10_000.0
-    rotary_fraction: float = 1.0
-    rotary_scaling: str = "none"
-    rope_factor: Any = None
-    rope_context: Any = None
-    rope_slow: Any = None
-    rope_fast: Any = None
-    rope_temperature: Any = None
-    norm: str = "rmsnorm"
-    norm_position: str = "pre"
-    norm_eps: float = 1e-5
-    activation: str = "swiglu"
-    bias: bool = False
-    parallel_residual: bool = False
-    embedding_norm: bool = False
-    scale_embeddings: bool = False
-    tie_embeddings: bool = True
-    token_types: int = 0
-    output_transform: bool = False
-    output_bias: bool = False
-    softcap: float = 0.0
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    init_std: float = 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_lm import LMConfig
@@ -33,16 +34,21 @@ def make_norm(config: LMConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
-def softcap(logits: Tensor, cap: float) -> Tensor:
-    """Soft-cap logits to ±`cap`; 0 disables it."""
-    return (logits.float() / cap).tanh() * cap if cap else logits
+class LMActivation(nn.Module):
+    """An activation by name; SwiGLU halves the features."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = ACTIVATIONS[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
 
 
-def refuse_unknown(settings: dict[str, Any]) -> None:
-    """Raise TypeError for an input that would have no effect."""
-    for name, value in settings.items():
-        if name not in {"cache_position", "num_items_in_batch"} and value is not None and value is not False:
-            raise TypeError(f"this model has no input {name}")
+def make_layers(config: LMConfig, width: int, **then: nn.Module) -> nn.Module:
+    """Return a linear layer to `width` features and an activation, and what follows."""
+    up = nn.Linear(config.d_model, width * (1 + (config.activation == "swiglu")), bias=config.bias)
+    return nn.Sequential(OrderedDict(up=up, activation=LMActivation(config.activation), **then))
 
 
 class LMAttention(nn.Module):
@@ -89,20 +95,6 @@ class LMAttention(nn.Module):
         return weights @ value + by_distance @ values  # Shaw et al. 2018
 
 
-class LMFeedForward(nn.Module):
-    """Two linear layers with an activation between them."""
-
-    def __init__(self, config: LMConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff * (1 + (config.activation == "swiglu")), bias=config.bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, d_model) to the same shape."""
-        return self.down(self.activation(self.up(x)))
-
-
 class LMBlock(nn.Module):
     """Attention and feed-forward layer, pre- or post-norm, sequential or parallel."""
 
@@ -110,7 +102,8 @@ class LMBlock(nn.Module):
         super().__init__()
         self.norm_first, self.is_parallel = config.norm_position == "pre", config.parallel_residual
         self.attention_norm, self.attention = make_norm(config), LMAttention(config, layer)
-        self.feed_forward_norm, self.feed_forward = make_norm(config), LMFeedForward(config)
+        self.feed_forward_norm = make_norm(config)
+        self.feed_forward = make_layers(config, config.d_ff, down=nn.Linear(config.d_ff, config.d_model, config.bias))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, inputs: LMAttentionInputs) -> Tensor:
@@ -167,32 +160,6 @@ class LMEmbedding(nn.Module):
         return self.dropout(self.norm(x))
 
 
-class LMOutputTransform(nn.Module):
-    """A dense layer before the output layer (Devlin et al. 2019)."""
-
-    def __init__(self, config: LMConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_model * (1 + (config.activation == "swiglu")), bias=config.bias)
-        self.activation, self.norm = ACTIVATIONS[config.activation], make_norm(config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, d_model) to the same shape."""
-        return self.norm(self.activation(self.up(x)))
-
-
-class LMLabelHead(nn.Module):
-    """A pooled first state and a linear classifier (Devlin et al. 2019)."""
-
-    def __init__(self, config: LMConfig) -> None:
-        super().__init__()
-        self.pooler, self.dropout = nn.Linear(config.d_model, config.d_model), nn.Dropout(config.dropout)
-        self.labels = nn.Linear(config.d_model, config.num_labels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, d_model) to (batch, labels)."""
-        return self.labels(self.dropout(self.pooler(x).tanh()))
-
-
 class LMPreTrained(PreTrainedModel):
     """Embedding and stack, shared by all models."""
 
@@ -211,45 +178,9 @@ class LMPreTrained(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embedding.tokens = value
 
-    def states(
-        self, tokens: Tensor, real: Tensor | None, positions: Tensor | None = None, cache: Cache | None = None
-    ) -> list[Tensor]:
-        """Return the hidden states of each layer, (batch, length, d_model), for tokens after those in the cache."""
-        if positions is None:
-            earlier = 0 if cache is None else cache.get_seq_length()
-            counted = tokens.new_ones(1, earlier + tokens.shape[1]) if real is None else real
-            positions = (counted.cumsum(1) - 1).clamp(min=0)[:, earlier:]
-        x = self.embedding(tokens, positions)
-        return self.decoder(x, self.decoder.positions(x, positions, real, cache))
-
-
-class LMWithTokens(LMPreTrained):
-    """A model with an output layer over tokens, which may be tied to the embedding."""
-
-    _tied_weights_keys: ClassVar = {"head.weight": "embedding.tokens.weight"}
-
-    def __init__(self, config: LMConfig) -> None:
-        super().__init__(config)
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.transform = LMOutputTransform(config) if config.output_transform else None
-        has_bias = config.output_transform or config.output_bias
-        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.head = value
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Map (…, d_model) to (…, vocabulary)."""
-        x = x if self.transform is None else self.transform(x)
-        return softcap(F.linear(x, self.head.weight, self.output_bias), self.config.softcap)
-
-
-class LMForCausalLM(LMWithTokens, GenerationMixin):
-    """A causal language model."""
+    def compute_logits(self, x: Tensor) -> Tensor:
+        """Map final states (batch, length, d_model) to uncapped logits."""
+        raise NotImplementedError
 
     @can_return_tuple
     def forward(
@@ -269,60 +200,65 @@ class LMForCausalLM(LMWithTokens, GenerationMixin):
 
         `past_key_values` is named `cache` since transformers 5.24; the order of outputs is the same.
         """
-        refuse_unknown(settings)
         cache = past_key_values if cache is None else cache
         if use_cache and cache is None:
             cache = DynamicCache()
-        states = self.states(input_ids, attention_mask, position_ids, cache)
-        logits = self.logits(states[-1][:, -logits_to_keep:])
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
-        return CausalLMOutputWithPast(loss, logits, cache, tuple(states) if output_hidden_states else None)
+        if position_ids is None:
+            earlier = 0 if cache is None else cache.get_seq_length()
+            position_ids = torch.arange(earlier, earlier + input_ids.shape[1], device=input_ids.device)[None]
+        x = self.embedding(input_ids, position_ids)
+        states = self.decoder(x, self.decoder.positions(x, position_ids, attention_mask, cache))
+        logits, cap = self.compute_logits(states[-1][:, -logits_to_keep:]), self.config.softcap
+        logits = (logits.float() / cap).tanh() * cap if cap else logits
+        if labels is not None:
+            settings |= {"labels": labels, "vocab_size": self.config.vocab_size, "config": self.config}
+            loss = self.loss_function(logits=logits, pooled_logits=logits, **settings)
+        hidden_states = tuple(states) if output_hidden_states else None
+        return CausalLMOutputWithPast(None if labels is None else loss, logits, cache, hidden_states)
+
+
+class LMWithTokens(LMPreTrained):
+    """A model with an output layer over tokens, which may be tied to the embedding."""
+
+    _tied_weights_keys: ClassVar = {"head.weight": "embedding.tokens.weight"}
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.transform: nn.Module = nn.Identity()
+        if config.output_transform:
+            self.transform = make_layers(config, config.d_model, norm=make_norm(config))
+        has_bias = config.output_transform or config.output_bias
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        self.head = value
+
+    def compute_logits(self, x: Tensor) -> Tensor:
+        return F.linear(self.transform(x), self.head.weight, self.output_bias)
+
+
+class LMForCausalLM(LMWithTokens, GenerationMixin):
+    """A causal language model."""
 
 
 class LMForMaskedLM(LMWithTokens):
     """A masked language model."""
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        **settings: Any,
-    ) -> MaskedLMOutput:
-        """See BertForMaskedLM of transformers, which has the same inputs and outputs."""
-        refuse_unknown(settings)
-        states = self.states(input_ids, attention_mask, position_ids)
-        logits = self.logits(states[-1])
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=tuple(states) if output_hidden_states else None)
-
 
 class LMForSequenceClassification(LMPreTrained):
-    """A sequence classifier."""
+    """A sequence classifier: a pooled first state and a linear layer (Devlin et al. 2019)."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
-        self.classifier = LMLabelHead(config)
+        pooler, labels = nn.Linear(config.d_model, config.d_model), nn.Linear(config.d_model, config.num_labels)
+        layers = OrderedDict(pooler=pooler, activation=nn.Tanh(), dropout=nn.Dropout(config.dropout), labels=labels)
+        self.classifier = nn.Sequential(layers)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        **settings: Any,
-    ) -> SequenceClassifierOutput:
-        """See BertForSequenceClassification of transformers, which has the same inputs and outputs."""
-        refuse_unknown(settings)
-        states = self.states(input_ids, attention_mask, position_ids)
-        first = 0 if attention_mask is None else attention_mask.argmax(1)
-        logits = softcap(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)
-        loss = None if labels is None else F.cross_entropy(logits, labels)
-        hidden_states = tuple(states) if output_hidden_states else None
-        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states)
+    def compute_logits(self, x: Tensor) -> Tensor:
+        return self.classifier(x[:, 0])

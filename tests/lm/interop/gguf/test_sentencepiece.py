@@ -13,9 +13,8 @@ def test_pieces_have_scores_in_the_order_of_their_rules(begins_with_space):
     tokenizer = sentencepiece_like(begins_with_space=begins_with_space)
     size = tokenizer.vocab_size
     found = build_vocabulary(tokenizer, size + 2)
-    told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
+    told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.items()}
     assert told["model"] == "llama"
-    assert found.pre_tokenizer == "SentencePiece"
     assert told["add_space_prefix"] is begins_with_space
     names = dict(zip(told["tokens"], told["token_type"], strict=True))
     assert names["<unk>"] == UNKNOWN

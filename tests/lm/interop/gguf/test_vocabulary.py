@@ -42,8 +42,8 @@ KINDS = {
 def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
     tokenizer = KINDS[words]()
     found = build_vocabulary(tokenizer, tokenizer.vocab_size + 7)
-    told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
-    assert told["pre"] == found.pre_tokenizer == words
+    told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.items()}
+    assert told["pre"] == words
     size = tokenizer.vocab_size
     assert [tokenizer.token(index) for index in range(size)] == told["tokens"][:size]
     assert len(set(told["tokens"])) == len(told["tokens"]) == len(told["token_type"]) == size + 7
@@ -59,11 +59,11 @@ def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
 
 def test_the_chat_template_and_the_end_of_a_turn_are_kept():
     tokenizer = make_tokenizer("bpe").with_chat_template()
-    settings = build_vocabulary(tokenizer, tokenizer.vocab_size).settings
+    settings = build_vocabulary(tokenizer, tokenizer.vocab_size)
     assert settings["tokenizer.chat_template"] == tokenizer.chat_template.source
     assert settings["tokenizer.ggml.eot_token_id"] == tokenizer.special_tokens["<|end|>"]
     assert settings["tokenizer.ggml.token_type"][tokenizer.special_tokens["<|user|>"]] == CONTROL
-    without = build_vocabulary(make_tokenizer("bpe"), 1000).settings
+    without = build_vocabulary(make_tokenizer("bpe"), 1000)
     assert not any("template" in key or "eot" in key for key in without)
 
 

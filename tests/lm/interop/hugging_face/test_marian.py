@@ -153,7 +153,7 @@ def test_copies_of_the_embedding_are_verified(name, tmp_path):
     save_file({**weights, name: weights["model.shared.weight"].clone()}, path)
     import_model(tmp_path / "out", tmp_path / "again")
     save_file({**weights, name: weights["model.shared.weight"] + 1}, path)
-    with pytest.raises(InputError, match=name):
+    with pytest.raises(InputError, match="model.shared.weight is one tensor"):
         import_model(tmp_path / "out", tmp_path / "refused")
 
 
