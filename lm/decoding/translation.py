@@ -34,7 +34,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 READ_AHEAD = 4096
 """Lines that are batched by length together."""
 LONGEST_SOURCE = 4096
-"""The most source IDs of a model without a position limit, unless it was trained on longer ones.
+"""The most source IDs of a model without a position limit, unless its context is longer.
 
 Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
 """
@@ -53,14 +53,12 @@ class TranslationModel:
         tokenizer: of the targets.
         source_tokenizer: of the sources.
         has_tags: whether a source starts with a language tag, if the tokenizer has any.
-        max_length: longest side of a training pair, in tokens.
     """
 
     model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     has_tags: bool = True
-    max_length: int = 0
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel) -> Self:
@@ -71,7 +69,7 @@ class TranslationModel:
                 f"{loaded.folder}: this run {config.purpose}; only a run trained on sentence pairs translates"
             )
         source_tokenizer = loaded.source_tokenizer or tokenizer
-        return cls(model, tokenizer, source_tokenizer, config.has_language_tags, config.parallel.max_length)
+        return cls(model, tokenizer, source_tokenizer, config.has_language_tags)
 
     def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
         """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
@@ -85,7 +83,7 @@ class TranslationModel:
         If source and target are one sequence, half of the positions are left for the target.
         """
         config, encoded = self.model.config, self.source_tokenizer.encode_batch(lines)
-        most = config.position_limit or max(LONGEST_SOURCE, 2 * self.max_length)
+        most = config.position_limit or max(LONGEST_SOURCE, config.context_length)
         most = max(0, (most // 2 if config.position_limit and config.decoder_only else most) - len(frame))
         reader = None if config.syntax == "none" else TreeReader(self.source_tokenizer)
         for text, ids, sentence_heads in zip(lines, encoded, heads, strict=True):
