@@ -239,8 +239,6 @@ class Batch:
         """Prefill the prompts of new samples, which take part in the next step."""
         if not samples:
             return
-        if not self._samples:
-            self._session.release(range(len(self._session)))
         logits = self._session.add([sample.prompt for sample in samples]).last_logits
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
         self._samples += samples
@@ -289,6 +287,6 @@ class Batch:
         self._keep(rows)
 
     def _keep(self, rows: Sequence[int]) -> None:
-        if 0 < len(rows) < len(self._samples):
+        if len(rows) < len(self._samples):
             self._session.release({*range(len(self._samples))} - {*rows})
         self._samples = [self._samples[row] for row in rows]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.batching import Continuation, FinishReason
-from lm.decoding.sampling import History, Sampler, apply_filters
+from lm.decoding.sampling import History, Sampler, apply_filters, top_k_tokens
 from lm.decoding.session import DecodeSession, SourceBatch
 from lm.engine.engine import OutputSpec
 from lm.errors import UsageError, nan_logits_error
@@ -47,7 +47,8 @@ def beam_search(  # noqa: PLR0915 (one story)
         length_penalty: at least 0: the score is the summed log-probability divided by length ** length_penalty.
         n: number of results for each source, at most `beam_size`.
         refill: replace finished hypotheses in the beam, as fairseq and CTranslate2 do.
-        sampler: of the filters on logits; their changes count as log-probability, without renormalisation.
+        sampler: of the filters on logits, which see continuations without prompts; their changes count as
+            log-probability, without renormalisation.
         sources: of models that translate: see `DecodeSession.add`.
 
     Returns:
@@ -86,8 +87,9 @@ def beam_search(  # noqa: PLR0915 (one story)
         following = output.top_k
         if following is None:
             logits = output.last_logits
-            history = History(session.tokens, [prompts.shape[1]] * len(session), logits.device)
-            following = session.top_k(logits, apply_filters(logits, sampler.filters, history), k)
+            continuations = [tokens[prompts.shape[1] :] for tokens in session.tokens]
+            filtered = apply_filters(logits, sampler.filters, History(continuations, [0] * len(session), logits.device))
+            following = top_k_tokens(logits, filtered, k, by_compiled_code=session.is_compiled)
         logprobs, n_sources, width, length = following.logprobs.cpu().double(), *totals.shape, len(sums[0]) + 1
         if bool(logprobs.isnan().any()):
             raise nan_logits_error()

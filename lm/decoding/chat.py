@@ -84,10 +84,9 @@ class Chat:
             prompt, self.dropped = fit_into_context(
                 self.messages, self._encode, context=context, max_tokens=max_tokens, dropped=self.dropped
             )
-            rng = generator.sampler.rng(self._replies, prompt=prompt)
             healing = generator.find_healing(content, prompt) if self.is_text else None
             room = max_tokens if self.is_text else min(max_tokens, context - len(prompt))
-            sample = generator.build_sample(prompt, rng, healing, max_tokens=room)
+            sample = generator.build_sample(prompt, self._replies, healing, max_tokens=room)
             self._replies += 1
             for event in generator.decode([sample], prefix=prompt[:-2] if healing else prompt[:-1]):
                 text += event.text

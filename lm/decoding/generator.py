@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,10 +81,7 @@ class Generator:
         ids = self.encode(prompt)
         healing = self.find_healing(prompt, ids)
         samples = (
-            self.build_sample(
-                ids, self.sampler.rng(number, prompt=ids), healing, number=number, alternatives=alternatives
-            )
-            for number in range(n)
+            self.build_sample(ids, number, healing, number=number, alternatives=alternatives) for number in range(n)
         )
         yield from self.decode(samples, n)
 
@@ -120,14 +116,23 @@ class Generator:
     def build_sample(
         self,
         ids: Sequence[int],
-        rng: random.Random,
+        index: int,
         healing: Healing | None = None,
         *,
+        repeat: int = 0,
+        seed: int | None = None,
         number: int = 0,
         max_tokens: int | None = None,
         alternatives: int = 0,
     ) -> Sample:
-        """Return a sample of a prompt, with the settings unless others are given; see `find_healing`."""
+        """Return a sample of a prompt, with the settings unless others are given.
+
+        Args:
+            index: of the sample, among those of its prompt; for `repeat` and `seed` see `Sampler.rng`.
+            healing: see `find_healing`.
+            number: of the sample, in its events.
+        """
+        rng = self.sampler.rng(index, prompt=ids, repeat=repeat, seed=seed)
         prompt = ids if healing is None else ids[:-1]
         return Sample(
             prompt, self.sampler, rng, max_tokens or self.config.max_tokens, number, self.stop_ids,
@@ -165,10 +170,9 @@ class Generator:
                 continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
                 healing = self.find_healing(prompt.text, ids)
                 for sample in range(n):
-                    rng = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
                     yield self.build_sample(
-                        ids, rng, healing, number=prompt.number * n + sample, max_tokens=prompt.max_tokens,
-                        alternatives=alternatives,
+                        ids, sample, healing, repeat=prompt.repeat, seed=prompt.seed, number=prompt.number * n + sample,
+                        max_tokens=prompt.max_tokens, alternatives=alternatives,
                     )  # fmt: skip
 
         for event in self.decode(build_samples()):

@@ -61,12 +61,6 @@ class History:
         padded = [[NO_TOKEN] * (length - len(row)) + [*row] for row in rows]
         return torch.tensor(padded, dtype=torch.long, device=self.device)
 
-    @property
-    def n_generated(self) -> Tensor:
-        """(rows,) tokens of the continuations."""
-        lengths = [len(row) - prompt for row, prompt in zip(self.rows, self.prompt_lengths, strict=True)]
-        return torch.tensor(lengths, device=self.device)
-
 
 Filter = Callable[[Tensor, History], Tensor]
 """(rows, vocabulary) logits and the history -> logits of the same shape."""
@@ -133,10 +127,10 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     return logits.masked_fill(hits > 0, -torch.inf)
 
 
-def ban_early_end(logits: Tensor, n_generated: Tensor, end_ids: Collection[int], min_tokens: int) -> Tensor:
-    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens, of (rows,)."""
-    banned = logits.clone()
-    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill((n_generated < min_tokens)[:, None], -torch.inf)
+def ban_early_end(logits: Tensor, generated: Tensor, end_ids: Collection[int], min_tokens: int) -> Tensor:
+    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens, of (rows, length) IDs."""
+    is_early, banned = (generated != NO_TOKEN).sum(-1, keepdim=True) < min_tokens, logits.clone()
+    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill(is_early, -torch.inf)
     return banned
 
 
@@ -214,7 +208,7 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[int, 
             special token is that token.
 
     Raises:
-        UsageError: one is malformed, is not one token, or its value is neither -inf nor between -1e20 and 1e20.
+        UsageError: one is malformed, is not one token, or its value is not at most 1e20.
     """
     biases: dict[int, float] = {}
     for spec in specs:
@@ -223,7 +217,7 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[int, 
             bias, ids = float(value), [int(text)] if text.isdecimal() else tokenizer.encode(text, parse_special=True)
         except ValueError:
             bias, ids = math.nan, []
-        if len(ids) != 1 or ids[0] >= tokenizer.vocab_size or not (bias == -math.inf or abs(bias) <= _MAX_BIAS):
+        if len(ids) != 1 or ids[0] >= tokenizer.vocab_size or not bias <= _MAX_BIAS:
             raise UsageError(f"{spec!r} is not TOKEN=X with one token, a text or an ID, and a number or -inf")
         biases[ids[0]] = bias
     return biases
@@ -273,7 +267,7 @@ class Sampler:
         if ngram is not None:
             filters.append(lambda logits, past: ban_repeated_ngrams(logits, past.tokens, ngram))
         if config.min_tokens and end_ids:
-            filters.append(lambda logits, past: ban_early_end(logits, past.n_generated, end_ids, config.min_tokens))
+            filters.append(lambda logits, past: ban_early_end(logits, past.generated, end_ids, config.min_tokens))
         if not greedy and config.temperature != 1:
             filters.append(lambda logits, _: logits / config.temperature)
         cuts: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None], ...] = (  # in the order of Hugging Face

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import length_batches
-from lm.decoding.sampling import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, Output, OutputSpec
 from lm.engine.kv_cache import KVCache, PrefixCache
 from lm.engine.selection import EnginePlan
-from lm.kernels.torch_ops import TopK
 
 _MAX_PREFILL_TOKENS = 4096
 """Tokens per prefill batch, padding included."""
@@ -53,6 +51,7 @@ class DecodeSession:
             prefixes: of one model; rows start with them if they can.
         """
         self.tokens: list[list[int]] = []
+        self.is_compiled = any(plan.is_compiled for plan in plans)
         self._models = [_ModelRows(plan, self.tokens, prefixes) for plan in plans]
 
     def __len__(self) -> int:
@@ -87,9 +86,8 @@ class DecodeSession:
         n, kept = tokens.shape[1], output_spec.logits_to_keep
         fits = n if kept <= 1 else min(model.max_tokens_in_window(n) for model in self._models)
         if fits < n:  # logits of several windows
-            first = self.extend(tokens[:, :fits], OutputSpec(logits_to_keep=fits))
-            rest = self.extend(tokens[:, fits:], OutputSpec(logits_to_keep=min(kept, n - fits)))
-            joined = torch.cat([part.logits for part in (first, rest) if part.logits is not None], dim=1)
+            outputs = [self.extend(part, OutputSpec(part.shape[1])) for part in tokens.tensor_split((fits,), 1)]
+            joined = torch.cat([output.logits for output in outputs if output.logits is not None], dim=1)
             return Output(joined[:, -kept:])
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
@@ -104,11 +102,6 @@ class DecodeSession:
         parts = [logits.log_softmax(-1) for logits in outputs if logits is not None]
         size = min(part.shape[-1] for part in parts)  # some vocabularies are padded
         return Output(torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts)))
-
-    def top_k(self, logits: Tensor, filtered: Tensor, k: int) -> TopK:
-        """Find the k best tokens of each row; see `top_k_tokens`."""
-        is_compiled = any(model.plan.is_compiled for model in self._models)
-        return top_k_tokens(logits, filtered, k, by_compiled_code=is_compiled)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -170,8 +163,8 @@ class _ModelRows:
         """Return how many of the next `n` tokens of all rows fit into one window each."""
         if self._context is None:
             return n
-        starts = [(len(tokens), window_start(len(tokens) + 1, self._context)) for tokens in self._tokens]
-        return min(n, *(start + self._context - length for length, start in starts))
+        lengths = map(len, self._tokens)
+        return min(n, *(window_start(length + 1, self._context) + self._context - length for length in lengths))
 
     def forward(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec) -> Output:
         """See `DecodeSession._forward`: a step for cached rows, a prefill for the others."""
@@ -214,9 +207,11 @@ class _ModelRows:
             ids, lengths = pad(windows)
             return forward(ids, rows, (), cache, output_spec, lengths=lengths.tolist())
         row_of = dict(zip(windows, rows, strict=True))
-        prefix_of = {window: self._prefixes.find(window) if self._prefixes else () for window in row_of}
         is_recurrent, logits = self.plan.model.config.is_recurrent, dict[tuple[int, ...], Tensor]()
-        kinds = {window: (prefix, is_recurrent and len(window)) for window, prefix in prefix_of.items()}
+        kinds = {
+            window: (self._prefixes.find(window) if self._prefixes else (), is_recurrent and len(window))
+            for window in row_of
+        }
         for (prefix, _), windows_of_kind in groupby(sorted(row_of, key=kinds.__getitem__), kinds.__getitem__):
             same = list(windows_of_kind)
             for batch in length_batches(list(map(len, same)), tokens=_MAX_PREFILL_TOKENS):

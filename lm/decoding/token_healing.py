@@ -8,7 +8,6 @@ Source: Lundberg 2023 (guidance).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,12 +19,11 @@ from lm.decoding.sampling import History, Sampler
 from lm.tokenizer.tokenizer import Tokenizer
 
 
-@lru_cache(4)
-def _sorted_vocabulary(tokenizer: Tokenizer) -> list[tuple[bytes, int]]:
-    """The bytes and IDs of all tokens but special ones."""
-    special = {*tokenizer.special_tokens.values()}
-    ordinary = (token for token in range(tokenizer.vocab_size) if token not in special)
-    return sorted((tokenizer.token_bytes(token), token) for token in ordinary)
+@lru_cache(256)
+def _tokens_that_begin(tokenizer: Tokenizer, beginning: bytes) -> Tensor:
+    """The IDs of all tokens but special ones that start with some bytes."""
+    ordinary = {*range(tokenizer.vocab_size)} - {*tokenizer.special_tokens.values()}
+    return torch.tensor([token for token in ordinary if tokenizer.token_bytes(token).startswith(beginning)])
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,7 @@ class Healing:
         is_text = text and beginning and f" {text}".encode().endswith(beginning)  # some start a text with a space
         if not is_text or len(ids) < 2:
             return None
-        ordered = _sorted_vocabulary(tokenizer)
-        first = bisect_left(ordered, (beginning, 0))
-        end = bisect_left(ordered, True, first, key=lambda pair: not pair[0].startswith(beginning))
-        allowed = torch.tensor([token for _, token in ordered[first:end]])
+        allowed = _tokens_that_begin(tokenizer, beginning)
 
         def allow(logits: Tensor, _: History) -> Tensor:
             index = allowed.to(logits.device)

@@ -12,7 +12,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lm.checkpoint import LoadedModel
 from lm.config.inference import TranslationConfig
@@ -22,7 +21,7 @@ from lm.corpus.ragged import RaggedArray
 from lm.data.batch import batched, length_batches
 from lm.decoding.batching import Continuation
 from lm.decoding.beam_search import beam_search
-from lm.decoding.sampling import ALL_BANNED, Filter, History, Sampler, add_biases
+from lm.decoding.sampling import ALL_BANNED, Sampler, add_biases
 from lm.decoding.session import DecodeSession, pad
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
@@ -34,7 +33,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 READ_AHEAD = 4096
 """Lines that are batched by length together."""
 LONGEST_SOURCE = 4096
-"""The most source IDs of a model without a position limit, unless it was trained on longer ones.
+"""The most source IDs of a model without a position limit, unless its context is longer.
 
 Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
 """
@@ -53,14 +52,12 @@ class TranslationModel:
         tokenizer: of the targets.
         source_tokenizer: of the sources.
         has_tags: whether a source starts with a language tag, if the tokenizer has any.
-        max_length: longest side of a training pair, in tokens.
     """
 
     model: DecoderOnly | EncoderDecoder
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     has_tags: bool = True
-    max_length: int = 0
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel) -> Self:
@@ -71,7 +68,7 @@ class TranslationModel:
                 f"{loaded.folder}: this run {config.purpose}; only a run trained on sentence pairs translates"
             )
         source_tokenizer = loaded.source_tokenizer or tokenizer
-        return cls(model, tokenizer, source_tokenizer, config.has_language_tags, config.parallel.max_length)
+        return cls(model, tokenizer, source_tokenizer, config.has_language_tags)
 
     def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
         """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
@@ -85,7 +82,7 @@ class TranslationModel:
         If source and target are one sequence, half of the positions are left for the target.
         """
         config, encoded = self.model.config, self.source_tokenizer.encode_batch(lines)
-        most = config.position_limit or max(LONGEST_SOURCE, 2 * self.max_length)
+        most = config.position_limit or max(LONGEST_SOURCE, config.context_length)
         most = max(0, (most // 2 if config.position_limit and config.decoder_only else most) - len(frame))
         reader = None if config.syntax == "none" else TreeReader(self.source_tokenizer)
         for text, ids, sentence_heads in zip(lines, encoded, heads, strict=True):
@@ -93,7 +90,8 @@ class TranslationModel:
             if reader is None:
                 yield frame.wrap(ids[:most]).tolist(), left_out
             else:
-                rows = RaggedArray.from_rows([reader.read(text, ids, sentence_heads or ())[:most]])
+                check_heads(sentence_heads := sentence_heads or (), text, where=text)
+                rows = RaggedArray.from_rows([reader.read(text, ids, sentence_heads)[:most]])
                 yield wrap_sources(rows, frame).values.tolist(), left_out
 
     def max_target_length(self, source: SourceIds) -> float:
@@ -148,7 +146,7 @@ class Translator:
         ]
         sampler, start, self._stop_ids = sampler or Sampler(), self._frames[0].start, self._frames[0].target.after
         ban_start = () if start in self._stop_ids else (add_biases({start: -math.inf}),)
-        self._sampler = replace(sampler, filters=(*map(_skip_start_token, sampler.filters), *ban_start))
+        self._sampler = replace(sampler, filters=(*sampler.filters, *ban_start))
 
     def translate(
         self,
@@ -174,28 +172,22 @@ class Translator:
         pairs = zip(lines, trees, strict=dependency_heads is not None)
         for chunk in batched(pairs, read_ahead):
             texts, heads = [text.strip() for text, _ in chunk], [heads for _, heads in chunk]
-            for text, of_text in zip(texts, heads, strict=True):
-                if of_text is not None:
-                    check_heads(of_text, text, where=text)
             encoded = [
                 model.encode(texts, heads, frames.source)
                 for model, frames in zip(self.models, self._frames, strict=True)
             ]
             of_lines = list(zip(*encoded, strict=True))  # for each model the source, and the number of IDs left out
-            blank = (Continuation(finish_reason="blank"),) * self.config.n_best
-            done = [
-                TranslatedLine(text, blank, max(n for _, n in of_line), of_text)
-                for (text, of_text), of_line in zip(chunk, of_lines, strict=True)
-            ]
+            blank = [Continuation(finish_reason="blank")] * self.config.n_best
             filled = np.flatnonzero([bool(text) for text in texts])
             lengths = np.array([max(len(source) for source, _ in of_lines[row]) for row in filled])
             order = np.argsort(-lengths, kind="stable")  # the longest lines first
             batches = [filled[rows] for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order)]
             sources = [[[source for source, _ in of_lines[row]] for row in rows] for rows in batches]
+            found: dict[int, list[Continuation]] = {}
             for rows, results in zip(batches, self._translate_batches(sources), strict=True):
-                for row, best in zip(rows, results, strict=True):
-                    done[row] = replace(done[row], translations=tuple(best))
-            yield from done
+                found |= zip(rows.tolist(), results, strict=True)
+            for row, ((text, of_text), of_line) in enumerate(zip(chunk, of_lines, strict=True)):
+                yield TranslatedLine(text, tuple(found.get(row, blank)), max(n for _, n in of_line), of_text)
 
     def _translate_batches(self, batches: Sequence[list[list[SourceIds]]]) -> Iterator[list[list[Continuation]]]:
         """Translate batches in order; on a CPU each thread has its own batches.
@@ -232,13 +224,3 @@ class Translator:
             known = [token for token in translation.tokens if token < self.tokenizer.vocab_size]  # no padding
             translation.text = re.sub("\r\n|\n|\r", " ", self.tokenizer.decode(known))
         return found
-
-
-def _skip_start_token(apply: Filter) -> Filter:
-    """A filter that ignores the start token, which may also be the end token."""
-
-    def apply_without_start(logits: Tensor, history: History) -> Tensor:
-        lengths = [length - 1 for length in history.prompt_lengths]
-        return apply(logits, History([row[1:] for row in history.rows], lengths, history.device))
-
-    return apply_without_start

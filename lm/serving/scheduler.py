@@ -91,9 +91,14 @@ class Completion:
     def start_sample(self, number: int) -> tuple[int, Sample]:
         """Return the index of the next sample, and the sample with a number in the batch."""
         index = self.unstarted.popleft()
-        rng = self.generator.sampler.rng(index, prompt=self.ids, seed=self.seed)
         return index, self.generator.build_sample(
-            self.ids, rng, self.healing, number=number, max_tokens=self.max_tokens, alternatives=self.alternatives
+            self.ids,
+            index,
+            self.healing,
+            seed=self.seed,
+            number=number,
+            max_tokens=self.max_tokens,
+            alternatives=self.alternatives,
         )
 
 

@@ -122,8 +122,8 @@ def measure_cost(run: Run, *, seconds: float) -> tuple[float, float]:
 def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
     """Translate greedily on this rank, each into the language of its tag."""
     assert not isinstance(run.model, EncoderOnly)
-    learned, source = run.config.parallel, run.source_tokenizer or run.tokenizer
-    model = TranslationModel(run.model, run.tokenizer, source, learned.bidirectional, learned.max_length)
+    source = run.source_tokenizer or run.tokenizer
+    model = TranslationModel(run.model, run.tokenizer, source, run.config.parallel.bidirectional)
     translations: dict[int, str] = {}
     for tag in {reference.tag for reference in references}:
         same_tag = [(number, each) for number, each in enumerate(references) if each.tag == tag]

@@ -8,7 +8,7 @@ import torch
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.sampling import Sampler, top_k_tokens
+from lm.decoding.sampling import Sampler
 from lm.engine.engine import Output
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
@@ -56,8 +56,7 @@ def test_hypotheses_equal_those_of_hugging_face():
 class Table:
     """A session of a model whose logits depend on the last token alone."""
 
-    removes_rows_for_free = False
-    top_k = staticmethod(top_k_tokens)
+    is_compiled = False
 
     def __init__(self, logits):
         self.logits, self.tokens = torch.as_tensor(logits), []
@@ -79,21 +78,23 @@ class Table:
 
 
 def score_by_hand(table, prompt, text, config, biases, length_penalty):
-    """The score of a text by the definitions of the filters, in float64; None if it is ruled out."""
+    """The score of a text by the definitions of the filters, in float64; None if it is ruled out.
+
+    Filters see the text without the prompt.
+    """
     total = 0.0
     for place, token in enumerate(text):
-        generated, before = text[:place], [*prompt, *text[:place]]
-        logits = table[before[-1]].astype(np.float64)
+        generated = text[:place]
+        logits = table[[*prompt, *generated][-1]].astype(np.float64)
         changed = logits.copy()
         for biased, bias in biases.items():
             changed[biased] += bias
-        for occurred in set(before):
-            changed[occurred] *= config.repetition_penalty ** (1 if changed[occurred] < 0 else -1)
         for occurred in set(generated):
+            changed[occurred] *= config.repetition_penalty ** (1 if changed[occurred] < 0 else -1)
             changed[occurred] -= config.presence_penalty + config.frequency_penalty * generated.count(occurred)
         size = config.no_repeat_ngram_size
         if size and any(
-            [*before, token][at : at + size] == [*before, token][-size:] for at in range(len(before) + 1 - size)
+            (*generated, token)[at : at + size] == (*generated, token)[-size:] for at in range(place + 1 - size)
         ):
             return None
         total += logits[token] - np.logaddexp.reduce(logits) + changed[token] - logits[token]
