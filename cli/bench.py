@@ -71,7 +71,7 @@ def bench(
         print(format_json_line({"torch": torch.__version__, "measurements": [each._asdict() for each in results]}))
         return
     rows = [
-        (each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, f"{each.tokens_per_second:,.0f}")
+        (each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, round(each.tokens_per_second))
         for each in results
     ]
     print_table(("preset", "task", "tokens", "dtype", "tokens/s"), rows)

@@ -10,13 +10,7 @@ from typing import Any
 
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
-from cli.console.text import (
-    format_json_line,
-    format_value,
-    print_notes,
-    print_paragraph,
-    print_warnings,
-)
+from cli.console.text import format_json_line, print_notes, print_paragraph, print_warnings
 from cli.loading import load_classifier
 from cli.options import Options
 from lm.config.inference import ClassificationConfig, ScoringConfig, TranslationConfig
@@ -69,14 +63,8 @@ def print_classification(report: Mapping[str, Any]) -> None:
     print_paragraph(f"accuracy {interval}: {report['correct']:,} of {report['examples']:,} examples by {report['run']}")
     print_paragraph(f"majority baseline {majority['accuracy']:.1%}: always {majority['label']!r}")
     print_paragraph(f"macro F1 {report['macro_f1']:.3f}\n")
-    columns = ("precision", "recall", "f1", "support")
-    print_table(
-        ("label", *columns),
-        [
-            (one["label"], *(format_value(one[name], 3 * (name != "support")) for name in columns))
-            for one in report["labels"]
-        ],
-    )
+    columns = ("label", "precision", "recall", "f1", "support")
+    print_table(columns, [[one[name] for name in columns] for one in report["labels"]])
 
 
 def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
@@ -166,8 +154,8 @@ def evaluate_translations(
     if as_json:
         print(format_json_line({"lines": len(outputs[0]), "scores": rows}))
         return
-    figures = ("value", "mean", "half_width", "p_value")
-    cells = [(row["metric"], row["system"], *(format_value(row[name], 3) for name in figures)) for row in rows]
+    figures = ("metric", "system", "value", "mean", "half_width", "p_value")
+    cells = [[row[name] for name in figures] for row in rows]
     print_table(("metric", "system", "score, %", "resampled", "±", "p"), cells)
     print_paragraph(f"{len(outputs[0]):,} lines; ±: half of the 95% interval of the resampled score")
     print("\n".join(f"{score.metric}|{score.signature}" for score in scores[0]))

@@ -54,7 +54,7 @@ def fill(run: RunPath, text: _Text = None, *, as_json: _AsJson = False, options:
         if as_json:
             print(format_json_line(dataclasses.asdict(filled)), flush=True)
         rows += [
-            (str(line), str(blank), format_label(guess.text.replace(" ", "·")), f"{guess.probability:.1%}")
+            (line, blank, format_label(guess.text.replace(" ", "·")), f"{guess.probability:.1%}")
             for blank, guesses in enumerate(filled.blanks, 1)
             for guess in guesses
         ]

@@ -99,7 +99,7 @@ def prepare(
         }  # fmt: skip
         print(format_json_line(report))
     else:
-        rows = [(name, *(f"{count:,}" for count in counts.values())) for name, counts in splits.items()]
+        rows = [(name, *counts.values()) for name, counts in splits.items()]
         print_table(("split", "documents", "tokens", "bytes"), rows)
     print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}{' in part' if number else ''}")
     warn_of_repetition(manifest)

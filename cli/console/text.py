@@ -169,8 +169,8 @@ def format_perplexity(nats: float) -> str:
     return f"{math.exp(nats):.2f}" if nats < 20 else "over 1e8"
 
 
-def format_value(value: float | None, decimals: int) -> str:
-    """Format a measured value, in scientific notation if it is huge; a dash for None."""
-    if value is None:
-        return "–"
-    return f"{value:,.{decimals}f}" if value < _MAX_PLAIN_VALUE else f"{value:.3g}"
+def format_value(value: object, decimals: int = 3) -> str:
+    """Format a text, a count or a measured value, in scientific notation if it is huge; a dash for None."""
+    if isinstance(value, float):
+        return f"{value:,.{decimals}f}" if value < _MAX_PLAIN_VALUE else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)

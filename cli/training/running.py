@@ -16,7 +16,6 @@ from cli.console.text import (
     format_count,
     format_duration,
     format_json_line,
-    format_perplexity,
     format_trainable,
     print_labelled,
     print_note,
@@ -25,7 +24,7 @@ from cli.console.text import (
 )
 from cli.new_runs import record_decoding_dtype, warn_of_repetition
 from cli.plan_report import print_plan
-from cli.training.display import TrainingDisplay
+from cli.training.display import TrainingDisplay, format_scores
 from cli.training.tensorboard import open_recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
@@ -151,10 +150,7 @@ def _report_results(run: Run) -> None:
     took = format_duration(state.training_seconds)
     print_labelled("done", f"{took} of training in all, peak memory {format_bytes(peak_memory())}")
     if state.best_loss is not None:
-        scores = [f"validation loss {state.best_loss:.4f}", f"perplexity {format_perplexity(state.best_loss)}"]
-        scores += [f"accuracy {state.best_accuracy:.1%}"] if state.best_accuracy is not None else []
-        scores += [f"{state.best_bits_per_byte:.3f} bits/byte"] if state.best_bits_per_byte is not None else []
-        scores += [f"BLEU {state.best_bleu:.1f}"] if state.best_bleu else []
+        scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
     folder = quote(run.folder)
