@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
-_COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "classifies texts": "lm classify",
-             "translates": "lm translate, lm evaluate or lm perplexity --source"}  # fmt: skip
+COMMANDS = {
+    "continues texts": "generate", "fills blanks": "fill", "classifies texts": "classify", "translates": "translate",
+}  # fmt: skip
+"""What uses a model, by its purpose."""
 
 Labels = Annotated[
     str | None,
@@ -90,10 +92,10 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     return load_model(run, select_inference_hardware(hardware))
 
 
-def _model_for(loaded: LoadedModel, *purposes: str) -> Any:
+def _model_for(loaded: LoadedModel, expected: str) -> Any:
     """Return the model; UsageError if it is for another purpose."""
-    if (purpose := loaded.config.model.purpose) not in purposes:
-        raise UsageError(f"{loaded.folder}: this run {purpose}: use {_COMMANDS[purpose]}")
+    if (purpose := loaded.config.model.purpose) != expected:
+        raise UsageError(f"{loaded.folder}: this run {purpose}: use lm {COMMANDS[purpose]}")
     return loaded.model
 
 

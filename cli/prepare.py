@@ -63,7 +63,7 @@ def prepare(
       lm prepare corpus/ -o tokens
       lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o tokens
     """
-    from cli.console.progress import show_bytes
+    from cli.console.progress import show_counter
     from cli.console.tables import print_table
     from lm.corpus.prepare import prepare_corpus
     from lm.corpus.survey import scan_corpus, train_tokenizers
@@ -82,7 +82,7 @@ def prepare(
     loaded = loaded or train_tokenizers(surveyed, options.build(TokenizerConfig))[0]
     if surveyed.kind == "conversations" and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
-    with show_bytes() as progress:
+    with show_counter("tokenizing", "bytes") as progress:
         prepared = prepare_corpus(
             surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
         )

@@ -31,10 +31,8 @@ def prepare_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream: Any = getattr(sys, name)
         if stream is None:  # a file that is opened later would get its descriptor
-            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (it stays)
-            os.set_inheritable(stream.fileno(), True)  # worker processes have the same streams
+            stream = open(os.open(os.devnull, os.O_RDWR), mode, closefd=False)  # noqa: SIM115 (it stays open)
             setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)  # keeps it open
         stream.reconfigure(encoding="utf-8", errors="strict" if mode == "r" else "backslashreplace")
     raw: Any = _ErrorIgnoringFile(sys.stderr.fileno(), "w", closefd=False)
     sys.stderr = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -107,11 +105,9 @@ def print_paragraph(text: str, *, indent: int = 0) -> None:
 
 
 def _wrap(text: str, stream: IO[str], *, indent: int) -> str:
-    return wrap_hanging(text, width=shutil.get_terminal_size().columns, indent=indent) if stream.isatty() else text
-
-
-def wrap_hanging(text: str, *, width: int, indent: int = 0) -> str:
-    """Wrap a line between words if it is wider than `width` columns; indent the lines after the first."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
     return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 

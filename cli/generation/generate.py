@@ -10,7 +10,6 @@ import typer
 
 from cli import completion
 from cli.arguments import read_text_argument
-from cli.console.text import print_labelled, quote
 from cli.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
@@ -157,5 +156,5 @@ def generate(
         generate_for_prompts(prompts, request, out)
     elif interactive:
         run_session(Chat(generator, is_text=True), text)
-    elif not generate_samples(text, request) and loaded.config.data_kind == "conversations":
-        print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")
+    else:
+        generate_samples(text, request)

@@ -146,13 +146,13 @@ def generate_for_prompts(file: str, request: GenerationRequest, out: Path | None
         request.report(tokens, time.perf_counter() - start, request.generator.plan())
 
 
-def generate_samples(text: str, request: GenerationRequest) -> bool:
-    """Write samples as they come, or the hypotheses of beam search, best first; return whether any has text."""
+def generate_samples(text: str, request: GenerationRequest) -> None:
+    """Write samples as they come, or the hypotheses of beam search, best first."""
     prompt, generator = Prompt(0, text, ""), request.generator
     if request.beam.beam is not None:
         ((_, hypotheses),) = request.continue_prompts([prompt])
         request.write(prompt, hypotheses, None)
-        return True
+        return
     samples, start, written = [Continuation() for _ in range(request.n)], time.perf_counter(), 0
     output = SampleWriter(samples, text if request.echo else "")
     try:
@@ -170,4 +170,3 @@ def generate_samples(text: str, request: GenerationRequest) -> bool:
     if request.stats:
         tokens = sum(len(sample.tokens) for sample in samples)
         request.report(tokens, time.perf_counter() - start, generator.plan(request.n))
-    return any(sample.text for sample in samples)

@@ -74,11 +74,12 @@ class Measurement:
             InputError: no token was scored.
         """
         check, done = ContaminationCheck(self.loaded), 0
-        with show_counter("scoring", "bytes") if has_progress else nullcontext(lambda _: None) as show:
+        with show_counter("scoring", "bytes") if has_progress else nullcontext() as show:
             for scored in check.watch(self.scorer.score(self.texts)):
                 self.results[scored.file].add(scored)
                 done += len(scored.text.encode())
-                show(done)
+                if show:
+                    show(done)
                 yield scored
         print_notes(note for file in self.texts.files for note in file.notes)
         print_warnings(check.warnings(self.texts.names))

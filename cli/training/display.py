@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, TextColumn
-from rich.text import Text
 
 from cli.console.progress import create_progress
 from cli.console.text import (
@@ -17,14 +16,12 @@ from cli.console.text import (
     format_duration,
     format_perplexity,
     print_note,
-    wrap_hanging,
 )
 from lm.training.events import DecayStarted, Evaluation, Event, Sample, Step, StoppedEarly
 from lm.training.run import Run
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
-_STEP_HEADING = len("step 123,456  ") - 1
 
 
 class TrainingDisplay:
@@ -73,7 +70,7 @@ class TrainingDisplay:
             scores = format_scores(event.loss, event.bits_per_byte, event.accuracy, event.bleu)
             text = "  ".join([*scores, "best"] if event.is_best else scores)
         if text:
-            self._print(escape_controls_and_line_ends(f"step {event.step:>6,}  {text}"))
+            print_note(escape_controls_and_line_ends(f"step {event.step:>6,}  {text}"))
 
     def _show_step(self, event: Step) -> None:
         plan, seconds, taken = self.run.plan, time.perf_counter() - self.began, event.step - self.first_step
@@ -90,14 +87,7 @@ class TrainingDisplay:
         )
         if self.progress.disable and (event.step % self.log_interval == 0 or event.step == steps):
             rate = f"lr {event.learning_rate:.1e}"
-            self._print(f"step {event.step:>6,}/{steps:,}  nll {self.nll:.4f}  {rate}  {speed}  {time_left} left")
-
-    def _print(self, text: str) -> None:
-        if self.progress.disable:
-            print_note(text)
-        else:
-            console = self.progress.console
-            console.print(Text(wrap_hanging(text, width=console.width, indent=_STEP_HEADING)), soft_wrap=True)
+            print_note(f"step {event.step:>6,}/{steps:,}  nll {self.nll:.4f}  {rate}  {speed}  {time_left} left")
 
 
 def format_scores(loss: float, bits_per_byte: float | None, accuracy: float | None, bleu: float | None) -> list[str]:

@@ -7,10 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 
 import typer
 
-from cli.console.progress import show_bytes
+from cli.console.progress import show_counter
 from cli.console.text import (
     format_bytes,
     format_count,
@@ -22,6 +23,7 @@ from cli.console.text import (
     print_notes,
     quote,
 )
+from cli.loading import COMMANDS
 from cli.new_runs import record_decoding_dtype, warn_of_repetition
 from cli.plan_report import print_plan
 from cli.training.display import TrainingDisplay, format_scores
@@ -60,7 +62,8 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     is_main, run, observers = launcher_env.rank() == 0, None, list[Observer]()
     with ExitStack() as stack:
         signals = StopSignals(on_first=_announce_stop if launcher_env.world_size() == 1 else lambda: None)
-        training = train_events(spec, stop=signals.received, progress=show_bytes, start_time=start_time)
+        progress = partial(show_counter, "tokenizing", "bytes")
+        training = train_events(spec, stop=signals.received, progress=progress, start_time=start_time)
         stack.enter_context(closing(training))
         for event in training:
             if isinstance(event, TrainingCorpus):
@@ -83,7 +86,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
         _report_results(run)
     elif is_main:
         print_labelled("stopped", f"at step {state.step:,}, saved")
-        print_note(f"next    lm train --resume {quote(run.folder)}")
+        print_labelled("next", f"lm train --resume {quote(run.folder)}")
     if as_json and is_main:
         print(format_json_line({"run": str(run.folder), "steps": state.step, **vars(state)}))
     if not state.finished:
@@ -153,13 +156,5 @@ def _report_results(run: Run) -> None:
         scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
-    folder = quote(run.folder)
-    if config.model.translates:
-        command = f"lm translate {folder} < FILE"
-    elif config.is_classifier:
-        command = f"lm classify {folder} FILE"
-    elif config.model.is_masked:
-        command = f'lm fill {folder} "... [MASK] ..."'
-    else:
-        command = f"lm chat {folder}" if run.data.holds_conversations else f'lm generate {folder} "..."'
-    print_note(f"next    {command}\n        lm info {folder}")
+    command = "chat" if run.data.holds_conversations else COMMANDS[config.model.purpose]
+    print_labelled("next", f"lm {command} {quote(run.folder)}")
