@@ -40,7 +40,8 @@ h2 { margin: 2rem 0 .5rem; font: 600 .9375rem ui-sans-serif, system-ui, sans-ser
 i { position: relative; font-style: normal; border-radius: .125rem; padding: .125rem 0; }
 i u { color: var(--faint); text-decoration: none; opacity: .6; user-select: none; }
 .l1 { background: var(--l1); } .l2 { background: var(--l2); } .l3 { background: var(--l3); }
-.l4 { background: var(--l4); } .l5 { background: var(--l5); } .l6 { background: var(--l6); } .l7 { background: var(--l7); }
+.l4 { background: var(--l4); } .l5 { background: var(--l5); }
+.l6 { background: var(--l6); } .l7 { background: var(--l7); }
 i:is(.l6, .l7) { color: var(--strong); }
 i[data-t]:hover { outline: 2px solid var(--ink); }
 i[data-t]:hover::after { content: attr(data-t); position: fixed; left: 1rem; bottom: 1rem;
