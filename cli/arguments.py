@@ -23,6 +23,9 @@ SentencePairs = Annotated[
         help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
     ),
 ]
+ToLanguage = Annotated[
+    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _BLOCK_BYTES = 1 << 16

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
-from cli.arguments import AsJson, SentencePairs
+from cli.arguments import AsJson, SentencePairs, ToLanguage
 from cli.loading import Labels, import_torch
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
@@ -48,9 +48,6 @@ _Versus = Annotated[
         autocompletion=completion.complete_runs,
     ),
 ]
-_Language = Annotated[
-    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
-]
 
 
 @with_settings(
@@ -79,7 +76,7 @@ def evaluate(
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
-    language: _Language = None,
+    language: ToLanguage = None,
     as_json: AsJson = False,
     options: Options,
 ) -> None:

@@ -138,8 +138,6 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
         return _fail(format_usage_error(error), 2)
-    except typer.Abort:
-        return 130
     except (OSError, UnicodeEncodeError, MemoryError, RuntimeError) as error:
         if problem := _describe(error):
             return _fail(problem, 1)

@@ -42,18 +42,18 @@ def serve(runs: _Runs, *, options: Options) -> None:
     """
     config = options.build(ServerConfig)
     hardware = options.build(HardwareConfig)
-    from importlib.util import find_spec
-
-    if find_spec("uvicorn") is None or find_spec("starlette") is None:
-        raise missing_packages("lm serve", "starlette", "uvicorn")
     from cli.loading import import_torch
 
     import_torch()
     from cli.console.text import print_note
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
-    from lm.serving.app import serve as run_server
     from lm.serving.scheduler import name_models
+
+    try:
+        from lm.serving.app import serve as run_server
+    except ImportError:
+        raise missing_packages("lm serve", "starlette", "uvicorn") from None
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model

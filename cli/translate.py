@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import completion
-from cli.arguments import STDIN, read_input_lines
+from cli.arguments import STDIN, ToLanguage, read_input_lines
 from cli.loading import RunPath, import_torch
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
@@ -41,7 +41,6 @@ _Ensemble = Annotated[
         autocompletion=completion.complete_runs,
     ),
 ]
-_To = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Heads = Annotated[
     list[Path] | None,
     typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the lines. Repeatable."),
@@ -67,7 +66,7 @@ def translate(
     files: _Files = None,
     *,
     out: _Out = None,
-    to: _To = None,
+    to: ToLanguage = None,
     ensemble: _Ensemble = None,
     heads: _Heads = None,
     attention: _Attention = None,
@@ -120,26 +119,23 @@ def translate(
             print_note("type a line to have it translated; Ctrl-D ends")
         lines, trees = _read_lines_with_heads(files or [STDIN], heads)
         results = translator.translate(lines, dependency_heads=trees, read_ahead=1 if is_typed else READ_AHEAD)
-        try:
-            for number, line in enumerate(results, 1):
-                if line.left_out:
-                    print_note(f"line {number} is too long for the model: its last {line.left_out} tokens are not read")
-                if as_json:
-                    translations = [{name: getattr(each, name) for name in _FIELDS} for each in line.translations]
-                    values = {"line": number, "source": line.source, "translations": translations}
-                    print(format_json_line(values), file=stream)
-                else:
-                    texts = [each.text for each in line.translations]
-                    blank = [""] * (translator.config.n_best - len(texts))
-                    stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
-                if out is None:
-                    stream.flush()
-                if attention is not None:
-                    translated.append(line)
-                if count:
-                    count(number)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
+        for number, line in enumerate(results, 1):
+            if line.left_out:
+                print_note(f"line {number} is too long for the model: its last {line.left_out} tokens are not read")
+            if as_json:
+                translations = [{name: getattr(each, name) for name in _FIELDS} for each in line.translations]
+                values = {"line": number, "source": line.source, "translations": translations}
+                print(format_json_line(values), file=stream)
+            else:
+                texts = [each.text for each in line.translations]
+                blank = [""] * (translator.config.n_best - len(texts))
+                stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
+            if out is None:
+                stream.flush()
+            if attention is not None:
+                translated.append(line)
+            if count:
+                count(number)
     if attention is not None:
         config = options.build(AttentionConfig)  # of an ensemble by the first model
         maps = (

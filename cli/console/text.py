@@ -130,11 +130,6 @@ def format_number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def format_threads(number: int) -> str:
-    """Format a number of threads: 1 thread, 2 threads."""
-    return format_number_of(number, "thread")
-
-
 def format_quantity(number: float, unit: str) -> str:
     """Format a number with a unit: 812 B, 12.3 MB, 4.5 GFLOPs."""
     digits, prefix = re.fullmatch(r"(.*?)([kMGTPE]?)", format_count(number)).groups()  # type: ignore[union-attr]
@@ -153,11 +148,6 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def format_trainable(trainable: int, total: int) -> str:
-    """Format a number of trainable parameters among all: 98.3k trainable parameters (2.4%)."""
-    return f"{format_count(trainable)} trainable parameters ({trainable / total:.1%})"
 
 
 def format_perplexity(nats: float) -> str:

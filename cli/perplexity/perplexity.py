@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import completion
-from cli.arguments import AsJson, SentencePairs
+from cli.arguments import AsJson, SentencePairs, ToLanguage
 from cli.loading import RunPath, import_torch
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
@@ -37,10 +37,6 @@ _Targets = Annotated[
 _Heads = Annotated[
     list[str] | None,
     typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the sources. Repeatable."),
-]
-_Language = Annotated[
-    str | None,
-    typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]"),
 ]
 _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, token or word.")]
 _PerToken = Annotated[bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …")]
@@ -81,7 +77,7 @@ def perplexity(
     target: _Targets = None,
     pairs: SentencePairs = None,
     heads: _Heads = None,
-    language: _Language = None,
+    language: ToLanguage = None,
     as_json: AsJson = False,
     as_csv: _AsCsv = False,
     per_token: _PerToken = False,

@@ -17,7 +17,6 @@ from cli.console.text import (
     format_count,
     format_duration,
     format_json_line,
-    format_trainable,
     print_labelled,
     print_note,
     print_notes,
@@ -107,7 +106,8 @@ def _observers(started: Started) -> Iterator[list[Observer]]:
     else:
         if run.config.lora:
             trained = sum(value.numel() for value in trainable_weights(run.model).values())
-            print_labelled("lora", format_trainable(trained, count_parameters(run.model)))
+            share = f"{trained / count_parameters(run.model):.1%}"
+            print_labelled("lora", f"{format_count(trained)} trainable parameters ({share})")
         print_note(f"run     {run.folder}")
     with ExitStack() as stack:
         is_long = (run.plan.budget_seconds or 0) >= _MIN_COMPILING_SECONDS
