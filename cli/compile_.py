@@ -5,20 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from cli import completion
+from cli.loading import run_argument
 from cli.new_runs import compile_with_notes
 
 
 def compile_(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Also measure the fastest dtype of this run.",
-            autocompletion=completion.complete_runs,
-        ),
+        run_argument("[RUN]", "Also measure the fastest dtype of this run."),
     ] = None,
 ) -> None:
     """Compile the decode step for this CPU, for faster generation.

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, SentencePairs, ToLanguage
-from cli.loading import Labels, import_torch
+from cli.loading import Labels, import_torch, run_argument, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
@@ -19,11 +18,7 @@ from lm.text.find import STDIN, has_piped_text
 
 _Run = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="[RUN]",
-        help="A run. [default: --hypotheses]",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("[RUN]", "A run. [default: --hypotheses]"),
 ]
 _Files = Annotated[
     list[str] | None,
@@ -41,12 +36,7 @@ _Hypotheses = Annotated[
 ]
 _Versus = Annotated[
     Path | None,
-    typer.Option(
-        "--versus",
-        metavar="RUN2|FILE",
-        help="Compare with another run or translations.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_option("--versus", "RUN2|FILE", "Compare with another run or translations."),
 ]
 
 

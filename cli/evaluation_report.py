@@ -96,22 +96,24 @@ def find_texts(
     options: Options,
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
-    if targets and source is None:
-        return Texts(targets[0], (), [_read_lines(target) for target in targets])
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
-    found: list[Sequence[Any]] = [find(pairs=pairs)] if pairs else []
-    if source is not None:
-        found = [find(source=[source], target=[target]) for target in targets]
-    elif run is not None and not pairs:
-        found = [open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files]
-    if not found:
+    files: Sequence[Any]
+    if targets and source is None:
+        return Texts(targets[0], (), [*map(_read_lines, targets)])
+    if targets and source is not None:
+        files = find(source=[source], target=targets[:1])
+    elif pairs:
+        files = find(pairs=pairs)
+    elif run is not None and source is None:
+        files = open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files
+    else:
         raise UsageError("translations need references: give --target, or --pairs")
-    records = [[pair for file in files for pair in file.records()] for files in found]
-    print_notes(note for files in found for file in files for note in file.notes)
-    references = [[pair.text for pair in each] for each in records]
-    return Texts(found[0][0].name, records[0], references, found[0][0].languages[1])
+    records = [pair for file in files for pair in file.records()]
+    print_notes(note for file in files for note in file.notes)
+    references = [[pair.text for pair in records], *map(_read_lines, targets[1:])]
+    return Texts(files[0].name, records, references, files[0].languages[1])
 
 
 def _read_lines(path: str) -> list[str]:

@@ -29,14 +29,19 @@ Labels = Annotated[
     str | None,
     typer.Option("--labels", metavar="FILE", help="Decoders: examples with all labels. [default: the run's]"),
 ]
-RunPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        help="A run (its best checkpoint), or a checkpoint.",
-        autocompletion=completion.complete_runs,
-    ),
-]
+
+
+def run_argument(metavar: str, text: str) -> Any:
+    """Return an argument that the shell completes to runs."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=completion.complete_runs)
+
+
+def run_option(flag: str, metavar: str, text: str) -> Any:
+    """Return an option whose value the shell completes to runs."""
+    return typer.Option(flag, metavar=metavar, help=text, autocompletion=completion.complete_runs)
+
+
+RunPath = Annotated[Path, run_argument("RUN", "A run (its best checkpoint), or a checkpoint.")]
 
 
 def import_torch() -> None:

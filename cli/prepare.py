@@ -8,10 +8,9 @@ from typing import Annotated, get_args
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, CorpusFiles
 from cli.console.text import format_json_line, print_note, print_notes
-from cli.loading import load_tokenizer
+from cli.loading import load_tokenizer, run_option
 from cli.new_runs import warn_of_repetition
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig, TokenizerKind
@@ -32,12 +31,7 @@ def prepare(
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="bpe|char|byte|FILE",
-            help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
-            autocompletion=completion.complete_runs,
-        ),
+        run_option("--tokenizer", "bpe|char|byte|FILE", "Kind to train, or a tokenizer.json or run to take it of."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens in the folder.")] = False,
     processes: Annotated[

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from cli import completion
+from cli.loading import import_torch, run_argument
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import ServerConfig
@@ -15,11 +13,7 @@ from lm.errors import missing_packages
 
 _Runs = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Runs or checkpoints to serve, as RUN or NAME=RUN.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("RUN...", "Runs or checkpoints to serve, as RUN or NAME=RUN."),
 ]
 
 
@@ -42,7 +36,6 @@ def serve(runs: _Runs, *, options: Options) -> None:
     """
     config = options.build(ServerConfig)
     hardware = options.build(HardwareConfig)
-    from cli.loading import import_torch
 
     import_torch()
     from cli.console.text import print_note

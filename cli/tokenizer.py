@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, CorpusFiles
 from cli.console.tables import print_table
 from cli.console.text import (
@@ -21,7 +20,7 @@ from cli.console.text import (
     print_note,
     print_notes,
 )
-from cli.loading import load_tokenizer
+from cli.loading import load_tokenizer, run_argument
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig
 from lm.errors import InputError
@@ -36,11 +35,7 @@ app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", ri
 
 _TokenizerPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="TOKENIZER",
-        help="A tokenizer.json, or a run, checkpoint or folder with one.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("TOKENIZER", "A tokenizer.json, or a run, checkpoint or folder with one."),
 ]
 
 

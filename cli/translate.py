@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import STDIN, ToLanguage, read_input_lines
-from cli.loading import RunPath, import_torch
+from cli.loading import RunPath, import_torch, run_option
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
@@ -34,12 +33,7 @@ _Files = Annotated[
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
 _Ensemble = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--ensemble",
-        metavar="RUN",
-        help="Further run, to average probabilities. Repeatable.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_option("--ensemble", "RUN", "Further run, to average probabilities. Repeatable."),
 ]
 _Heads = Annotated[
     list[Path] | None,

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import read_text_argument
-from cli.loading import RunPath, import_torch, load_decoder, load_draft
+from cli.loading import RunPath, import_torch, load_decoder, load_draft, run_option
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import LENGTH_LIMITS, BeamConfig, SamplingConfig
@@ -55,12 +54,7 @@ _Stats = Annotated[bool | None, typer.Option(help="Print speed, engine and seed 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: prompt, text, tokens, logprobs, …")]
 _Draft = Annotated[
     str | None,
-    typer.Option(
-        "--draft-model",
-        metavar="RUN",
-        help="Draft model for speculative decoding.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_option("--draft-model", "RUN", "Draft model for speculative decoding."),
 ]
 _PromptLookup = Annotated[bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt.")]
 _TopLogprobs = Annotated[

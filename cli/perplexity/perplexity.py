@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, SentencePairs, ToLanguage
-from cli.loading import RunPath, import_torch
+from cli.loading import RunPath, import_torch, run_option
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
 from lm.config.inference import PerplexityConfig
@@ -48,12 +47,7 @@ _Html = Annotated[
 ]
 _Versus = Annotated[
     Path | None,
-    typer.Option(
-        "--versus",
-        metavar="RUN2",
-        autocompletion=completion.complete_runs,
-        help="Difference in bits/byte to another run.",
-    ),
+    run_option("--versus", "RUN2", "Difference in bits/byte to another run."),
 ]
 
 

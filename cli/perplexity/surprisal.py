@@ -73,16 +73,12 @@ def _find_level(bits: float) -> int:
 
 
 def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[tuple[str, TextSpan]]:
-    """Yield spans with the heading before them: a file name if there are several, a number for later documents."""
-    place = (-1, 0)
+    """Yield spans with the heading before them: of each file if there are several, and of later documents."""
+    place = (0, 0) if len(names) == 1 else (-1, 0)
     for span in spans:
-        heading = ""
-        if span.file != place[0] and len(names) > 1:
-            heading = escape_controls_and_line_ends(names[span.file])
-        elif span.file == place[0] and span.document != place[1]:
-            heading = f"document {span.document + 1}"
-        place = span.file, span.document
-        yield heading, span
+        before, place = place, (span.file, span.document)
+        file = escape_controls_and_line_ends(names[span.file])
+        yield "" if place == before else f"{file}, document {span.document + 1}", span
 
 
 def render_page(scored: Iterable[Scored], names: Sequence[str]) -> Iterator[str]:
