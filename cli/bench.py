@@ -70,11 +70,8 @@ def bench(
     if as_json:
         print(format_json_line({"torch": torch.__version__, "measurements": [each._asdict() for each in results]}))
         return
-    rows = [
-        (each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, round(each.tokens_per_second))
-        for each in results
-    ]
-    print_table(("preset", "task", "tokens", "dtype", "tokens/s"), rows)
+    columns = [name.replace("tokens_per_second", "tokens/s") for name in Measurement._fields]
+    print_table(columns, [each._replace(tokens_per_second=round(each.tokens_per_second)) for each in results])
 
 
 def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:

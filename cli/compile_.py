@@ -44,21 +44,17 @@ def compile_(
 
 
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
-    """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
+    """Measure the fastest dtype of a run and store it."""
     from cli.console.text import print_note
     from lm.benchmark import compare_dtypes, select_fastest_dtype
     from lm.config.run_config import HardwareConfig
     from lm.engine.fastest_dtype import save_fastest_dtype
-    from lm.errors import InputError
     from lm.hardware import select_device
 
     hardware = HardwareConfig()
-    try:
-        figures = compare_dtypes(run, hardware)
-    except InputError as error:
-        return print_note(f"{error}: --dtype auto stays what it is")
+    figures = compare_dtypes(run, hardware)
     for measured in figures:
         print_note(str(measured))
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, select_device(hardware), chosen)
-    return print_note(f"{run}: --dtype auto is {chosen} from now on")
+    print_note(f"{run}: --dtype auto is {chosen} from now on")

@@ -36,7 +36,10 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
         scores = evaluate_classifier(classifier, check.watch_records(texts.files), progress=count)
     print_notes(note for file in texts.files for note in file.notes)
     print_warnings(check.warnings(texts.names))
-    warn_of_unknown_labels(scores.unknown)
+    if scores.unknown:
+        some = list_some([*map(repr, scores.unknown)], limit=5)
+        number = f"{sum(scores.unknown.values()):,}"
+        print_warnings([f"unknown to this model: {some}; {number} labels count as wrong"])
     report = classification_to_dict(scores, run=str(run))
     if as_json:
         print(format_json_line(report))
@@ -65,13 +68,6 @@ def print_classification(report: Mapping[str, Any]) -> None:
     print_paragraph(f"macro F1 {report['macro_f1']:.3f}\n")
     columns = ("label", "precision", "recall", "f1", "support")
     print_table(columns, [[one[name] for name in columns] for one in report["labels"]])
-
-
-def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
-    """Warn on stderr of labels that the model cannot predict, with the number of texts of each."""
-    if counts:
-        some = list_some([*map(repr, counts)], limit=5)
-        print_warnings([f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong"])
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ def serve(runs: _Runs, *, options: Options) -> None:
 
     import_torch()
     from cli.console.text import print_note
-    from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
     from lm.serving.scheduler import name_models
 
@@ -50,7 +49,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
-    suggest_compiling(first, select_device(hardware))
+    suggest_compiling(first, hardware)
     run_server(
         named, config, hardware,
         on_ready=lambda url, names: print_note(f"serving {', '.join(names)} on {url}"),

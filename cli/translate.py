@@ -92,7 +92,6 @@ def translate(
     from lm.decoding.translation import READ_AHEAD, TranslationModel, Translator
     from lm.engine.fastest_dtype import load_for_decoding
     from lm.evaluation.attention import compute_attention
-    from lm.hardware import select_device
 
     if attention is not None:
         check_output_path(attention)
@@ -100,7 +99,7 @@ def translate(
     hardware, sampling = options.build(HardwareConfig), options.build(SamplingConfig)
     loaded = [load_for_decoding(each, hardware) for each in (run, *(ensemble or ()))]
     models = [TranslationModel.from_loaded(each) for each in loaded]
-    suggest_compiling(models[0].model.config, select_device(hardware))
+    suggest_compiling(models[0].model.config, hardware)
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.from_config(sampling.replace(temperature=0.0), biases)
     translator = Translator(models, options.build(TranslationConfig), sampler=sampler, to=to)

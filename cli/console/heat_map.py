@@ -21,7 +21,7 @@ _HUE, _LIGHT = (255, 150, 70), 0.5
 def print_heat_map(rows: Sequence[str], columns: Sequence[str], fractions: Sequence[Sequence[float | None]]) -> None:
     """Print fractions between 0 and 1 in named rows and columns, in bands of as many columns as fit; None: empty."""
     console = Console(highlight=False)
-    limit = max(4, min(_MAX_NAME_WIDTH, console.width // 3))
+    limit = min(_MAX_NAME_WIDTH, console.width // 3)
     names = [Text(format_name(name), end="") for name in rows]
     margin = min(limit, max((name.cell_len for name in names), default=0))
     columns_per_band = max(1, (console.width - margin - 1) // _CELL)

@@ -130,15 +130,10 @@ def format_number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def format_quantity(number: float, unit: str) -> str:
-    """Format a number with a unit: 812 B, 12.3 MB, 4.5 GFLOPs."""
-    digits, prefix = re.fullmatch(r"(.*?)([kMGTPE]?)", format_count(number)).groups()  # type: ignore[union-attr]
-    return f"{digits} {prefix}{unit}"
-
-
 def format_bytes(number: float) -> str:
     """Format bytes: 812 B, 4.1 kB, 12.3 MB."""
-    return format_quantity(number, "B")
+    digits, prefix = re.fullmatch(r"(.*?)([kMGTPE]?)", format_count(number)).groups()  # type: ignore[union-attr]
+    return f"{digits} {prefix}B"
 
 
 def format_duration(seconds: float) -> str:

@@ -134,7 +134,7 @@ def generate(
     from lm.text.decode import normalize_text
 
     model, loaded = load_decoder(run, hardware)
-    suggest_compiling(model.config, next(model.parameters()).device.type)
+    suggest_compiling(model.config, hardware)
     generator = Generator(
         model, loaded.tokenizer, config,
         batch_size=batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),

@@ -6,23 +6,22 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import pairwise
 from math import isnan
 
-from cli.console.colours import BLACK, RESET, WHITE
+from cli.console.colours import RESET
 from cli.console.text import LINE_END, escape_controls_and_line_ends
 from lm.evaluation.perplexity import TextSpan, merge_into_spans
 from lm.evaluation.scoring import Scored
 
 _LIMITS = (0, 1, 2, 4, 6, 8, 11, 14)
 """Lower bounds of the levels, in bits."""
-_ATTRIBUTES = ("2", "0", f"38;5;{BLACK};48;5;187", f"38;5;{BLACK};48;5;222", f"38;5;{BLACK};48;5;215",
-               f"38;5;{BLACK};48;5;209", f"38;5;{BLACK};48;5;167", f"38;5;{WHITE};48;5;89")  # fmt: skip
+_ATTRIBUTES = ("2", "0", "38;5;16;48;5;187", "38;5;16;48;5;222", "38;5;16;48;5;215",
+               "38;5;16;48;5;209", "38;5;16;48;5;167", "38;5;231;48;5;89")  # fmt: skip
 """SGR codes: faint, none, or text and background from the 256-colour palette, which themes don't change. The colours
 grow darker too, so that the colour-blind can tell them apart."""
-_RANGES = (f"<{_LIMITS[1]}", *(f"{a}–{b}" for a, b in pairwise(_LIMITS[1:])), f"≥{_LIMITS[-1]}")
+_RANGES = ("<1", "1–2", "2–4", "4–6", "6–8", "8–11", "11–14", "≥14")
 
-_BLOCK = 4096  # characters; the browser lays out only the blocks in view
+_LINE = '<div class="text" dir="auto">'  # the browser lays out only the lines in view
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1d1b; --faint: #6d6d68; --strong: #fff;
@@ -36,7 +35,7 @@ body { max-width: 52rem; margin: 0 auto; padding: 2rem 1.25rem 6rem; background:
   font: .875rem/1.5 ui-sans-serif, system-ui, sans-serif; }
 .legend i { padding: .125rem .5rem; }
 h2 { margin: 2rem 0 .5rem; font: 600 .9375rem ui-sans-serif, system-ui, sans-serif; color: var(--faint); }
-.text { white-space: pre-wrap; overflow-wrap: anywhere; content-visibility: auto; contain-intrinsic-size: auto 60rem; }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; content-visibility: auto; contain-intrinsic-size: auto 2rem; }
 i { position: relative; font-style: normal; border-radius: .125rem; padding: .125rem 0; }
 i u { color: var(--faint); text-decoration: none; opacity: .6; user-select: none; }
 .l1 { background: var(--l1); } .l2 { background: var(--l2); } .l3 { background: var(--l3); }
@@ -91,17 +90,14 @@ def render_page(scored: Iterable[Scored], names: Sequence[str]) -> Iterator[str]
         f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n"
         f'<body>\n<h1>{title}</h1>\n<div class="legend">bits per token: {swatches}</div>\n'
     )
-    length = 0
+    yield _LINE
     for heading, span in _with_headings(merge_into_spans(scored), names):
         if heading:
-            yield f"{'</div>' if length else ''}\n<h2>{escape(heading)}</h2>\n"
-            length = 0
-        yield ('<div class="text" dir="auto">' if not length else "") + _render_span(span)
-        length += len(span.text)
-        if length > _BLOCK and span.text.endswith("\n"):  # blocks end with lines
-            yield "</div>\n"
-            length = 0
-    yield f"{'</div>' if length else ''}\n</body></html>\n"
+            yield f"</div>\n<h2>{escape(heading)}</h2>\n{_LINE}"
+        yield _render_span(span)
+        if span.text.endswith("\n"):
+            yield f"</div>\n{_LINE}"
+    yield "</div>\n</body></html>\n"
 
 
 def _render_span(span: TextSpan) -> str:

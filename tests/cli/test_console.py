@@ -13,10 +13,10 @@ from cli.console.plots import plot_curves
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.console.text import (
+    format_bytes,
     format_count,
     format_duration,
     format_perplexity,
-    format_quantity,
     format_value,
     print_labelled,
     print_note,
@@ -140,8 +140,8 @@ def test_no_color_and_dumb_terminals_are_respected(monkeypatch, terminal):
     [
         (format_count(0), "0"), (format_count(124_439_808), "124M"), (format_count(3.3e18), "3.3E"),
         (format_count(999_400), "999k"), (format_count(999_500), "1M"), (format_count(-4096), "-4.1k"),
-        (format_count(0.123456), "0.123"), (format_quantity(812, "B"), "812 B"),
-        (format_quantity(798e6, "FLOPs"), "798 MFLOPs"),
+        (format_count(0.123456), "0.123"), (format_bytes(812), "812 B"),
+        (format_bytes(798e6), "798 MB"),
         (format_duration(8.14), "8.1 s"), (format_duration(60), "1:00"), (format_duration(3599.6), "1:00:00"),
         (format_perplexity(19.99), f"{math.exp(19.99):.2f}"), (format_perplexity(1000.0), "over 1e8"),
         (format_value(None, 2), "–"), (format_value(12_345.6, 1), "12,345.6"), (format_value(1e6, 3), "1e+06"),
