@@ -114,7 +114,7 @@ def attention(
     if as_json:
         print(format_json_line(values))
         return
-    print("\n".join(_describe(values)), flush=True)
+    print(*_describe(values), sep="\n", flush=True)
     print_heat_map(values["queries"]["labels"], values["keys"]["labels"], values["mean"])
 
 

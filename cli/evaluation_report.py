@@ -38,8 +38,7 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
     print_warnings(check.warnings(texts.names))
     if scores.unknown:
         some = list_some([*map(repr, scores.unknown)], limit=5)
-        number = f"{sum(scores.unknown.values()):,}"
-        print_warnings([f"unknown to this model: {some}; {number} labels count as wrong"])
+        print_warnings([f"unknown to this model: {some}; {sum(scores.unknown.values()):,} labels count as wrong"])
     report = classification_to_dict(scores, run=str(run))
     if as_json:
         print(format_json_line(report))

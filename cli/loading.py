@@ -66,8 +66,7 @@ def load_decoder(run: Path, hardware: HardwareConfig) -> tuple[DecoderOnly, Load
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
     """Load a draft model for speculative decoding; UsageError if it is not a decoder, or has another tokenizer."""
     draft, other = load_decoder(run, hardware)
-    same = other.tokenizer.sha256 == loaded.tokenizer.sha256
-    if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
+    if other.tokenizer.sha256 != loaded.tokenizer.sha256 or draft.config.vocab_size != loaded.model.config.vocab_size:
         raise UsageError(f"{run}: a draft model needs the tokenizer of {loaded.folder}")
     return draft
 

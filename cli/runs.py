@@ -102,9 +102,9 @@ def plot(
         print(plot_curves(curves, title=title, width=width, height=_HEIGHT, colour=is_colour_enabled()))
         return
     pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(layout="constrained")
     for name, points in curves.items():
-        axes.plot(*points, label=name, linewidth=1.2)
+        axes.plot(*points, label=name)
     axes.set(xlabel="step", ylabel=metric.replace("_", " "))
     axes.legend()
     save_figure(pyplot, figure, out)

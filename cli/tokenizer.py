@@ -174,8 +174,8 @@ def _measure(tokenizer: Tokenizer, file: TextFile) -> dict[str, Any]:
         counts.append((len(ids), len(piece.text.encode()), len(piece.text), *offsets.round_trip_loss(piece, ids)))
     tokens, size, characters, unknown, lost = map(sum, zip(*counts, strict=True))
     return {
-        "file": file.name, "tokens": tokens, "bytes_per_token": size / (tokens or 1),
-        "characters_per_token": characters / (tokens or 1), "unknown_tokens": unknown, "lost_bytes": lost,
+        "file": file.name, "tokens": tokens, "bytes_per_token": size / max(1, tokens),
+        "characters_per_token": characters / max(1, tokens), "unknown_tokens": unknown, "lost_bytes": lost,
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from cli.console.text import LINE_END, escape_controls_and_line_ends
+from cli.console.text import format_label
 
 _CELL = 3  # columns: a percentage, and room for a character of any width above it
 _MAX_NAME_HEIGHT, _MAX_NAME_WIDTH = 12, 24
@@ -43,7 +43,7 @@ def print_heat_map(rows: Sequence[str], columns: Sequence[str], fractions: Seque
 
 def format_name(name: str) -> str:
     """Format a name on one line, with visible spaces."""
-    return escape_controls_and_line_ends(name).replace("\n", LINE_END).replace(" ", "␣")
+    return format_label(name).replace(" ", "␣")
 
 
 def _stack(name: str) -> str:

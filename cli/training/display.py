@@ -11,7 +11,6 @@ from rich.progress import BarColumn, TextColumn
 
 from cli.console.progress import create_progress
 from cli.console.text import (
-    escape_controls_and_line_ends,
     format_count,
     format_duration,
     format_perplexity,
@@ -70,7 +69,7 @@ class TrainingDisplay:
             scores = format_scores(event.loss, event.bits_per_byte, event.accuracy, event.bleu)
             text = "  ".join([*scores, "best"] if event.is_best else scores)
         if text:
-            print_note(escape_controls_and_line_ends(f"step {event.step:>6,}  {text}"))
+            print_note(f"step {event.step:>6,}  {text}")
 
     def _show_step(self, event: Step) -> None:
         plan, seconds, taken = self.run.plan, time.perf_counter() - self.began, event.step - self.first_step

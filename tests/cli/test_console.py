@@ -106,8 +106,8 @@ def heat_map(monkeypatch, capsys):
 
 def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown(heat_map):
     values = ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]]
-    assert heat_map(*values) == ["", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·"]
-    assert heat_map(*values, width=11)[3:] == ["a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·"]
+    assert heat_map(*values) == ["", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e␊f     13  ·"]
+    assert heat_map(*values, width=11)[3:] == ["a␣b   1  ·", "e␊f     13", "", "      w", "a␣b 100", "e␊f   ·"]
     assert heat_map([], [], []) == []
 
 
