@@ -37,15 +37,15 @@ def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[
     Yields:
         A function that sets how many are done, and if given of how many.
     """
-    noted, expected = time.perf_counter(), total
+    noted = time.perf_counter()
 
-    def note(done: int, total: int | None = expected) -> None:
+    def note(done: int, of: int | None = total) -> None:
         nonlocal noted
         if time.perf_counter() - noted > NOTE_SECONDS:
             noted = time.perf_counter()
-            print_note(f"{verb}: {done:,}{'' if total is None else f' of {total:,}'} {noun}")
+            print_note(f"{verb}: {done:,}{'' if of is None else f' of {of:,}'} {noun}")
 
     counter = TextColumn(f"{{task.description}}: {{task.completed:,}} {noun}", markup=False)
     with create_progress(counter, BarColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(verb, total=total)
-        yield note if bar.disable else lambda done, total=expected: bar.update(task, completed=done, total=total)
+        yield note if bar.disable else lambda done, of=total: bar.update(task, completed=done, total=of)
