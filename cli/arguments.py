@@ -23,6 +23,10 @@ SentencePairs = Annotated[
         help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
     ),
 ]
+ToLanguage = Annotated[
+    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
+]
+NewRun = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _BLOCK_BYTES = 1 << 16

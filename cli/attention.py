@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.arguments import AsJson, read_text_argument
+from cli.arguments import AsJson, ToLanguage, read_text_argument
 from cli.console.heat_map import format_name, print_heat_map
 from cli.console.plots import load_pyplot, save_figure
 from cli.console.text import format_json_line, format_label, print_note
@@ -28,7 +28,6 @@ _Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Text; - or no
 _Target = Annotated[
     str | None, typer.Option("--target", metavar="TEXT", help="A translation, to show its cross-attention.")
 ]
-_To = Annotated[str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Heads = Annotated[
     str | None,
     typer.Option("--dependency-heads", metavar="HEADS", help='Dependency tree: head of each word, as "2 0 2".'),
@@ -74,7 +73,7 @@ def attention(
     text: _Text = None,
     *,
     target: _Target = None,
-    to: _To = None,
+    to: ToLanguage = None,
     heads: _Heads = None,
     out: _Out = None,
     as_json: AsJson = False,
@@ -115,7 +114,7 @@ def attention(
     if as_json:
         print(format_json_line(values))
         return
-    print("\n".join(_describe(values)), flush=True)
+    print(*_describe(values), sep="\n", flush=True)
     print_heat_map(values["queries"]["labels"], values["keys"]["labels"], values["mean"])
 
 

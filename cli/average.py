@@ -7,22 +7,18 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
+from cli.arguments import NewRun
+from cli.loading import run_argument
 from lm.run_folder import find_checkpoint, list_checkpoints
 
 Checkpoints = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RUN…",
-        help="A run, of which the latest are averaged, or checkpoints.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("RUN…", "A run, of which the latest are averaged, or checkpoints."),
 ]
 Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="Number of latest checkpoints.")]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 
 
-def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
+def average(runs: Checkpoints, *, out: NewRun, last: Last = 5) -> None:
     """Average the weights of several checkpoints.
 
     The average often predicts better than each of them. The result is a run of its own and can be used like any other.

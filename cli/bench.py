@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import completion
+from cli.arguments import AsJson
 from cli.console.text import format_json_line, print_note
 from cli.options import Options, with_settings
 from lm.config.presets import build_run_config
@@ -31,7 +32,6 @@ _BatchSize = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, metavar="N", help="Sequences per training step. [default: 4096 tokens]"),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @with_settings({"hardware": HardwareConfig}, "device dtype threads")
@@ -40,7 +40,7 @@ def bench(
     *,
     seconds: _Seconds = 2.0,
     batch_size: _BatchSize = None,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
     options: Options,
 ) -> None:
     """Measure how fast this machine trains and generates.
@@ -70,11 +70,8 @@ def bench(
     if as_json:
         print(format_json_line({"torch": torch.__version__, "measurements": [each._asdict() for each in results]}))
         return
-    rows = [
-        (each.preset, each.task, f"{each.rows} x {each.length}", each.dtype, f"{each.tokens_per_second:,.0f}")
-        for each in results
-    ]
-    print_table(("preset", "task", "tokens", "dtype", "tokens/s"), rows)
+    columns = [name.replace("tokens_per_second", "tokens/s") for name in Measurement._fields]
+    print_table(columns, [each._replace(tokens_per_second=round(each.tokens_per_second)) for each in results])
 
 
 def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from cli.loading import Labels, RunPath, load_classifier
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
-from lm.errors import UsageError
 from lm.text.decode import split_lines
 from lm.text.find import STDIN, find_text_files
 
@@ -46,8 +44,6 @@ def classify(
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
     config = options.build(ClassificationConfig)
-    if not files and sys.stdin.isatty():
-        raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
     hardware = options.build(HardwareConfig)
     classifier, loaded = load_classifier(run, hardware, labels=labels, batch_size=config.batch_size)
     data, texts = loaded.config.data.for_other_files(**options.values["data"]), list[str]()

@@ -5,20 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from cli import completion
+from cli.loading import run_argument
 from cli.new_runs import compile_with_notes
 
 
 def compile_(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Also measure the fastest dtype of this run.",
-            autocompletion=completion.complete_runs,
-        ),
+        run_argument("[RUN]", "Also measure the fastest dtype of this run."),
     ] = None,
 ) -> None:
     """Compile the decode step for this CPU, for faster generation.
@@ -50,21 +44,17 @@ def compile_(
 
 
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
-    """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
+    """Measure the fastest dtype of a run and store it."""
     from cli.console.text import print_note
     from lm.benchmark import compare_dtypes, select_fastest_dtype
     from lm.config.run_config import HardwareConfig
     from lm.engine.fastest_dtype import save_fastest_dtype
-    from lm.errors import InputError
     from lm.hardware import select_device
 
     hardware = HardwareConfig()
-    try:
-        figures = compare_dtypes(run, hardware)
-    except InputError as error:
-        return print_note(f"{error}: --dtype auto stays what it is")
+    figures = compare_dtypes(run, hardware)
     for measured in figures:
         print_note(str(measured))
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, select_device(hardware), chosen)
-    return print_note(f"{run}: --dtype auto is {chosen} from now on")
+    print_note(f"{run}: --dtype auto is {chosen} from now on")

@@ -47,13 +47,13 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.console.progress import show_bytes
+    from cli.console.progress import show_counter
     from lm.text import public
 
     corpus = public.find_corpus(name)
     folder, paths = out or Path("data") / corpus.name, []
     for url, checksum in corpus.files.items():
-        with show_bytes(url.rpartition("/")[2]) as progress:
+        with show_counter(url.rpartition("/")[2], "bytes") as progress:
             paths.append(str(public.fetch(url, folder, checksum=checksum, progress=progress)))
     command = f"lm train {corpus.train}".format(folder=quote(folder))
     print_note(f"licence: {corpus.licence}\ntrain on it: {command}")

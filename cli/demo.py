@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from lm.errors import UsageError
 from lm.run_folder import refuse_existing
 
 _SCRIPT = """
@@ -76,9 +75,7 @@ def demo(
     """
     import corpora
 
-    if not out.name:
-        raise UsageError(f"{out}: name a new folder; the second model gets the same name and -german (-o)")
-    german = out.with_name(out.name + "-german")
+    german = Path(f"{out}-german")
     for folder in (out, german):
         refuse_existing(folder)
     texts = [corpora.path(f"parallel/heldout.{language}").read_text(encoding="utf-8") for language in ("en", "de")]

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
-from cli.arguments import AsJson, SentencePairs
-from cli.loading import Labels, import_torch
+from cli.arguments import AsJson, SentencePairs, ToLanguage
+from cli.loading import Labels, import_torch, run_argument, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
@@ -19,11 +18,7 @@ from lm.text.find import STDIN, has_piped_text
 
 _Run = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="[RUN]",
-        help="A run. [default: --hypotheses]",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("[RUN]", "A run. [default: --hypotheses]"),
 ]
 _Files = Annotated[
     list[str] | None,
@@ -41,15 +36,7 @@ _Hypotheses = Annotated[
 ]
 _Versus = Annotated[
     Path | None,
-    typer.Option(
-        "--versus",
-        metavar="RUN2|FILE",
-        help="Compare with another run or translations.",
-        autocompletion=completion.complete_runs,
-    ),
-]
-_Language = Annotated[
-    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
+    run_option("--versus", "RUN2|FILE", "Compare with another run or translations."),
 ]
 
 
@@ -79,7 +66,7 @@ def evaluate(
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
-    language: _Language = None,
+    language: ToLanguage = None,
     as_json: AsJson = False,
     options: Options,
 ) -> None:

@@ -10,13 +10,7 @@ from typing import Any
 
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
-from cli.console.text import (
-    format_json_line,
-    format_value,
-    print_notes,
-    print_paragraph,
-    print_warnings,
-)
+from cli.console.text import format_json_line, print_notes, print_paragraph, print_warnings
 from cli.loading import load_classifier
 from cli.options import Options
 from lm.config.inference import ClassificationConfig, ScoringConfig, TranslationConfig
@@ -42,7 +36,9 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
         scores = evaluate_classifier(classifier, check.watch_records(texts.files), progress=count)
     print_notes(note for file in texts.files for note in file.notes)
     print_warnings(check.warnings(texts.names))
-    warn_of_unknown_labels(scores.unknown)
+    if scores.unknown:
+        some = list_some([*map(repr, scores.unknown)], limit=5)
+        print_warnings([f"unknown to this model: {some}; {sum(scores.unknown.values()):,} labels count as wrong"])
     report = classification_to_dict(scores, run=str(run))
     if as_json:
         print(format_json_line(report))
@@ -69,21 +65,8 @@ def print_classification(report: Mapping[str, Any]) -> None:
     print_paragraph(f"accuracy {interval}: {report['correct']:,} of {report['examples']:,} examples by {report['run']}")
     print_paragraph(f"majority baseline {majority['accuracy']:.1%}: always {majority['label']!r}")
     print_paragraph(f"macro F1 {report['macro_f1']:.3f}\n")
-    columns = ("precision", "recall", "f1", "support")
-    print_table(
-        ("label", *columns),
-        [
-            (one["label"], *(format_value(one[name], 3 * (name != "support")) for name in columns))
-            for one in report["labels"]
-        ],
-    )
-
-
-def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
-    """Warn on stderr of labels that the model cannot predict, with the number of texts of each."""
-    if counts:
-        some = list_some([*map(repr, counts)], limit=5)
-        print_warnings([f"unknown to this model: {some}; {sum(counts.values()):,} labels count as wrong"])
+    columns = ("label", "precision", "recall", "f1", "support")
+    print_table(columns, [[one[name] for name in columns] for one in report["labels"]])
 
 
 @dataclass(frozen=True)
@@ -108,22 +91,24 @@ def find_texts(
     options: Options,
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
-    if targets and source is None:
-        return Texts(targets[0], (), [_read_lines(target) for target in targets])
     trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
-    found: list[Sequence[Any]] = [find(pairs=pairs)] if pairs else []
-    if source is not None:
-        found = [find(source=[source], target=[target]) for target in targets]
-    elif run is not None and not pairs:
-        found = [open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files]
-    if not found:
+    files: Sequence[Any]
+    if targets and source is None:
+        return Texts(targets[0], (), [*map(_read_lines, targets)])
+    if targets and source is not None:
+        files = find(source=[source], target=targets[:1])
+    elif pairs:
+        files = find(pairs=pairs)
+    elif run is not None and source is None:
+        files = open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files
+    else:
         raise UsageError("translations need references: give --target, or --pairs")
-    records = [[pair for file in files for pair in file.records()] for files in found]
-    print_notes(note for files in found for file in files for note in file.notes)
-    references = [[pair.text for pair in each] for each in records]
-    return Texts(found[0][0].name, records[0], references, found[0][0].languages[1])
+    records = [pair for file in files for pair in file.records()]
+    print_notes(note for file in files for note in file.notes)
+    references = [[pair.text for pair in records], *map(_read_lines, targets[1:])]
+    return Texts(files[0].name, records, references, files[0].languages[1])
 
 
 def _read_lines(path: str) -> list[str]:
@@ -166,8 +151,8 @@ def evaluate_translations(
     if as_json:
         print(format_json_line({"lines": len(outputs[0]), "scores": rows}))
         return
-    figures = ("value", "mean", "half_width", "p_value")
-    cells = [(row["metric"], row["system"], *(format_value(row[name], 3) for name in figures)) for row in rows]
+    figures = ("metric", "system", "value", "mean", "half_width", "p_value")
+    cells = [[row[name] for name in figures] for row in rows]
     print_table(("metric", "system", "score, %", "resampled", "±", "p"), cells)
     print_paragraph(f"{len(outputs[0]):,} lines; ±: half of the 95% interval of the resampled score")
     print("\n".join(f"{score.metric}|{score.signature}" for score in scores[0]))

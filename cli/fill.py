@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Annotated
 
 import typer
@@ -13,7 +12,6 @@ from cli.loading import RunPath, load_masked
 from cli.options import Options, with_settings
 from lm.config.inference import FillConfig
 from lm.config.run_config import HardwareConfig
-from lm.errors import UsageError
 
 _Text = Annotated[
     str | None,
@@ -40,8 +38,6 @@ def fill(run: RunPath, text: _Text = None, *, as_json: _AsJson = False, options:
       lm fill runs/masked "The [MASK] said that the [MASK] was late." --top-k 3
       lm fill runs/masked --json < blanks.txt | jq .filled
     """
-    if text is None and sys.stdin.isatty():
-        raise UsageError("there is no text: give one with [MASK] for each blank")
     config = options.build(FillConfig)
     model, loaded = load_masked(run, options.build(HardwareConfig))
     from cli.console.tables import print_table
@@ -54,7 +50,7 @@ def fill(run: RunPath, text: _Text = None, *, as_json: _AsJson = False, options:
         if as_json:
             print(format_json_line(dataclasses.asdict(filled)), flush=True)
         rows += [
-            (str(line), str(blank), format_label(guess.text.replace(" ", "·")), f"{guess.probability:.1%}")
+            (line, blank, format_label(guess.text.replace(" ", "·")), f"{guess.probability:.1%}")
             for blank, guesses in enumerate(filled.blanks, 1)
             for guess in guesses
         ]

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.console.text import format_count, print_labelled
+from cli.loading import run_option
 from cli.new_runs import compile_and_record_dtype
 from lm.errors import InputError, UsageError
 
@@ -25,12 +25,7 @@ def import_(
     ] = None,
     base: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            metavar="RUN",
-            help="For PEFT adapters: the run of their base model.",
-            autocompletion=completion.complete_runs,
-        ),
+        run_option("--from", "RUN", "For PEFT adapters: the run of their base model."),
     ] = None,
 ) -> None:
     """Import a Hugging Face model: GPT-2, Llama, Qwen3, BERT.

@@ -16,7 +16,6 @@ from cli.plan_report import print_plan
 from lm.config.presets import PRESETS, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.settings import list_all_settings
-from lm.errors import InputError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 
 _INDENT = 26
@@ -55,15 +54,13 @@ def info(
             print_table(("preset", "parameters", "description"), rows)
         return
     facts: dict[str, Any] = {}
-    if len(Path(target).parts) == 1 and not Path(target).exists():
-        config = build_run_config(target)
-    elif Path(target).exists():
+    if Path(target).exists():
         checkpoint = find_checkpoint(Path(target), which="last")
         verify_checkpoint(checkpoint)
         config, state = load_config(checkpoint), load_state(checkpoint)
         facts = {"checkpoint": str(checkpoint), "progress": dataclasses.asdict(state)}
     else:
-        raise InputError(f"{target}: neither a run nor a preset; `lm info` lists presets")
+        config = build_run_config(target)
     facts = {**_compute_costs(config), **facts}
     if as_json:
         print(format_json_line({"name": target, "preset": config.preset, **facts, "config": config.to_dict()}))

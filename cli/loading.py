@@ -20,21 +20,28 @@ if TYPE_CHECKING:
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
-_COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "classifies texts": "lm classify",
-             "translates": "lm translate, lm evaluate or lm perplexity --source"}  # fmt: skip
+COMMANDS = {
+    "continues texts": "generate", "fills blanks": "fill", "classifies texts": "classify", "translates": "translate",
+}  # fmt: skip
+"""What uses a model, by its purpose."""
 
 Labels = Annotated[
     str | None,
     typer.Option("--labels", metavar="FILE", help="Decoders: examples with all labels. [default: the run's]"),
 ]
-RunPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        help="A run (its best checkpoint), or a checkpoint.",
-        autocompletion=completion.complete_runs,
-    ),
-]
+
+
+def run_argument(metavar: str, text: str) -> Any:
+    """Return an argument that the shell completes to runs."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=completion.complete_runs)
+
+
+def run_option(flag: str, metavar: str, text: str) -> Any:
+    """Return an option whose value the shell completes to runs."""
+    return typer.Option(flag, metavar=metavar, help=text, autocompletion=completion.complete_runs)
+
+
+RunPath = Annotated[Path, run_argument("RUN", "A run (its best checkpoint), or a checkpoint.")]
 
 
 def import_torch() -> None:
@@ -59,8 +66,7 @@ def load_decoder(run: Path, hardware: HardwareConfig) -> tuple[DecoderOnly, Load
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
     """Load a draft model for speculative decoding; UsageError if it is not a decoder, or has another tokenizer."""
     draft, other = load_decoder(run, hardware)
-    same = other.tokenizer.sha256 == loaded.tokenizer.sha256
-    if not same or draft.config.vocab_size != loaded.model.config.vocab_size:
+    if other.tokenizer.sha256 != loaded.tokenizer.sha256 or draft.config.vocab_size != loaded.model.config.vocab_size:
         raise UsageError(f"{run}: a draft model needs the tokenizer of {loaded.folder}")
     return draft
 
@@ -90,10 +96,10 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     return load_model(run, select_inference_hardware(hardware))
 
 
-def _model_for(loaded: LoadedModel, *purposes: str) -> Any:
+def _model_for(loaded: LoadedModel, expected: str) -> Any:
     """Return the model; UsageError if it is for another purpose."""
-    if (purpose := loaded.config.model.purpose) not in purposes:
-        raise UsageError(f"{loaded.folder}: this run {purpose}: use {_COMMANDS[purpose]}")
+    if (purpose := loaded.config.model.purpose) != expected:
+        raise UsageError(f"{loaded.folder}: this run {purpose}: use lm {COMMANDS[purpose]}")
     return loaded.model
 
 

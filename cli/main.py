@@ -102,15 +102,12 @@ class CommandGroup(TyperGroup):
         """Import the command."""
         return _import_command(cmd_name) if cmd_name in COMMANDS else None
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in groups, and the options in one line."""
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the commands in groups."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
                 commands = [(name, _import_command(name)) for name in names]
                 formatter.write_dl([(f"{name:<10}", each.short_help or each.help) for name, each in commands])
-        flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
-        formatter.write_paragraph()
-        formatter.write_text(f"Options: {', '.join(flags)}")
 
 
 @cache
@@ -138,8 +135,6 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         return _fail(str(error), error.exit_code)
     except _UsageProblem as error:
         return _fail(format_usage_error(error), 2)
-    except typer.Abort:
-        return 130
     except (OSError, UnicodeEncodeError, MemoryError, RuntimeError) as error:
         if problem := _describe(error):
             return _fail(problem, 1)

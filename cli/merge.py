@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
+from cli.arguments import NewRun
 from cli.console.text import print_labelled
 from cli.loading import RunPath
 
 
-def merge(
-    run: RunPath, *, out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
-) -> None:
+def merge(run: RunPath, *, out: NewRun) -> None:
     """Merge LoRA adapters into the weights of their base run.
 
     A run of `lm train --lora` holds only adapters, and needs its base run wherever it is used. The merged run is

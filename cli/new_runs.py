@@ -61,12 +61,13 @@ def compile_with_notes() -> None:
     return compile_decode_step()
 
 
-def suggest_compiling(config: ModelConfig, device: str) -> None:
+def suggest_compiling(config: ModelConfig, hardware: HardwareConfig) -> None:
     """Print that `lm compile` makes a model faster: once for a version and processor, which have a folder."""
     from lm.engine.selection import needs_compiling
+    from lm.hardware import select_device
     from lm.kernels.code_cache import code_folder
 
-    if needs_compiling(config, device):
+    if needs_compiling(config, select_device(hardware)):
         with suppress(InputError, OSError):  # it was printed before, or the cache is not writable
             code_folder().mkdir(parents=True)
             print_labelled("note", "this is faster after `lm compile`, which takes a minute or more, once")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from cli.console.text import format_count, format_threads
+from cli.console.text import format_count, format_number_of
 from lm.config.run_config import RunConfig
 from lm.config.settings import LENGTHS
 
@@ -58,6 +58,10 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
             yield name.replace("_", " "), f"{value:g}", because(key)
     interval = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
     yield "evaluation", interval, because("training.evaluate_every")
-    yield "hardware", f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}", because("hardware.dtype")
+    yield (
+        "hardware",
+        f"{plan.dtype} on {plan.device}, {format_number_of(plan.threads, 'thread')}",
+        because("hardware.dtype"),
+    )
     yield "seed", str(training.seed), because("training.seed")
     yield "corpus", plan.data, ""

@@ -8,10 +8,9 @@ from typing import Annotated, get_args
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, CorpusFiles
 from cli.console.text import format_json_line, print_note, print_notes
-from cli.loading import load_tokenizer
+from cli.loading import load_tokenizer, run_option
 from cli.new_runs import warn_of_repetition
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig, TokenizerKind
@@ -32,12 +31,7 @@ def prepare(
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="bpe|char|byte|FILE",
-            help="Kind of tokenizer to train, or a tokenizer.json or run to take it of.",
-            autocompletion=completion.complete_runs,
-        ),
+        run_option("--tokenizer", "bpe|char|byte|FILE", "Kind to train, or a tokenizer.json or run to take it of."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens in the folder.")] = False,
     processes: Annotated[
@@ -63,7 +57,7 @@ def prepare(
       lm prepare corpus/ -o tokens
       lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o tokens
     """
-    from cli.console.progress import show_bytes
+    from cli.console.progress import show_counter
     from cli.console.tables import print_table
     from lm.corpus.prepare import prepare_corpus
     from lm.corpus.survey import scan_corpus, train_tokenizers
@@ -82,7 +76,7 @@ def prepare(
     loaded = loaded or train_tokenizers(surveyed, options.build(TokenizerConfig))[0]
     if surveyed.kind == "conversations" and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
-    with show_bytes() as progress:
+    with show_counter("tokenizing", "bytes") as progress:
         prepared = prepare_corpus(
             surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
         )
@@ -99,7 +93,7 @@ def prepare(
         }  # fmt: skip
         print(format_json_line(report))
     else:
-        rows = [(name, *(f"{count:,}" for count in counts.values())) for name, counts in splits.items()]
+        rows = [(name, *counts.values()) for name, counts in splits.items()]
         print_table(("split", "documents", "tokens", "bytes"), rows)
     print_note(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}{' in part' if number else ''}")
     warn_of_repetition(manifest)

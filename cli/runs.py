@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson
 from cli.console.colours import is_colour_enabled
 from cli.console.text import format_count, format_json_line, format_label, format_value, print_note
+from cli.loading import run_argument
 from lm.errors import UsageError
 from lm.run_folder import RUNS
 from lm.training import run_log
@@ -64,7 +64,7 @@ def runs(
 def plot(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.complete_runs),
+        run_argument("RUN…", "One or more runs."),
     ],
     *,
     metric: Annotated[
@@ -102,9 +102,9 @@ def plot(
         print(plot_curves(curves, title=title, width=width, height=_HEIGHT, colour=is_colour_enabled()))
         return
     pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(layout="constrained")
     for name, points in curves.items():
-        axes.plot(*points, label=name, linewidth=1.2)
+        axes.plot(*points, label=name)
     axes.set(xlabel="step", ylabel=metric.replace("_", " "))
     axes.legend()
     save_figure(pyplot, figure, out)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from cli import completion
+from cli.loading import import_torch, run_argument
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import ServerConfig
@@ -15,11 +13,7 @@ from lm.errors import missing_packages
 
 _Runs = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Runs or checkpoints to serve, as RUN or NAME=RUN.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("RUN...", "Runs or checkpoints to serve, as RUN or NAME=RUN."),
 ]
 
 
@@ -42,22 +36,20 @@ def serve(runs: _Runs, *, options: Options) -> None:
     """
     config = options.build(ServerConfig)
     hardware = options.build(HardwareConfig)
-    from importlib.util import find_spec
-
-    if find_spec("uvicorn") is None or find_spec("starlette") is None:
-        raise missing_packages("lm serve", "starlette", "uvicorn")
-    from cli.loading import import_torch
 
     import_torch()
     from cli.console.text import print_note
-    from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config
-    from lm.serving.app import serve as run_server
     from lm.serving.scheduler import name_models
+
+    try:
+        from lm.serving.app import serve as run_server
+    except ImportError:
+        raise missing_packages("lm serve", "starlette", "uvicorn") from None
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
-    suggest_compiling(first, select_device(hardware))
+    suggest_compiling(first, hardware)
     run_server(
         named, config, hardware,
         on_ready=lambda url, names: print_note(f"serving {', '.join(names)} on {url}"),

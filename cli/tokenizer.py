@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import completion
 from cli.arguments import AsJson, CorpusFiles
+from cli.console.tables import print_table
 from cli.console.text import (
     escape_for_stream,
     format_bytes,
@@ -19,7 +20,7 @@ from cli.console.text import (
     print_note,
     print_notes,
 )
-from cli.loading import load_tokenizer
+from cli.loading import load_tokenizer, run_argument
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig
 from lm.errors import InputError
@@ -27,17 +28,14 @@ from lm.files import check_writable
 from lm.text.decode import decode_blocks
 
 if TYPE_CHECKING:
+    from lm.text.text_file import TextFile
     from lm.tokenizer.tokenizer import Tokenizer
 
 app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", rich_markup_mode=None)
 
 _TokenizerPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="TOKENIZER",
-        help="A tokenizer.json, or a run, checkpoint or folder with one.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_argument("TOKENIZER", "A tokenizer.json, or a run, checkpoint or folder with one."),
 ]
 
 
@@ -115,41 +113,70 @@ def decode(
     if as_json:
         print(format_json_line({"text": text}))
         return
-    end = "\n" if sys.stdout.isatty() and not text.endswith("\n") else ""
-    sys.stdout.flush()
-    sys.stdout.buffer.write((escape_for_stream(text) + end).encode())
-    sys.stdout.buffer.flush()
+    print(escape_for_stream(text), end="\n" if sys.stdout.isatty() and not text.endswith("\n") else "")
 
 
 @app.command()
 def inspect(
     tokenizer: _TokenizerPath,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text to split; - is stdin.")] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT|FILE…]", help="A text to split, - is stdin; or files to measure the tokenizer on."
+        ),
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    r"""Show what is in a tokenizer, and how a text splits.
+    r"""Show what is in a tokenizer, how a text splits, and how well it fits files.
 
-    In tokens · is a space and \xed a byte of a character.
+    In tokens · is a space and \xed a byte of a character. Unknown tokens stand for text without a token; lost bytes are
+    those, without white space, that decoding does not restore.
 
     Examples:
       lm tokenizer inspect runs/novel "Wo bist du?"
+      lm tokenizer inspect tokenizer.json held-out.txt other.txt
     """
+    from lm.text.find import find_text_files
+
     loaded = load_tokenizer(tokenizer)
-    ids = loaded.encode(_read_stdin() if text == "-" else text or "")
+    files, ids = [], list[int]()
+    if texts and len(texts) == 1 and not os.path.exists(texts[0]):  # noqa: PTH110 (a text of any length)
+        ids = loaded.encode(_read_stdin() if texts == ["-"] else texts[0])
+    else:
+        files = [_measure(loaded, file) for file in find_text_files(texts or ())]
     spelled = [(index, loaded.token_bytes(index)) for index in ids]
     if as_json:
         tokens = [{"id": index, "text": data.decode(errors="replace"), "bytes": [*data]} for index, data in spelled]
-        print(format_json_line({**_describe(loaded), "tokens": tokens}))
+        print(format_json_line({**_describe(loaded), "files": files, "tokens": tokens}))
         return
     special = ", ".join(f"{format_label(name)} ({index})" for name, index in loaded.special_tokens.items())
     print(f"kind            {loaded.kind}\nvocabulary      {loaded.vocab_size:,}\nspecial tokens  {special or 'none'}")
+    if files:
+        print()
+        print_table([name.replace("_", " ") for name in files[0]], [[*row.values()] for row in files])
     if spelled:
         print()
         width = len(str(max(ids)))
         for index, data in spelled:
             label = format_label(data.decode(errors="backslashreplace").replace(" ", "·"))
             print(f"{index:>{width}}  {label}")
+
+
+def _measure(tokenizer: Tokenizer, file: TextFile) -> dict[str, Any]:
+    """Count the tokens of a file, and what they do not restore."""
+    from lm.tokenizer.offsets import TokenOffsets
+    from lm.tokenizer.tokenizer import encode_pieces, split_into_pieces
+
+    offsets, counts = TokenOffsets(tokenizer), [(0,) * 5]
+    for piece in split_into_pieces(file.records(), tokenizer):
+        (ids,) = encode_pieces([piece], tokenizer)
+        counts.append((len(ids), len(piece.text.encode()), len(piece.text), *offsets.round_trip_loss(piece, ids)))
+    tokens, size, characters, unknown, lost = map(sum, zip(*counts, strict=True))
+    return {
+        "file": file.name, "tokens": tokens, "bytes_per_token": size / max(1, tokens),
+        "characters_per_token": characters / max(1, tokens), "unknown_tokens": unknown, "lost_bytes": lost,
+    }  # fmt: skip
 
 
 def _describe(tokenizer: Tokenizer) -> dict[str, Any]:

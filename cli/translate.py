@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import completion
-from cli.arguments import STDIN, read_input_lines
-from cli.loading import RunPath, import_torch
+from cli.arguments import STDIN, ToLanguage, read_input_lines
+from cli.loading import RunPath, import_torch, run_option
 from cli.new_runs import suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
@@ -34,14 +33,8 @@ _Files = Annotated[
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
 _Ensemble = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--ensemble",
-        metavar="RUN",
-        help="Further run, to average probabilities. Repeatable.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_option("--ensemble", "RUN", "Further run, to average probabilities. Repeatable."),
 ]
-_To = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.")]
 _Heads = Annotated[
     list[Path] | None,
     typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the lines. Repeatable."),
@@ -67,7 +60,7 @@ def translate(
     files: _Files = None,
     *,
     out: _Out = None,
-    to: _To = None,
+    to: ToLanguage = None,
     ensemble: _Ensemble = None,
     heads: _Heads = None,
     attention: _Attention = None,
@@ -99,7 +92,6 @@ def translate(
     from lm.decoding.translation import READ_AHEAD, TranslationModel, Translator
     from lm.engine.fastest_dtype import load_for_decoding
     from lm.evaluation.attention import compute_attention
-    from lm.hardware import select_device
 
     if attention is not None:
         check_output_path(attention)
@@ -107,7 +99,7 @@ def translate(
     hardware, sampling = options.build(HardwareConfig), options.build(SamplingConfig)
     loaded = [load_for_decoding(each, hardware) for each in (run, *(ensemble or ()))]
     models = [TranslationModel.from_loaded(each) for each in loaded]
-    suggest_compiling(models[0].model.config, select_device(hardware))
+    suggest_compiling(models[0].model.config, hardware)
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.from_config(sampling.replace(temperature=0.0), biases)
     translator = Translator(models, options.build(TranslationConfig), sampler=sampler, to=to)
@@ -120,26 +112,23 @@ def translate(
             print_note("type a line to have it translated; Ctrl-D ends")
         lines, trees = _read_lines_with_heads(files or [STDIN], heads)
         results = translator.translate(lines, dependency_heads=trees, read_ahead=1 if is_typed else READ_AHEAD)
-        try:
-            for number, line in enumerate(results, 1):
-                if line.left_out:
-                    print_note(f"line {number} is too long for the model: its last {line.left_out} tokens are not read")
-                if as_json:
-                    translations = [{name: getattr(each, name) for name in _FIELDS} for each in line.translations]
-                    values = {"line": number, "source": line.source, "translations": translations}
-                    print(format_json_line(values), file=stream)
-                else:
-                    texts = [each.text for each in line.translations]
-                    blank = [""] * (translator.config.n_best - len(texts))
-                    stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
-                if out is None:
-                    stream.flush()
-                if attention is not None:
-                    translated.append(line)
-                if count:
-                    count(number)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
+        for number, line in enumerate(results, 1):
+            if line.left_out:
+                print_note(f"line {number} is too long for the model: its last {line.left_out} tokens are not read")
+            if as_json:
+                translations = [{name: getattr(each, name) for name in _FIELDS} for each in line.translations]
+                values = {"line": number, "source": line.source, "translations": translations}
+                print(format_json_line(values), file=stream)
+            else:
+                texts = [each.text for each in line.translations]
+                blank = [""] * (translator.config.n_best - len(texts))
+                stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
+            if out is None:
+                stream.flush()
+            if attention is not None:
+                translated.append(line)
+            if count:
+                count(number)
     if attention is not None:
         config = options.build(AttentionConfig)  # of an ensemble by the first model
         maps = (

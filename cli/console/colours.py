@@ -12,7 +12,6 @@ LINES = (32, 166, 162, 28, 98, 136)  # blue, orange, magenta, green, violet, och
 """Colours of curves, of medium lightness; neighbours are distinguishable with colour blindness."""
 
 RESET = "\x1b[0m"
-BLACK, WHITE = 16, 231
 
 
 def is_colour_enabled() -> bool:

@@ -8,16 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.text import print_note
 
@@ -25,42 +16,36 @@ NOTE_SECONDS = 10.0
 """Seconds between lines of progress where there is no terminal."""
 
 
-def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = True) -> Progress:
-    """Create progress bars on stderr, below other output; hidden if it isn't a terminal.
+def create_progress(*columns: ProgressColumn, transient: bool = True) -> Progress:
+    """Create progress bars on stderr, below other output; hidden if that isn't a terminal.
 
     Transient bars are removed at the end.
     """
     return Progress(
         *columns,
         console=Console(stderr=True),
-        disable=hidden or not sys.stderr.isatty(),
+        disable=not sys.stderr.isatty(),
         transient=transient,
         redirect_stdout=sys.stdout.isatty(),
     )
 
 
 @contextmanager
-def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a counter on stderr, such as "scoring: 3 pairs", or print it now and then; yield a function that sets it."""
-    counter = TextColumn(f"{{task.description}}: {{task.completed:,}} {noun}", markup=False)
-    columns = (SpinnerColumn(), counter) if total is None else (counter, BarColumn(), TimeRemainingColumn())
+def show_counter(verb: str, noun: str, *, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a counter on stderr, such as "scoring: 3 pairs", or print it now and then.
+
+    Yields:
+        A function that sets how many are done, and if given of how many.
+    """
     noted = time.perf_counter()
 
-    def note(done: int) -> None:
+    def note(done: int, of: int | None = total) -> None:
         nonlocal noted
         if time.perf_counter() - noted > NOTE_SECONDS:
             noted = time.perf_counter()
-            print_note(f"{verb}: {done:,}{'' if total is None else f' of {total:,}'} {noun}")
+            print_note(f"{verb}: {done:,}{'' if of is None else f' of {of:,}'} {noun}")
 
-    with create_progress(*columns) as bar:
+    counter = TextColumn(f"{{task.description}}: {{task.completed:,}} {noun}", markup=False)
+    with create_progress(counter, BarColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(verb, total=total)
-        yield note if bar.disable else lambda done: bar.update(task, completed=done)
-
-
-@contextmanager
-def show_bytes(description: str = "tokenizing") -> Iterator[Callable[[int, int | None], None] | None]:
-    """Show a bar of bytes; yields a function of the bytes done and in total, or None if stderr isn't a terminal."""
-    columns = (TextColumn(description, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with create_progress(*columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task(description, total=None)
-        yield None if bar.disable else lambda done, total: bar.update(task, completed=done, total=total)
+        yield note if bar.disable else lambda done, of=total: bar.update(task, completed=done, total=of)

@@ -31,10 +31,8 @@ def prepare_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream: Any = getattr(sys, name)
         if stream is None:  # a file that is opened later would get its descriptor
-            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (it stays)
-            os.set_inheritable(stream.fileno(), True)  # worker processes have the same streams
+            stream = open(os.open(os.devnull, os.O_RDWR), mode, closefd=False)  # noqa: SIM115 (it stays open)
             setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)  # keeps it open
         stream.reconfigure(encoding="utf-8", errors="strict" if mode == "r" else "backslashreplace")
     raw: Any = _ErrorIgnoringFile(sys.stderr.fileno(), "w", closefd=False)
     sys.stderr = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -107,11 +105,9 @@ def print_paragraph(text: str, *, indent: int = 0) -> None:
 
 
 def _wrap(text: str, stream: IO[str], *, indent: int) -> str:
-    return wrap_hanging(text, width=shutil.get_terminal_size().columns, indent=indent) if stream.isatty() else text
-
-
-def wrap_hanging(text: str, *, width: int, indent: int = 0) -> str:
-    """Wrap a line between words if it is wider than `width` columns; indent the lines after the first."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
     return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -134,20 +130,10 @@ def format_number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def format_threads(number: int) -> str:
-    """Format a number of threads: 1 thread, 2 threads."""
-    return format_number_of(number, "thread")
-
-
-def format_quantity(number: float, unit: str) -> str:
-    """Format a number with a unit: 812 B, 12.3 MB, 4.5 GFLOPs."""
-    digits, prefix = re.fullmatch(r"(.*?)([kMGTPE]?)", format_count(number)).groups()  # type: ignore[union-attr]
-    return f"{digits} {prefix}{unit}"
-
-
 def format_bytes(number: float) -> str:
     """Format bytes: 812 B, 4.1 kB, 12.3 MB."""
-    return format_quantity(number, "B")
+    digits, prefix = re.fullmatch(r"(.*?)([kMGTPE]?)", format_count(number)).groups()  # type: ignore[union-attr]
+    return f"{digits} {prefix}B"
 
 
 def format_duration(seconds: float) -> str:
@@ -159,18 +145,13 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def format_trainable(trainable: int, total: int) -> str:
-    """Format a number of trainable parameters among all: 98.3k trainable parameters (2.4%)."""
-    return f"{format_count(trainable)} trainable parameters ({trainable / total:.1%})"
-
-
 def format_perplexity(nats: float) -> str:
     """Format the perplexity of a loss in nats."""
     return f"{math.exp(nats):.2f}" if nats < 20 else "over 1e8"
 
 
-def format_value(value: float | None, decimals: int) -> str:
-    """Format a measured value, in scientific notation if it is huge; a dash for None."""
-    if value is None:
-        return "–"
-    return f"{value:,.{decimals}f}" if value < _MAX_PLAIN_VALUE else f"{value:.3g}"
+def format_value(value: object, decimals: int = 3) -> str:
+    """Format a text, a count or a measured value, in scientific notation if it is huge; a dash for None."""
+    if isinstance(value, float):
+        return f"{value:,.{decimals}f}" if value < _MAX_PLAIN_VALUE else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)

@@ -42,7 +42,8 @@ def chat(run: RunPath, *, system: _System = None, options: Options) -> None:
     from lm.decoding.generator import Generator
     from lm.text.records import Part
 
-    model, loaded = load_decoder(run, options.build(HardwareConfig))
-    suggest_compiling(model.config, next(model.parameters()).device.type)
+    hardware = options.build(HardwareConfig)
+    model, loaded = load_decoder(run, hardware)
+    suggest_compiling(model.config, hardware)
     generator = Generator(model, loaded.tokenizer, options.build(SamplingConfig))
     run_session(Chat(generator, messages=[] if system is None else [Part("system", system)]))

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli import completion
 from cli.arguments import read_text_argument
-from cli.console.text import print_labelled, quote
-from cli.loading import RunPath, import_torch, load_decoder, load_draft
+from cli.loading import RunPath, import_torch, load_decoder, load_draft, run_option
 from cli.new_runs import resolve_hub_name, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import LENGTH_LIMITS, BeamConfig, SamplingConfig
@@ -56,12 +54,7 @@ _Stats = Annotated[bool | None, typer.Option(help="Print speed, engine and seed 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: prompt, text, tokens, logprobs, …")]
 _Draft = Annotated[
     str | None,
-    typer.Option(
-        "--draft-model",
-        metavar="RUN",
-        help="Draft model for speculative decoding.",
-        autocompletion=completion.complete_runs,
-    ),
+    run_option("--draft-model", "RUN", "Draft model for speculative decoding."),
 ]
 _PromptLookup = Annotated[bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt.")]
 _TopLogprobs = Annotated[
@@ -141,7 +134,7 @@ def generate(
     from lm.text.decode import normalize_text
 
     model, loaded = load_decoder(run, hardware)
-    suggest_compiling(model.config, next(model.parameters()).device.type)
+    suggest_compiling(model.config, hardware)
     generator = Generator(
         model, loaded.tokenizer, config,
         batch_size=batch_size or (_BATCH_SIZE if prompts is None else _PROMPTS_BATCH_SIZE),
@@ -157,5 +150,5 @@ def generate(
         generate_for_prompts(prompts, request, out)
     elif interactive:
         run_session(Chat(generator, is_text=True), text)
-    elif not generate_samples(text, request) and loaded.config.data_kind == "conversations":
-        print_labelled("note", f"{run} was trained on conversations: lm chat {quote(run)}")
+    else:
+        generate_samples(text, request)

@@ -22,7 +22,6 @@ from lm.decoding.generator import Generator
 from lm.files import atomic_write_text
 from lm.text.find import find_text_files
 from lm.text.prompts import Prompt, read_prompts
-from lm.tokenizer.tokenizer import Tokenizer
 
 
 def write_text(text: str, stream: IO[str] | None = None) -> None:
@@ -105,8 +104,11 @@ class GenerationRequest:
             seed = self.generator.sampler.seed if prompt.seed is None else prompt.seed
             values: dict[str, Any] = {"seed": seed} if self.beam.beam is None else {"score": continuation.score}
             if self.alternatives:
-                tokenizer, of_tokens = self.generator.tokenizer, continuation.alternatives
-                values["alternatives"] = [[_describe(tokenizer, *other) for other in others] for others in of_tokens]
+                spell = self.generator.tokenizer.token_bytes
+                values["alternatives"] = [
+                    [{"token": each, "text": spell(each).decode(errors="replace"), "logprob": p} for each, p in others]
+                    for others in continuation.alternatives
+                ]
             fields = {name: getattr(continuation, name) for name in ("text", "tokens", "logprobs", "finish_reason")}
             line = {"prompt": prompt.text, **fields, "dtype": self.dtype, **values}
             print(format_json_line(line), file=stream, flush=stream is None)
@@ -119,10 +121,6 @@ class GenerationRequest:
         print_note(f"{format_number_of(tokens, 'token')} in {format_duration(seconds)}, {speed}, {plan}{seed}")
 
 
-def _describe(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-    return {"token": token, "text": tokenizer.token_bytes(token).decode(errors="replace"), "logprob": logprob}
-
-
 def generate_for_prompts(file: str, request: GenerationRequest, out: Path | None) -> None:
     """Continue the prompts of a file, and write the results in order."""
     (read,) = find_text_files([file])
@@ -132,27 +130,24 @@ def generate_for_prompts(file: str, request: GenerationRequest, out: Path | None
         nullcontext() if out is None else atomic_write_text(out) as stream,
         show_counter("generating", "prompts") as count,
     ):
-        try:
-            for prompt, continuations in request.continue_prompts(sorted(prompts, key=lambda each: len(each.text))):
-                waiting[prompt.number] = prompt, continuations
-                while number in waiting:
-                    request.write(*waiting.pop(number), stream)
-                    number += 1
-                tokens += sum(len(continuation.tokens) for continuation in continuations)
-                count(number)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
+        for prompt, continuations in request.continue_prompts(sorted(prompts, key=lambda each: len(each.text))):
+            waiting[prompt.number] = prompt, continuations
+            while number in waiting:
+                request.write(*waiting.pop(number), stream)
+                number += 1
+            tokens += sum(len(continuation.tokens) for continuation in continuations)
+            count(number)
     if prompts and request.stats:
         request.report(tokens, time.perf_counter() - start, request.generator.plan())
 
 
-def generate_samples(text: str, request: GenerationRequest) -> bool:
-    """Write samples as they come, or the hypotheses of beam search, best first; return whether any has text."""
+def generate_samples(text: str, request: GenerationRequest) -> None:
+    """Write samples as they come, or the hypotheses of beam search, best first."""
     prompt, generator = Prompt(0, text, ""), request.generator
     if request.beam.beam is not None:
         ((_, hypotheses),) = request.continue_prompts([prompt])
         request.write(prompt, hypotheses, None)
-        return True
+        return
     samples, start, written = [Continuation() for _ in range(request.n)], time.perf_counter(), 0
     output = SampleWriter(samples, text if request.echo else "")
     try:
@@ -166,8 +161,7 @@ def generate_samples(text: str, request: GenerationRequest) -> bool:
     except KeyboardInterrupt:
         if not request.as_json:
             output.interrupt()
-        raise typer.Abort from None
+        raise
     if request.stats:
         tokens = sum(len(sample.tokens) for sample in samples)
         request.report(tokens, time.perf_counter() - start, generator.plan(request.n))
-    return any(sample.text for sample in samples)

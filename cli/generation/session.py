@@ -21,7 +21,6 @@ _HELP = """\
 Each line is a message, or is added to the text, which continues from there.
 
   a line ending in \\  continues in the next line
-  //...               a line that begins with /
   /retry              sample the last turn again
   /undo               undo the last turn
   /save FILE          add the conversation, as a line of training data, or the text to a file
@@ -34,7 +33,7 @@ def run_session(turns: Chat, opening: str = "") -> None:
     """Answer an opening, if there is one; then take turns until the end of the input."""
     if sys.stdin.isatty():
         print_note(INTRODUCTION)
-    line = ("/" * opening.startswith("/") + opening) or _read_line()
+    line = opening or _read_line()
     while line is not None and line != "/exit":
         try:
             _execute(turns, line)
@@ -80,26 +79,25 @@ def _read_line() -> str | None:
 
 def _execute(turns: Chat, line: str) -> None:
     """Execute a command, or take a turn with a text."""
-    if not line.startswith("/") or line.startswith("//"):
-        _take_turn(turns, line[1:] if line.startswith("//") else line)
-        return
-    name, _, rest = line[1:].partition(" ")
-    if name in ("undo", "retry"):
+    name, _, rest = line.partition(" ")
+    if name in ("/undo", "/retry"):
         if (text := turns.undo()) is None:
             raise UsageError("there is no turn to undo")
-        if name == "retry":
+        if name == "/retry":
             _take_turn(turns, text)
         else:
             print_note("the last turn is undone")
-    elif name == "save" and rest:
+    elif name == "/save" and rest:
         path = Path(rest).expanduser()
         before = path.read_bytes() if path.exists() else b""
         with atomic_write_bytes(path) as file:
             file.write(before if not before or before.endswith(b"\n") else before + b"\n")
             file.write(f"{turns.transcript()}\n".encode())
         print_note(f"saved to {path}")
+    elif name == "/help":
+        print_note(_HELP)
     else:
-        print_note(_HELP if name == "help" else f"no command /{name}; /help lists commands")
+        _take_turn(turns, line)
 
 
 def _take_turn(turns: Chat, text: str) -> None:

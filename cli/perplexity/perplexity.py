@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import completion
-from cli.arguments import AsJson, SentencePairs
-from cli.loading import RunPath, import_torch
+from cli.arguments import AsJson, SentencePairs, ToLanguage
+from cli.loading import RunPath, import_torch, run_option
 from cli.new_runs import resolve_hub_name
 from cli.options import Options, with_settings
 from lm.config.inference import PerplexityConfig
@@ -38,10 +37,6 @@ _Heads = Annotated[
     list[str] | None,
     typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the sources. Repeatable."),
 ]
-_Language = Annotated[
-    str | None,
-    typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]"),
-]
 _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per file, token or word.")]
 _PerToken = Annotated[bool, typer.Option("--per-token", help="Print JSON Lines: offset, token, text, nats, …")]
 _PerWord = Annotated[bool, typer.Option("--per-word", help="Print JSON Lines: offset, text, bits, … of each word.")]
@@ -52,12 +47,7 @@ _Html = Annotated[
 ]
 _Versus = Annotated[
     Path | None,
-    typer.Option(
-        "--versus",
-        metavar="RUN2",
-        autocompletion=completion.complete_runs,
-        help="Difference in bits/byte to another run.",
-    ),
+    run_option("--versus", "RUN2", "Difference in bits/byte to another run."),
 ]
 
 
@@ -81,7 +71,7 @@ def perplexity(
     target: _Targets = None,
     pairs: SentencePairs = None,
     heads: _Heads = None,
-    language: _Language = None,
+    language: ToLanguage = None,
     as_json: AsJson = False,
     as_csv: _AsCsv = False,
     per_token: _PerToken = False,

@@ -17,6 +17,7 @@ from cli.console.tables import print_table
 from cli.console.text import (
     escape_for_stream,
     format_json_line,
+    format_number_of,
     format_value,
     print_note,
     print_notes,
@@ -73,11 +74,12 @@ class Measurement:
             InputError: no token was scored.
         """
         check, done = ContaminationCheck(self.loaded), 0
-        with show_counter("scoring", "bytes") if has_progress else nullcontext(lambda _: None) as show:
+        with show_counter("scoring", "bytes") if has_progress else nullcontext() as show:
             for scored in check.watch(self.scorer.score(self.texts)):
                 self.results[scored.file].add(scored)
                 done += len(scored.text.encode())
-                show(done)
+                if show:
+                    show(done)
                 yield scored
         print_notes(note for file in self.texts.files for note in file.notes)
         print_warnings(check.warnings(self.texts.names))
@@ -115,7 +117,7 @@ class Measurement:
         shown, total = self.conditions(), self.rows()[-1]
         parts = [f"per {shown['unit']}", *(f"{name} {shown[name]}" for name in ("context", "stride") if name in shown)]
         counts = [f"{total[name]:,} {name}" for name in ("unscored", "shortened", "blank") if total[name]]
-        return "; ".join([", ".join(parts), f"{total['documents']:,} documents", *counts])
+        return "; ".join([", ".join(parts), format_number_of(total["documents"], "document"), *counts])
 
 
 def measure(
@@ -165,14 +167,9 @@ def _print_rows(rows: Iterable[Row], *, as_csv: bool) -> None:
 
 def _print_table(rows: Sequence[Row], columns: Mapping[str, str]) -> None:
     """Print a row per file, and for several files their total."""
-
-    def cell(name: str, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        return f"{value:,}" if isinstance(value, int) else format_value(value, 3 if "perplexity" in name else 4)
-
     shown = rows if len(rows) > 2 else rows[:1]
-    print_table([*columns.values()], [[cell(name, row[name]) for name in columns] for row in shown])
+    cells = [[format_value(row[name], 3 if "perplexity" in name else 4) for name in columns] for row in shown]
+    print_table([*columns.values()], cells)
 
 
 def measure_versus(first: Measurement, second: Measurement, *, as_json: bool) -> None:

@@ -6,39 +6,41 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import pairwise
 from math import isnan
 
-from cli.console.colours import BLACK, RESET, WHITE
+from cli.console.colours import RESET
 from cli.console.text import LINE_END, escape_controls_and_line_ends
 from lm.evaluation.perplexity import TextSpan, merge_into_spans
 from lm.evaluation.scoring import Scored
 
 _LIMITS = (0, 1, 2, 4, 6, 8, 11, 14)
 """Lower bounds of the levels, in bits."""
-_ATTRIBUTES = ("2", "0", f"38;5;{BLACK};48;5;187", f"38;5;{BLACK};48;5;222", f"38;5;{BLACK};48;5;215",
-               f"38;5;{BLACK};48;5;209", f"38;5;{BLACK};48;5;167", f"38;5;{WHITE};48;5;89")  # fmt: skip
+_ATTRIBUTES = ("2", "0", "38;5;16;48;5;187", "38;5;16;48;5;222", "38;5;16;48;5;215",
+               "38;5;16;48;5;209", "38;5;16;48;5;167", "38;5;231;48;5;89")  # fmt: skip
 """SGR codes: faint, none, or text and background from the 256-colour palette, which themes don't change. The colours
 grow darker too, so that the colour-blind can tell them apart."""
-_RANGES = (f"<{_LIMITS[1]}", *(f"{a}–{b}" for a, b in pairwise(_LIMITS[1:])), f"≥{_LIMITS[-1]}")
+_RANGES = ("<1", "1–2", "2–4", "4–6", "6–8", "8–11", "11–14", "≥14")
 
-_LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#d7351f", "#8f0032")
-_DARK = ("#2b2718", "#40361a", "#5e4717", "#86540f", "#a34a10", "#e0523a", "#ff8f8a")
-_BLOCK = 4096  # characters; the browser lays out only the blocks in view
+_LINE = '<div class="text" dir="auto">'  # the browser lays out only the lines in view
 
 _STYLE = """
-:root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1d1b; --faint: #6d6d68; --strong: #fff; LIGHT }
+:root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1d1b; --faint: #6d6d68; --strong: #fff;
+  --l1: #fff8d6; --l2: #ffedb0; --l3: #fed976; --l4: #feb24c; --l5: #fd8d3c; --l6: #d7351f; --l7: #8f0032; }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #161617; --ink: #e4e3de; --faint: #98978f; --strong: #161617; DARK } }
+  :root { --page: #161617; --ink: #e4e3de; --faint: #98978f; --strong: #161617;
+    --l1: #2b2718; --l2: #40361a; --l3: #5e4717; --l4: #86540f; --l5: #a34a10; --l6: #e0523a; --l7: #ff8f8a; } }
 body { max-width: 52rem; margin: 0 auto; padding: 2rem 1.25rem 6rem; background: var(--page); color: var(--ink);
   font: 1.0625rem/1.75 ui-serif, Georgia, serif; }
 .legend { position: sticky; top: 0; z-index: 1; padding: .5rem 0; background: var(--page);
   font: .875rem/1.5 ui-sans-serif, system-ui, sans-serif; }
 .legend i { padding: .125rem .5rem; }
 h2 { margin: 2rem 0 .5rem; font: 600 .9375rem ui-sans-serif, system-ui, sans-serif; color: var(--faint); }
-.text { white-space: pre-wrap; overflow-wrap: anywhere; content-visibility: auto; contain-intrinsic-size: auto 60rem; }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; content-visibility: auto; contain-intrinsic-size: auto 2rem; }
 i { position: relative; font-style: normal; border-radius: .125rem; padding: .125rem 0; }
 i u { color: var(--faint); text-decoration: none; opacity: .6; user-select: none; }
+.l1 { background: var(--l1); } .l2 { background: var(--l2); } .l3 { background: var(--l3); }
+.l4 { background: var(--l4); } .l5 { background: var(--l5); }
+.l6 { background: var(--l6); } .l7 { background: var(--l7); }
 i:is(.l6, .l7) { color: var(--strong); }
 i[data-t]:hover { outline: 2px solid var(--ink); }
 i[data-t]:hover::after { content: attr(data-t); position: fixed; left: 1rem; bottom: 1rem;
@@ -70,41 +72,32 @@ def _find_level(bits: float) -> int:
 
 
 def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[tuple[str, TextSpan]]:
-    """Yield spans with the heading before them: a file name if there are several, a number for later documents."""
-    place = (-1, 0)
+    """Yield spans with the heading before them: of each file if there are several, and of later documents."""
+    place = (0, 0) if len(names) == 1 else (-1, 0)
     for span in spans:
-        heading = ""
-        if span.file != place[0] and len(names) > 1:
-            heading = escape_controls_and_line_ends(names[span.file])
-        elif span.file == place[0] and span.document != place[1]:
-            heading = f"document {span.document + 1}"
-        place = span.file, span.document
-        yield heading, span
+        before, place = place, (span.file, span.document)
+        file = escape_controls_and_line_ends(names[span.file])
+        yield "" if place == before else f"{file}, document {span.document + 1}", span
 
 
 def render_page(scored: Iterable[Scored], names: Sequence[str]) -> Iterator[str]:
     """Yield the parts of a page."""
     title = escape(names[0] if len(names) == 1 else f"{len(names)} files")
-    light, dark = (" ".join(f"--l{n}: {shade};" for n, shade in enumerate(each, 1)) for each in (_LIGHT, _DARK))
-    rules = "".join(f".l{n} {{ background: var(--l{n}); }}\n" for n in range(1, len(_LIMITS)))
     swatches = " ".join(f'<i class="l{n}">{escape(name)}</i>' for n, name in enumerate(_RANGES))
     yield (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE.replace('LIGHT', light).replace('DARK', dark)}{rules}</style></head>\n"
+        f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n"
         f'<body>\n<h1>{title}</h1>\n<div class="legend">bits per token: {swatches}</div>\n'
     )
-    length = 0
+    yield _LINE
     for heading, span in _with_headings(merge_into_spans(scored), names):
         if heading:
-            yield f"{'</div>' if length else ''}\n<h2>{escape(heading)}</h2>\n"
-            length = 0
-        yield ('<div class="text" dir="auto">' if not length else "") + _render_span(span)
-        length += len(span.text)
-        if length > _BLOCK and span.text.endswith("\n"):  # blocks end with lines
-            yield "</div>\n"
-            length = 0
-    yield f"{'</div>' if length else ''}\n</body></html>\n"
+            yield f"</div>\n<h2>{escape(heading)}</h2>\n{_LINE}"
+        yield _render_span(span)
+        if span.text.endswith("\n"):
+            yield f"</div>\n{_LINE}"
+    yield "</div>\n</body></html>\n"
 
 
 def _render_span(span: TextSpan) -> str:

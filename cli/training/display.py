@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, TextColumn
-from rich.text import Text
 
 from cli.console.progress import create_progress
 from cli.console.text import (
-    escape_controls_and_line_ends,
     format_count,
     format_duration,
     format_perplexity,
     print_note,
-    wrap_hanging,
 )
 from lm.training.events import DecayStarted, Evaluation, Event, Sample, Step, StoppedEarly
 from lm.training.run import Run
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
-_RECENT_STEPS = 200  # whose time forecasts the rest
-_STEP_HEADING = len("step 123,456  ") - 1
 
 
 class TrainingDisplay:
@@ -34,9 +28,8 @@ class TrainingDisplay:
 
     def __init__(self, run: Run) -> None:
         """Create the display of a run."""
-        self.run, self.nll, self.tokens, self.seconds, self.recent = run, 0.0, 0, 0.0, list[float]()
+        self.run, self.nll, self.tokens, self.seconds = run, 0.0, 0, 0.0
         self.began = time.perf_counter()
-        self.times = deque([self.began], maxlen=_RECENT_STEPS + 1)
         self.first_step = run.state.step
         self.log_interval = max(1, (run.plan.steps - run.state.step) // _PLAIN_LINES)
         self.progress = create_progress(
@@ -73,39 +66,31 @@ class TrainingDisplay:
         elif isinstance(event, StoppedEarly) and event.patience_ran_out:
             text = "evaluations no longer improve (--patience)"
         elif isinstance(event, Evaluation):
-            scores = [f"validation loss {event.loss:.4f}", f"perplexity {format_perplexity(event.loss)}"]
-            scores += [f"BLEU {event.bleu:.2f}"] if event.bleu is not None else []
-            scores += [f"accuracy {event.accuracy:.1%}"] if event.accuracy is not None else []
-            scores += [f"{event.bits_per_byte:.3f} bits/byte"] if event.bits_per_byte is not None else []
+            scores = format_scores(event.loss, event.bits_per_byte, event.accuracy, event.bleu)
             text = "  ".join([*scores, "best"] if event.is_best else scores)
         if text:
-            self._print(escape_controls_and_line_ends(f"step {event.step:>6,}  {text}"))
+            print_note(f"step {event.step:>6,}  {text}")
 
     def _show_step(self, event: Step) -> None:
-        plan, now = self.run.plan, time.perf_counter()
+        plan, seconds, taken = self.run.plan, time.perf_counter() - self.began, event.step - self.first_step
         steps = max(plan.steps, event.step)  # under a budget the total is an estimate
-        taken = event.step - self.first_step
         keep = min(_SMOOTHING, 1 - 1 / taken)
         self.nll = keep * self.nll + (1 - keep) * event.nll
-        self.recent.append(event.nll)
         self.tokens, self.seconds = self.tokens + event.tokens, self.seconds + event.seconds
-        self.times.append(now)
-        left = (now - self.times[0]) / (len(self.times) - 1) * (steps - event.step)
+        left = seconds / taken * (steps - event.step)
         if plan.budget_seconds is not None and self.run.clock is not None:
-            left = self.run.clock.seconds - (now - self.began)
-        speed, time_left = f"{format_count(self.tokens / self.seconds)} tok/s", format_duration(max(0.0, left))
+            left = max(0.0, self.run.clock.seconds - seconds)
+        speed, time_left = f"{format_count(self.tokens / self.seconds)} tok/s", format_duration(left)
         self.progress.update(
             self.task, total=steps, completed=event.step, nll=f"{self.nll:.3f}", speed=speed, left=time_left
         )
         if self.progress.disable and (event.step % self.log_interval == 0 or event.step == steps):
-            nll = sum(self.recent) / len(self.recent)
             rate = f"lr {event.learning_rate:.1e}"
-            self._print(f"step {event.step:>6,}/{steps:,}  nll {nll:.4f}  {rate}  {speed}  {time_left} left")
-            self.recent.clear()
+            print_note(f"step {event.step:>6,}/{steps:,}  nll {self.nll:.4f}  {rate}  {speed}  {time_left} left")
 
-    def _print(self, text: str) -> None:
-        if self.progress.disable:
-            print_note(text)
-        else:
-            console = self.progress.console
-            console.print(Text(wrap_hanging(text, width=console.width, indent=_STEP_HEADING)), soft_wrap=True)
+
+def format_scores(loss: float, bits_per_byte: float | None, accuracy: float | None, bleu: float | None) -> list[str]:
+    """Format the scores of an evaluation."""
+    others = ("BLEU {:.2f}", bleu), ("accuracy {:.1%}", accuracy), ("{:.3f} bits/byte", bits_per_byte)
+    shown = [form.format(value) for form, value in others if value is not None]
+    return [f"validation loss {loss:.4f}", f"perplexity {format_perplexity(loss)}", *shown]

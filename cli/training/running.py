@@ -7,25 +7,25 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 
 import typer
 
-from cli.console.progress import show_bytes
+from cli.console.progress import show_counter
 from cli.console.text import (
     format_bytes,
     format_count,
     format_duration,
     format_json_line,
-    format_perplexity,
-    format_trainable,
     print_labelled,
     print_note,
     print_notes,
     quote,
 )
+from cli.loading import COMMANDS
 from cli.new_runs import record_decoding_dtype, warn_of_repetition
 from cli.plan_report import print_plan
-from cli.training.display import TrainingDisplay
+from cli.training.display import TrainingDisplay, format_scores
 from cli.training.tensorboard import open_recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
@@ -61,7 +61,8 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     is_main, run, observers = launcher_env.rank() == 0, None, list[Observer]()
     with ExitStack() as stack:
         signals = StopSignals(on_first=_announce_stop if launcher_env.world_size() == 1 else lambda: None)
-        training = train_events(spec, stop=signals.received, progress=show_bytes, start_time=start_time)
+        progress = partial(show_counter, "tokenizing", "bytes")
+        training = train_events(spec, stop=signals.received, progress=progress, start_time=start_time)
         stack.enter_context(closing(training))
         for event in training:
             if isinstance(event, TrainingCorpus):
@@ -84,7 +85,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
         _report_results(run)
     elif is_main:
         print_labelled("stopped", f"at step {state.step:,}, saved")
-        print_note(f"next    lm train --resume {quote(run.folder)}")
+        print_labelled("next", f"lm train --resume {quote(run.folder)}")
     if as_json and is_main:
         print(format_json_line({"run": str(run.folder), "steps": state.step, **vars(state)}))
     if not state.finished:
@@ -105,7 +106,8 @@ def _observers(started: Started) -> Iterator[list[Observer]]:
     else:
         if run.config.lora:
             trained = sum(value.numel() for value in trainable_weights(run.model).values())
-            print_labelled("lora", format_trainable(trained, count_parameters(run.model)))
+            share = f"{trained / count_parameters(run.model):.1%}"
+            print_labelled("lora", f"{format_count(trained)} trainable parameters ({share})")
         print_note(f"run     {run.folder}")
     with ExitStack() as stack:
         is_long = (run.plan.budget_seconds or 0) >= _MIN_COMPILING_SECONDS
@@ -151,19 +153,8 @@ def _report_results(run: Run) -> None:
     took = format_duration(state.training_seconds)
     print_labelled("done", f"{took} of training in all, peak memory {format_bytes(peak_memory())}")
     if state.best_loss is not None:
-        scores = [f"validation loss {state.best_loss:.4f}", f"perplexity {format_perplexity(state.best_loss)}"]
-        scores += [f"accuracy {state.best_accuracy:.1%}"] if state.best_accuracy is not None else []
-        scores += [f"{state.best_bits_per_byte:.3f} bits/byte"] if state.best_bits_per_byte is not None else []
-        scores += [f"BLEU {state.best_bleu:.1f}"] if state.best_bleu else []
+        scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
-    folder = quote(run.folder)
-    if config.model.translates:
-        command = f"lm translate {folder} < FILE"
-    elif config.is_classifier:
-        command = f"lm classify {folder} FILE"
-    elif config.model.is_masked:
-        command = f'lm fill {folder} "... [MASK] ..."'
-    else:
-        command = f"lm chat {folder}" if run.data.holds_conversations else f'lm generate {folder} "..."'
-    print_note(f"next    {command}\n        lm info {folder}")
+    command = "chat" if run.data.holds_conversations else COMMANDS[config.model.purpose]
+    print_labelled("next", f"lm {command} {quote(run.folder)}")

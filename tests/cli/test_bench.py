@@ -15,6 +15,6 @@ def test_each_task_is_measured(capsys):
     assert run(QUICK) == 0
     printed = capsys.readouterr()
     header, *rows = printed.out.splitlines()
-    assert header.split() == ["preset", "task", "tokens", "dtype", "tokens/s"]
+    assert header.split() == ["preset", "task", "rows", "length", "dtype", "seconds", "tokens/s"]
     assert sum(line.startswith("nanogpt-cpu") for line in rows) == 4
     assert "measuring nanogpt-cpu" in printed.err

@@ -10,13 +10,13 @@ from cli.console import progress
 from cli.console.colours import is_colour_enabled
 from cli.console.heat_map import print_heat_map
 from cli.console.plots import plot_curves
-from cli.console.progress import show_bytes, show_counter
+from cli.console.progress import show_counter
 from cli.console.tables import print_table
 from cli.console.text import (
+    format_bytes,
     format_count,
     format_duration,
     format_perplexity,
-    format_quantity,
     format_value,
     print_labelled,
     print_note,
@@ -49,9 +49,8 @@ def test_a_pipe_gets_a_line_for_each(capsys):
 
 
 def test_a_pipe_sees_the_number_now_and_then(capsys, monkeypatch):
-    with show_counter("scoring", "pairs") as watch, show_bytes() as show:
+    with show_counter("scoring", "pairs") as watch:
         watch(1234)
-    assert show is None
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "NOTE_SECONDS", 0.0)
     for total in (None, 5678):
@@ -107,8 +106,8 @@ def heat_map(monkeypatch, capsys):
 
 def test_spaces_are_visible_empty_rows_are_left_out_and_half_a_percent_is_shown(heat_map):
     values = ["a b", "cd", "e\nf"], [" x", "yz", "w"], [[0.006, 0.004, 1], [None] * 3, [None, 0.13, 0]]
-    assert heat_map(*values) == ["", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e↵f     13  ·"]
-    assert heat_map(*values, width=11)[3:] == ["a␣b   1  ·", "e↵f     13", "", "      w", "a␣b 100", "e↵f   ·"]
+    assert heat_map(*values) == ["", "      ␣  y", "      x  z  w", "a␣b   1  ·100", "e␊f     13  ·"]
+    assert heat_map(*values, width=11)[3:] == ["a␣b   1  ·", "e␊f     13", "", "      w", "a␣b 100", "e␊f   ·"]
     assert heat_map([], [], []) == []
 
 
@@ -141,8 +140,8 @@ def test_no_color_and_dumb_terminals_are_respected(monkeypatch, terminal):
     [
         (format_count(0), "0"), (format_count(124_439_808), "124M"), (format_count(3.3e18), "3.3E"),
         (format_count(999_400), "999k"), (format_count(999_500), "1M"), (format_count(-4096), "-4.1k"),
-        (format_count(0.123456), "0.123"), (format_quantity(812, "B"), "812 B"),
-        (format_quantity(798e6, "FLOPs"), "798 MFLOPs"),
+        (format_count(0.123456), "0.123"), (format_bytes(812), "812 B"),
+        (format_bytes(798e6), "798 MB"),
         (format_duration(8.14), "8.1 s"), (format_duration(60), "1:00"), (format_duration(3599.6), "1:00:00"),
         (format_perplexity(19.99), f"{math.exp(19.99):.2f}"), (format_perplexity(1000.0), "over 1e8"),
         (format_value(None, 2), "–"), (format_value(12_345.6, 1), "12,345.6"), (format_value(1e6, 3), "1e+06"),

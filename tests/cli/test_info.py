@@ -22,7 +22,7 @@ def test_a_run_is_described_by_its_last_checkpoint(tmp_path, monkeypatch, succee
     assert found["progress"]["step"] == 0
     assert found["config"]["model"]["d_model"] == 32
     assert "d_model 32" in succeed("info", folder)
-    assert run(["info", str(tmp_path / "nowhere")]) == 1
+    assert run(["info", str(tmp_path / "nowhere")]) == 2
 
 
 def test_presets_are_listed_and_described_by_what_differs_from_the_defaults(succeed, described):

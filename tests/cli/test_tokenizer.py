@@ -105,3 +105,18 @@ def test_a_text_is_split_into_tokens(tokenizer, succeed):
     report = json.loads(succeed("tokenizer", "inspect", tokenizer, MIXED, "--json"))
     assert bytes(byte for token in report["tokens"] for byte in token["bytes"]).decode() == MIXED
     assert (report["kind"], report["vocab_size"]) == ("bpe", 312)
+
+
+def test_files_are_measured_one_a_row(tokenizer, tmp_path, succeed):
+    text, folder = tmp_path / "text.txt", tmp_path / "more"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text('{"text": "Die Katze"}\n{"text": "saß"}\n')
+    report = json.loads(succeed("tokenizer", "inspect", tokenizer, text, folder, "--json"))
+    tokens = len(Tokenizer.load(tokenizer).encode(MIXED))
+    first, second = report["files"]
+    assert (first["file"], first["tokens"], second["file"]) == (str(text), tokens, str(folder / "rows.jsonl"))
+    assert first["bytes_per_token"] == pytest.approx(len(MIXED.encode()) / tokens)
+    assert second["characters_per_token"] == pytest.approx(12 / second["tokens"])
+    assert (first["unknown_tokens"], first["lost_bytes"], report["tokens"]) == (0, 0, [])
+    table = succeed("tokenizer", "inspect", tokenizer, text).split("\n\n")[1].splitlines()
+    assert [re.split("  +", line)[:2] for line in table] == [["file", "tokens"], [str(text), str(tokens)]]

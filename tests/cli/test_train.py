@@ -79,7 +79,7 @@ def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
     assert summary["best_step"] == 5
     assert "\x1b" not in output.err
     assert "validation loss" in output.err
-    assert f"next    lm generate '{folder}' \"...\"\n" in output.err
+    assert f"next    lm generate '{folder}'\n" in output.err
     assert run(["train", "--resume", str(folder), "--steps", "6"]) == 0
     assert capsys.readouterr().out == ""
 
