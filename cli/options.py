@@ -6,7 +6,7 @@ import copy
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -44,13 +44,11 @@ class Options:
         sections: the config class of each section.
         values: {section: {field: value}}.
         sources: of each value by key: flag or environment.
-        flags: the flags and keys as typed.
     """
 
     sections: Mapping[str, type]
     values: Values
     sources: Mapping[str, str]
-    flags: Mapping[str, Any]
 
     def build(self, config: type[C], **defaults: Any) -> C:
         """Return the config of a section."""
@@ -62,10 +60,6 @@ class Options:
         given = self.values[section].items()
         return {name: value for name, value in given if self.sources.get(f"{section}.{name}") == "flag"}
 
-    def with_values(self, section: str, **values: Any) -> Options:
-        """Return other options, with some values replaced."""
-        return replace(self, values={**self.values, section: {**self.values[section], **values}})
-
 
 def spell_flag(name: str) -> str:
     """Return how a keyword or key is typed."""
@@ -75,13 +69,14 @@ def spell_flag(name: str) -> str:
 def with_settings(
     sections: Mapping[str, type], flags: str, *, common: str = "", merges: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the settings of config classes; it receives them as the keyword `options`.
+    """Give a command the settings of config classes; it receives them as the keyword `options`, an `Options`.
 
     Args:
         sections: name ("model", "training", …) to config class.
         flags: keywords of the settings that have a flag of their own, in the order of the help.
         common: flags of the short help (-h), in order; without any, it is the whole help.
-        merges: whether the settings are merged and checked here; else the command does so, with a file and a preset.
+        merges: whether the settings are merged and checked here; else `options` are the flags and keys as typed, and
+            the command does so, with a file and a preset.
     """
     settings = list_all_settings(sections)
     repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
@@ -97,13 +92,13 @@ def with_settings(
             given = {name: value for name, value in typed.items() if value not in (None, [])}
             if "stop" in given:
                 given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
-            options = Options(sections, {}, {}, given)
-            if merges:
-                layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
-                options = Options(sections, *merge(sections, layers), given)
-                of_command = {section: options.typed(section) for section in sections}
-                known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
-                check_requirements(sections, of_command, known)
+            if not merges:
+                return command(**own, options=given)
+            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
+            options = Options(sections, *merge(sections, layers))
+            of_command = {section: options.typed(section) for section in sections}
+            known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
+            check_requirements(sections, of_command, known)
             return command(**own, options=options)
 
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]

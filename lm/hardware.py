@@ -34,13 +34,11 @@ class Hardware:
 
     Attributes:
         device: "cpu", "cuda" or "mps".
-        optimizer_dtype: of Muon's matmuls.
     """
 
     device: str
     dtype: str
     threads: int
-    optimizer_dtype: str = "bfloat16"
 
     @property
     def torch_device(self) -> torch.device:
@@ -54,10 +52,6 @@ class Hardware:
     @property
     def torch_dtype(self) -> torch.dtype:
         return getattr(torch, self.matmul_dtype)
-
-    @property
-    def torch_optimizer_dtype(self) -> torch.dtype:
-        return getattr(torch, self.optimizer_dtype)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context in which matmuls are in `dtype`, and weights and sums in float32."""

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm.config.model import OF_BLOCKS
 from lm.config.run_config import SECTIONS, RunConfig
-from lm.config.settings import did_you_mean, list_all_settings, overlay
+from lm.config.settings import Layer, Values, build_config, merge, overlay
 from lm.errors import UsageError
 
-PresetValues = Mapping[str, Any]
 _CHARACTERS = 65
 """Vocabulary of a preset for characters: those of tinyshakespeare."""
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Values that differ from the defaults, by section, and a summary for `lm info`."""
+class Preset(NamedTuple):
+    """A summary for `lm info`, and the values that differ from the defaults, by section."""
 
     summary: str
-    model: PresetValues
-    tokenizer: PresetValues
-    parallel: PresetValues
-    training: PresetValues
+    values: Values
 
 
 def _preset(summary: str, **values: Any) -> Preset:
     """Return a preset of values by keyword."""
-    sections: dict[str, dict[str, Any]] = {"model": {}, "tokenizer": {}, "parallel": {}, "training": {}}
-    for setting in list_all_settings(SECTIONS):
-        if setting.keyword in values:
-            sections[setting.section][setting.name] = values[setting.keyword]
-    sections["model"]["vocab_size"] = values.get("vocab_size", _CHARACTERS)
-    return Preset(summary, **sections)
+    by_section, _ = merge(SECTIONS, [Layer("python", values)])
+    by_section["model"]["vocab_size"] = values.get("vocab_size", _CHARACTERS)
+    return Preset(summary, by_section)
 
 
 def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
@@ -227,14 +217,14 @@ def find_preset(name: str) -> Preset:
     """Return a preset by name, also depth-N, translation-depth-N and portable-NAME.
 
     Raises:
-        UsageError: there is none; the message suggests the nearest.
+        UsageError: there is none.
     """
     if is_portable_name(name):
         return _make_portable(name.removeprefix(_PORTABLE))
     if match := _OF_DEPTH.fullmatch(name):
         return (build_translation_depth_preset if match[1] else build_depth_preset)(int(match[2]))
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
+        raise UsageError(f"no preset {name!r}; `lm info` lists presets")
     return PRESETS[name]
 
 
@@ -267,19 +257,19 @@ def build_translation_depth_preset(depth: int) -> Preset:
 
 def _make_portable(name: str) -> Preset:
     """Replace the blocks of a recipe preset; UsageError if it has other blocks."""
-    row = find_preset(name)
-    if not _RECIPE.items() <= row.model.items():
+    values = find_preset(name).values
+    model, training = values["model"], values["training"]
+    if not _RECIPE.items() <= model.items():
         raise UsageError(f"portable: the preset {name} has blocks of its own; tiny, small, base and depth-N have not")
-    shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
-    return dataclasses.replace(
-        row,
-        summary=f"{name} with the blocks of Qwen3, and an output layer of its own",
-        model={**shape, **_PORTABLE_RECIPE},
-        training={**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)},
+    shape = {key: value for key, value in model.items() if key not in _RECIPE}
+    rate = round(_PORTABLE_RATE * training["learning_rate"], 5)
+    return Preset(
+        f"{name} with the blocks of Qwen3, and an output layer of its own",
+        {**values, "model": {**shape, **_PORTABLE_RECIPE}, "training": {**training, "learning_rate": rate}},
     )
 
 
-def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = None) -> RunConfig:
+def build_run_config(name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> RunConfig:
     """Build the configuration of a preset with some fields given.
 
     Args:
@@ -287,8 +277,8 @@ def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = N
             schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
             decoder-only translation model has the layers of both stacks.
     """
-    row = find_preset(name)
-    model, training = dict(row.model), dict(row.training)
+    values = find_preset(name).values
+    model, training = dict(values["model"]), dict(values["training"])
     given = {section: (overrides or {}).get(section, {}) for section in SECTIONS}
     has_muon = training.get("optimizer") == "muon"
     if given["model"].get("architecture", "transformer") != "transformer":
@@ -302,6 +292,8 @@ def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = N
         model["n_layers"] += model.pop("n_encoder_layers", 0)
     if given["training"].get("budget") is not None:
         training["schedule"] = "wsd"
-    values = {"model": model, "tokenizer": row.tokenizer, "parallel": row.parallel, "training": training}
-    sections = {section: kind(**overlay(values.get(section, {}), given[section])) for section, kind in SECTIONS.items()}
+    values = {**values, "model": model, "training": training}
+    sections: dict[str, Any] = {
+        section: build_config(kind, overlay(values[section], given[section])) for section, kind in SECTIONS.items()
+    }
     return RunConfig(preset=name, **sections)
