@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,22 +44,17 @@ class Options:
     Attributes:
         sections: the config class of each section.
         values: {section: {field: value}}.
-        sources: of each value by key: flag or environment.
+        typed: those on the command line, without the environment: only these can contradict other options.
     """
 
     sections: Mapping[str, type]
     values: Values
-    sources: Mapping[str, str]
+    typed: Values
 
     def build(self, config: type[C], **defaults: Any) -> C:
         """Return the config of a section."""
         section = next(name for name, kind in self.sections.items() if kind is config)
         return config(**{**defaults, **self.values[section]})
-
-    def typed(self, section: str) -> dict[str, Any]:
-        """Return the values of a section given on the command line: only these can contradict other options."""
-        given = self.values[section].items()
-        return {name: value for name, value in given if self.sources.get(f"{section}.{name}") == "flag"}
 
 
 def spell_flag(name: str) -> str:
@@ -85,6 +81,7 @@ def with_settings(
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
 
+        @functools.wraps(command)
         def call(**values: Any) -> Any:
             own = {name: value for name, value in values.items() if name in signature.parameters}
             typed = {name: values[_PREFIX + name] for name in flags.split()}
@@ -95,10 +92,9 @@ def with_settings(
             if not merges:
                 return command(**own, options=given)
             layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
-            options = Options(sections, *merge(sections, layers))
-            of_command = {section: options.typed(section) for section in sections}
+            options = Options(sections, merge(sections, layers)[0], merge(sections, layers[1:])[0])
             known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
-            check_requirements(sections, of_command, known)
+            check_requirements(sections, options.typed, known)
             return command(**own, options=options)
 
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
@@ -117,7 +113,6 @@ def with_settings(
         if common:
             added.append(_page("-h", "Show the common options.", lambda context: _short_help(context, common.split())))
         call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        call.__doc__, call.__name__, call.__module__ = command.__doc__, command.__name__, command.__module__
         call.has_short_help, call.settings = bool(common), settings  # type: ignore[attr-defined]
         return call
 
@@ -164,7 +159,7 @@ def _page(flag: str, text: str, page: Callable[[typer.Context], str]) -> Paramet
             raise typer.Exit
 
     option = typer.Option(flag, help=text, is_eager=True, callback=show, expose_value=False, show_default=False)
-    return _keyword("page" + flag.replace("-", "_"), bool, option).replace(default=False)
+    return _keyword("page" + flag.replace("-", "_"), bool, option)
 
 
 def settings_page(settings: Sequence[Setting]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -33,10 +33,6 @@ Objective = Literal["causal", "masked"]
 
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
-_FARTHEST = {"relative": 16, "t5": 128}
-"""Distances from which positions are alike, as published."""
-_FARTHEST_IN_TREES = 16
-"""The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
@@ -44,15 +40,6 @@ _OF_ALL = {
     "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
     "tie_embeddings", "scale_embeddings", "init_std", "softcap",
 }  # fmt: skip
-
-_OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
-    "full": {},
-    "window": {"attention_window": 128},
-    "bigbird": {"attention_block": 32, "global_blocks": 2, "random_blocks": 3},
-    "linformer": {"attention_rank": 128},
-    "compressed": {"attention_block": 256, "attention_stride": 3},
-}
-"""The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +67,12 @@ class ModelConfig(Config):
         n_kv_heads: Key/value heads (GQA); default n_heads.
         d_ff: Feed-forward width; default 4 d_model, swiglu 8/3 d_model.
         attention: Self-attention pattern.
-        attention_window: Window of attention, on each visible side; default 128.
+        attention_window: Window of attention, on each visible side.
         attention_block: Block of bigbird (default 32), or local block of compressed attention (256).
-        global_blocks: Global blocks of bigbird; default 2.
-        random_blocks: Random blocks per block of bigbird; default 3.
-        attention_rank: Rank of linformer's projection; default 128.
-        attention_stride: Stride of compressed attention; default 3.
+        global_blocks: Global blocks of bigbird.
+        random_blocks: Random blocks per block of bigbird.
+        attention_rank: Rank of linformer's projection.
+        attention_stride: Stride of compressed attention.
         positions: Position encoding.
         max_distance: Relative positions: clipping distance; default 16, t5 128.
         max_tree_distance: Dependency trees: clipping distance; default max_distance, or 16.
@@ -94,9 +81,9 @@ class ModelConfig(Config):
         d_head: Width of a head; default d_model / n_heads.
         rotary_fraction: RoPE: rotated fraction of a head.
         rope_scaling: RoPE scaling.
-        rope_factor: RoPE scaling: factor; default 1.
+        rope_factor: RoPE scaling: factor.
         rope_context: RoPE scaling: original context; default context.
-        rope_slow: RoPE scaling: low_freq_factor, beta_slow; default 1.
+        rope_slow: RoPE scaling: low_freq_factor, beta_slow.
         rope_fast: RoPE scaling: high_freq_factor, beta_fast; default 4, yarn 32.
         rope_temperature: RoPE scaling: attention_factor; default 1 + 0.1 ln(factor).
         attention_bias: Biases of attention; inputs: Q, K, V; default as bias.
@@ -141,12 +128,12 @@ class ModelConfig(Config):
     n_kv_heads: Count = DERIVED
     d_ff: Count = DERIVED
     attention: AttentionKind = "full"
-    attention_window: Annotated[Count, "model.attention=window"] = DERIVED
+    attention_window: Annotated[Count, "model.attention=window"] = 128
     attention_block: Annotated[Count, "model.attention=bigbird|compressed"] = DERIVED
-    global_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
-    random_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
-    attention_rank: Annotated[Count, "model.attention=linformer"] = DERIVED
-    attention_stride: Annotated[Count, "model.attention=compressed"] = DERIVED
+    global_blocks: Annotated[Natural, "model.attention=bigbird"] = 2
+    random_blocks: Annotated[Natural, "model.attention=bigbird"] = 3
+    attention_rank: Annotated[Count, "model.attention=linformer"] = 128
+    attention_stride: Annotated[Count, "model.attention=compressed"] = 3
     positions: Positions = "rotary"
     max_distance: Count = DERIVED
     max_tree_distance: Annotated[Count, "model.syntax=distance|both"] = DERIVED
@@ -155,9 +142,9 @@ class ModelConfig(Config):
     d_head: Count = DERIVED
     rotary_fraction: Annotated[Fraction, "model.positions=rotary"] = 1.0
     rope_scaling: Annotated[RotaryScaling, "model.positions=rotary"] = "none"
-    rope_factor: Annotated[Positive, "model.rope_scaling=linear|llama3|yarn"] = DERIVED
+    rope_factor: Annotated[Positive, "model.rope_scaling=linear|llama3|yarn"] = 1.0
     rope_context: Annotated[Count, "model.rope_scaling=llama3|yarn"] = DERIVED
-    rope_slow: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_slow: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = 1.0
     rope_fast: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
     rope_temperature: Annotated[Positive, "model.rope_scaling=yarn"] = DERIVED
     attention_bias: AttentionBias = DERIVED
@@ -211,14 +198,12 @@ class ModelConfig(Config):
             "d_head": None if self.d_model % self.n_heads else self.d_model // self.n_heads,
             "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model,
             "attention_dropout": self.dropout,
-            "max_distance": _FARTHEST.get(self.positions),
-            "max_tree_distance": (self.max_distance or _FARTHEST_IN_TREES) if self.has_tree_distances else None,
-            "rope_factor": 1.0,  # those of scaling as published
+            "max_distance": 128 if self.positions == "t5" else 16,  # as published, like the next
+            "max_tree_distance": self.max_distance or 16,
+            "attention_block": 32 if self.attention == "bigbird" else 256,
             "rope_context": self.context_length,
-            "rope_slow": 1.0,
             "rope_fast": 32.0 if is_yarn else 4.0,
             "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0) if is_yarn else None,
-            **_OF_ATTENTION[self.attention],
         }
 
     def settings(self) -> dict[str, Any]:
@@ -304,11 +289,6 @@ class ModelConfig(Config):
         """Return the longest sequence that the model has positions for; None if unlimited."""
         ends = self.positions == "learned" or self.attention == "linformer"
         return self.context_length if ends else None
-
-    @property
-    def has_tree_depths(self) -> bool:
-        """Return whether it uses the depth of words in their dependency tree."""
-        return self.syntax in {"depth", "both"}
 
     @property
     def has_tree_distances(self) -> bool:

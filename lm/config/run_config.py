@@ -155,7 +155,6 @@ Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
 
 _Decay = Annotated[float, Meta(ge=0, le=0.99999)]
-_UNITS = {"h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -254,10 +253,8 @@ class TrainingConfig(Config):
 def parse_duration(text: str) -> float:
     """Parse a duration such as 90s, 10m or 1h30m into seconds; UsageError if invalid or zero."""
     parts = _FORM.fullmatch(text.strip())
-    total = (
-        sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0
-    )
-    if not total:
+    hours, minutes, seconds = map(float, parts.groups("0")) if parts else (0, 0, 0)
+    if not (total := 3600 * hours + 60 * minutes + seconds):
         raise UsageError(f"budget: a time is written like 90s, 10m or 1h30m, not {text!r}")
     return total
 
@@ -410,6 +407,7 @@ class RunConfig(Config):
     data_kind: DataKind = "text"
     label_completions: tuple[str, ...] = ()
     plan: RunPlan | None = None
+    format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
         for problem in self._conflicts():
@@ -456,7 +454,7 @@ class RunConfig(Config):
         return self.parallel.bidirectional or self.preset is None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
+        return {**dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod
     def from_dict(cls, values: Any, *, where: str) -> RunConfig:
@@ -468,8 +466,7 @@ class RunConfig(Config):
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version!r} is not {FORMAT_VERSION}")
-        given = {name: value for name, value in values.items() if name != "format_version"}
-        return build_config(cls, given, where=where)
+        return build_config(cls, values, where=where)
 
 
 SECTIONS: dict[str, type] = {

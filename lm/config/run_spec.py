@@ -89,8 +89,7 @@ class DataFiles(Config):
     def names(self) -> list[str]:
         """Return all names, with text and sources first."""
         held_out = (self.validation_source, self.validation_target, self.validation_heads)
-        named = (*self.text, *self.source, *self.pairs, *self.target, *self.heads, *held_out)
-        return [name for name in named if name is not None]
+        return [*self.text, *self.source, *self.pairs, *self.target, *self.heads, *filter(None, held_out)]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Setting(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
+        return get_args(self.plain_type)
 
     def is_on(self, values: Mapping[str, Any]) -> bool:
         """Return whether the feature that it requires is on in the values by key, or not known."""
@@ -142,8 +142,7 @@ class Config:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
-        return changed
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
 def build_config(config: type[C], values: Any, *, where: str = "") -> C:
@@ -171,9 +170,9 @@ def _without_none(values: Any) -> Any:
 
 
 class Layer(NamedTuple):
-    """Values from one source: by keyword or key."""
+    """Values from one source (file, environment, flag or python), by keyword or key."""
 
-    source: Literal["file", "environment", "flag", "python"]
+    source: str
     values: Mapping[str, Any]
     place: Callable[[str], str] = str
     """Returns how the source writes a name, for messages."""
