@@ -47,7 +47,7 @@ def classify(
     hardware = options.build(HardwareConfig)
     classifier, loaded = load_classifier(run, hardware, labels=labels, batch_size=config.batch_size)
     data, texts = loaded.config.data.for_other_files(**options.values["data"]), list[str]()
-    for file in find_text_files(files or [STDIN], data.without_labels(), options.build(FilesConfig)):
+    for file in find_text_files(files or [STDIN], data.replace(label_column=None), options.build(FilesConfig)):
         if file.kind == "examples":
             texts += [record.parts[0].text for record in file.records()]
         else:

@@ -107,7 +107,7 @@ def evaluate(
         if not files and has_piped_text():
             files = [STDIN]
         import_torch()
-        if config.is_classifier or (labels is not None and config.learns_completions):
+        if config.is_classifier or (labels is not None and config.is_supervised and not config.model.is_masked):
             from cli.evaluation_report import evaluate_labels
 
             return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -43,28 +44,17 @@ class Options:
     Attributes:
         sections: the config class of each section.
         values: {section: {field: value}}.
-        sources: of each value by key: flag or environment.
-        flags: the flags and keys as typed.
+        typed: those on the command line, without the environment: only these can contradict other options.
     """
 
     sections: Mapping[str, type]
     values: Values
-    sources: Mapping[str, str]
-    flags: Mapping[str, Any]
+    typed: Values
 
     def build(self, config: type[C], **defaults: Any) -> C:
         """Return the config of a section."""
         section = next(name for name, kind in self.sections.items() if kind is config)
         return config(**{**defaults, **self.values[section]})
-
-    def typed(self, section: str) -> dict[str, Any]:
-        """Return the values of a section given on the command line: only these can contradict other options."""
-        given = self.values[section].items()
-        return {name: value for name, value in given if self.sources.get(f"{section}.{name}") == "flag"}
-
-    def with_values(self, section: str, **values: Any) -> Options:
-        """Return other options, with some values replaced."""
-        return replace(self, values={**self.values, section: {**self.values[section], **values}})
 
 
 def spell_flag(name: str) -> str:
@@ -75,13 +65,14 @@ def spell_flag(name: str) -> str:
 def with_settings(
     sections: Mapping[str, type], flags: str, *, common: str = "", merges: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the settings of config classes; it receives them as the keyword `options`.
+    """Give a command the settings of config classes; it receives them as the keyword `options`, an `Options`.
 
     Args:
         sections: name ("model", "training", …) to config class.
         flags: keywords of the settings that have a flag of their own, in the order of the help.
         common: flags of the short help (-h), in order; without any, it is the whole help.
-        merges: whether the settings are merged and checked here; else the command does so, with a file and a preset.
+        merges: whether the settings are merged and checked here; else `options` are the flags and keys as typed, and
+            the command does so, with a file and a preset.
     """
     settings = list_all_settings(sections)
     repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
@@ -90,6 +81,7 @@ def with_settings(
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
 
+        @functools.wraps(command)
         def call(**values: Any) -> Any:
             own = {name: value for name, value in values.items() if name in signature.parameters}
             typed = {name: values[_PREFIX + name] for name in flags.split()}
@@ -97,13 +89,12 @@ def with_settings(
             given = {name: value for name, value in typed.items() if value not in (None, [])}
             if "stop" in given:
                 given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
-            options = Options(sections, {}, {}, given)
-            if merges:
-                layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
-                options = Options(sections, *merge(sections, layers), given)
-                of_command = {section: options.typed(section) for section in sections}
-                known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
-                check_requirements(sections, of_command, known)
+            if not merges:
+                return command(**own, options=given)
+            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
+            options = Options(sections, merge(sections, layers)[0], merge(sections, layers[1:])[0])
+            known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
+            check_requirements(sections, options.typed, known)
             return command(**own, options=options)
 
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
@@ -122,7 +113,6 @@ def with_settings(
         if common:
             added.append(_page("-h", "Show the common options.", lambda context: _short_help(context, common.split())))
         call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        call.__doc__, call.__name__, call.__module__ = command.__doc__, command.__name__, command.__module__
         call.has_short_help, call.settings = bool(common), settings  # type: ignore[attr-defined]
         return call
 
@@ -169,7 +159,7 @@ def _page(flag: str, text: str, page: Callable[[typer.Context], str]) -> Paramet
             raise typer.Exit
 
     option = typer.Option(flag, help=text, is_eager=True, callback=show, expose_value=False, show_default=False)
-    return _keyword("page" + flag.replace("-", "_"), bool, option).replace(default=False)
+    return _keyword("page" + flag.replace("-", "_"), bool, option)
 
 
 def settings_page(settings: Sequence[Setting]) -> str:

@@ -64,9 +64,9 @@ def prepare(
     from lm.text.find import find_text_files
 
     if tokenizer in get_args(TokenizerKind):
-        options, tokenizer = options.with_values("tokenizer", kind=tokenizer), None
+        options.values["tokenizer"]["kind"], tokenizer = tokenizer, None
     if tokenizer is not None:
-        refuse_settings("tokenizer", options.typed("tokenizer"), beside="an existing tokenizer")
+        refuse_settings("tokenizer", options.typed["tokenizer"], beside="an existing tokenizer")
     number = None if part is None else _parse_part(part, out)
     config = options.build(DataConfig)
     files = find_text_files(corpus, config, options.build(FilesConfig))

@@ -83,7 +83,7 @@ def translate(
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de < news.en
     """
-    refuse_settings("sampling", options.typed("sampling").keys() - set(PENALTIES), beside="beam search")
+    refuse_settings("sampling", options.typed["sampling"].keys() - set(PENALTIES), beside="beam search")
     import_torch()
     from cli.attention import check_output_path, write_maps
     from cli.console.progress import show_counter

@@ -31,13 +31,11 @@ class Hardware:
 
     Attributes:
         device: "cpu", "cuda" or "mps".
-        optimizer_dtype: of Muon's matmuls.
     """
 
     device: str
     dtype: str
     threads: int
-    optimizer_dtype: str = "bfloat16"
 
     @property
     def torch_device(self) -> torch.device:

@@ -120,7 +120,7 @@ def generate(
     run = resolve_hub_name(run)
     config, beam = options.build(SamplingConfig), options.build(BeamConfig)
     if beam.beam is not None:
-        ignored = options.typed("sampling").keys() - {*LENGTH_LIMITS, "token_healing"}
+        ignored = options.typed["sampling"].keys() - {*LENGTH_LIMITS, "token_healing"}
         refuse_settings("sampling", ignored, beside="beam search")
     if out is not None and prompts is None:
         raise UsageError("--out is the file of the results of --prompts")

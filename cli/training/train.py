@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.new_runs import resolve_hub_name
-from cli.options import CommandLine, Options, spell_flag, with_settings
+from cli.options import CommandLine, spell_flag, with_settings
 from lm.config.run_spec import SPEC_SECTIONS, build_spec
+from lm.config.settings import Layer
 from lm.errors import UsageError
 from lm.text.find import refuse_missing
 
@@ -43,7 +44,7 @@ def train(
     *,
     dry_run: _DryRun = False,
     as_json: _AsJson = False,
-    options: Options,
+    options: dict[str, Any],
 ) -> None:
     """Train a language or translation model on your own text.
 
@@ -72,10 +73,9 @@ def train(
       lm train book.txt --set model.experts=8 --set model.experts_per_token=2
       lm train texts/ --preset gpt2 --processes 8
     """
-    given = options.flags
-    if "from_run" in given:
-        given = {**given, "from_run": resolve_hub_name(Path(given["from_run"]))}
-    spec = build_spec(corpus or (), given, source="flag", place=spell_flag)
+    if "from_run" in options:
+        options["from_run"] = resolve_hub_name(Path(options["from_run"]))
+    spec = build_spec(corpus or (), Layer("flag", options, spell_flag))
     if dry_run and (spec.resume or spec.processes > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     refuse_missing(spec.data.names)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import DERIVED, Config, Count, Fraction, Natural, Seed
+from lm.config.settings import DERIVED, Config, Count, Fraction, Natural, Positive, Seed
 from lm.errors import UsageError
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
@@ -18,10 +18,9 @@ LENGTH_LIMITS = ("max_tokens", "ignore_eos")
 """Fields of `SamplingConfig` that limit the length of a continuation in beam search too."""
 
 _Penalty = Annotated[float, Meta(ge=-1000, le=1000)]
-_Scale = Annotated[float, Meta(ge=0, le=1000)]
 _Power = Annotated[float, Meta(ge=0, le=10)]
-_Beam = Annotated[int, Meta(ge=1, le=1024)]
-"""Each hypothesis is a row of every step; translations get worse long before the limit."""
+_Rows = Annotated[int, Meta(ge=1, le=1024)]
+"""Of a decoding step, such as the hypotheses of beam search."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class SamplingConfig(Config):
         token_healing: Token healing: resample the prompt's last token.
     """
 
-    temperature: _Scale = 0.8
+    temperature: Positive = 0.8
     top_k: Count | None = None
     top_p: Fraction | None = None
     min_p: Fraction | None = None
@@ -57,18 +56,12 @@ class SamplingConfig(Config):
     frequency_penalty: _Penalty = 0.0
     no_repeat_ngram_size: Count | None = None
     logit_bias: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     seed: Seed | None = None
     max_tokens: Count = 200
     min_tokens: Natural = 0
     ignore_eos: bool = False
     token_healing: bool = True
-
-    def __post_init__(self) -> None:
-        if "" in self.stop:
-            raise UsageError("stop cannot be empty")
-        if self.min_tokens > self.max_tokens:
-            raise UsageError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class BeamConfig(Config):
         length_penalty: Beam score: log-probability / length^X.
     """
 
-    beam: _Beam | None = None
+    beam: _Rows | None = None
     length_penalty: Annotated[_Power, "beam.beam"] = 1.0
 
 
@@ -95,7 +88,7 @@ class TranslationConfig(Config):
         batch_tokens: Source tokens per batch, with padding.
     """
 
-    beam: _Beam = 5
+    beam: _Rows = 5
     n_best: Count = 1
     length_penalty: _Power = 1.0
     batch_tokens: Count = 1024
@@ -158,7 +151,7 @@ class ScoringConfig(Config):
 
     tokenize: BleuTokenizer = "13a"
     lowercase: bool = False
-    resamples: Annotated[int, Meta(ge=0, le=100_000)] = 1000
+    resamples: Natural = 1000
 
 
 @dataclass(frozen=True)
@@ -208,7 +201,6 @@ class ExportConfig(Config):
 
 
 _Token = Annotated[str, Meta(pattern="^[!-~]([ -~]*[!-~])?$")]
-_Batch = Annotated[int, Meta(ge=1, le=1024)]
 
 
 @dataclass(frozen=True)
@@ -234,11 +226,11 @@ class ServerConfig(Config):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     token: _Token | None = None
     cors: tuple[str, ...] = ()
-    batch_size: _Batch = 32
+    batch_size: _Rows = 32
     max_requests: Count = 64
-    max_samples: _Batch = 32
-    max_length: Annotated[int, Meta(ge=2)] = 8192
-    max_body: Annotated[int, Meta(ge=1024)] = 1 << 20
-    timeout: Annotated[float, Meta(ge=0.1, le=1e9)] = 600.0
-    drain: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
-    prefill_chunk: Annotated[int, Meta(ge=16)] = 256
+    max_samples: _Rows = 32
+    max_length: Count = 8192
+    max_body: Count = 1 << 20
+    timeout: Positive = 600.0
+    drain: Positive = 30.0
+    prefill_chunk: Count = 256

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from msgspec import Meta
-
 from lm.config.settings import (
     DERIVED,
-    LARGEST,
     Config,
     Count,
     Fraction,
@@ -34,15 +31,8 @@ NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"]
 Objective = Literal["causal", "masked"]
 
-_Layers = Annotated[int, Meta(ge=0, le=10_000)]
-_Base = Annotated[float, Meta(ge=1, le=1e30)]
-
 DISTANCES = ("alibi", "relative", "t5")
 """Positions of which only the distances matter."""
-_FARTHEST = {"relative": 16, "t5": 128}
-"""Distances from which positions are alike, as published."""
-_FARTHEST_IN_TREES = 16
-"""The same for distances in dependency trees."""
 _SINGLE = 16
 """Distances that T5 tells apart one by one, at most."""
 
@@ -50,18 +40,6 @@ _OF_ALL = {
     "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
     "tie_embeddings", "scale_embeddings", "init_std", "softcap",
 }  # fmt: skip
-
-_OF_SCALING: Mapping[RotaryScaling, int] = {"none": 0, "linear": 1, "llama3": 4, "yarn": 5}
-"""How many of its parameters each way of scaling rotary positions has: factor, context, slow, fast, temperature."""
-
-_OF_ATTENTION: Mapping[AttentionKind, Mapping[str, int]] = {
-    "full": {},
-    "window": {"attention_window": 128},
-    "bigbird": {"attention_block": 32, "global_blocks": 2, "random_blocks": 3},
-    "linformer": {"attention_rank": 128},
-    "compressed": {"attention_block": 256, "attention_stride": 3},
-}
-"""The settings that each kind of attention has, with what they are unless set: for blocks and strides as published."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +67,12 @@ class ModelConfig(Config):
         n_kv_heads: Key/value heads (GQA); default n_heads.
         d_ff: Feed-forward width; default 4 d_model, swiglu 8/3 d_model.
         attention: Self-attention pattern.
-        attention_window: Window of attention, on each visible side; default 128.
+        attention_window: Window of attention, on each visible side.
         attention_block: Block of bigbird (default 32), or local block of compressed attention (256).
-        global_blocks: Global blocks of bigbird; default 2.
-        random_blocks: Random blocks per block of bigbird; default 3.
-        attention_rank: Rank of linformer's projection; default 128.
-        attention_stride: Stride of compressed attention; default 3.
+        global_blocks: Global blocks of bigbird.
+        random_blocks: Random blocks per block of bigbird.
+        attention_rank: Rank of linformer's projection.
+        attention_stride: Stride of compressed attention.
         positions: Position encoding.
         max_distance: Relative positions: clipping distance; default 16, t5 128.
         max_tree_distance: Dependency trees: clipping distance; default max_distance, or 16.
@@ -103,9 +81,9 @@ class ModelConfig(Config):
         d_head: Width of a head; default d_model / n_heads.
         rotary_fraction: RoPE: rotated fraction of a head.
         rope_scaling: RoPE scaling.
-        rope_factor: RoPE scaling: factor; default 1.
+        rope_factor: RoPE scaling: factor.
         rope_context: RoPE scaling: original context; default context.
-        rope_slow: RoPE scaling: low_freq_factor, beta_slow; default 1.
+        rope_slow: RoPE scaling: low_freq_factor, beta_slow.
         rope_fast: RoPE scaling: high_freq_factor, beta_fast; default 4, yarn 32.
         rope_temperature: RoPE scaling: attention_factor; default 1 + 0.1 ln(factor).
         attention_bias: Biases of attention; inputs: Q, K, V; default as bias.
@@ -143,30 +121,30 @@ class ModelConfig(Config):
     architecture: Architecture = "transformer"
     recurrent_attention: Annotated[RecurrentScores, "model.architecture=lstm|gru"] = DERIVED
     d_model: Count = 256
-    n_layers: Annotated[int, Meta(ge=1, le=10_000)] = 4
-    n_encoder_layers: _Layers = 0
+    n_layers: Count = 4
+    n_encoder_layers: Natural = 0
     decoder_only: bool = False
     n_heads: Count = 4
     n_kv_heads: Count = DERIVED
     d_ff: Count = DERIVED
     attention: AttentionKind = "full"
-    attention_window: Annotated[Count, "model.attention=window"] = DERIVED
+    attention_window: Annotated[Count, "model.attention=window"] = 128
     attention_block: Annotated[Count, "model.attention=bigbird|compressed"] = DERIVED
-    global_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
-    random_blocks: Annotated[Natural, "model.attention=bigbird"] = DERIVED
-    attention_rank: Annotated[Count, "model.attention=linformer"] = DERIVED
-    attention_stride: Annotated[int, Meta(ge=2, le=LARGEST), "model.attention=compressed"] = DERIVED
+    global_blocks: Annotated[Natural, "model.attention=bigbird"] = 2
+    random_blocks: Annotated[Natural, "model.attention=bigbird"] = 3
+    attention_rank: Annotated[Count, "model.attention=linformer"] = 128
+    attention_stride: Annotated[Count, "model.attention=compressed"] = 3
     positions: Positions = "rotary"
     max_distance: Count = DERIVED
     max_tree_distance: Annotated[Count, "model.syntax=distance|both"] = DERIVED
     syntax: Syntax = "none"
-    rope_base: Annotated[_Base, "model.positions=rotary"] = 10_000.0
+    rope_base: Annotated[Positive, "model.positions=rotary"] = 10_000.0
     d_head: Count = DERIVED
     rotary_fraction: Annotated[Fraction, "model.positions=rotary"] = 1.0
     rope_scaling: Annotated[RotaryScaling, "model.positions=rotary"] = "none"
-    rope_factor: Annotated[_Base, "model.rope_scaling=linear|llama3|yarn"] = DERIVED
+    rope_factor: Annotated[Positive, "model.rope_scaling=linear|llama3|yarn"] = 1.0
     rope_context: Annotated[Count, "model.rope_scaling=llama3|yarn"] = DERIVED
-    rope_slow: Annotated[float, Meta(ge=0.001, le=1e30), "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_slow: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = 1.0
     rope_fast: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
     rope_temperature: Annotated[Positive, "model.rope_scaling=yarn"] = DERIVED
     attention_bias: AttentionBias = DERIVED
@@ -183,7 +161,7 @@ class ModelConfig(Config):
     scale_embeddings: bool = False
     init_std: Positive = DERIVED
     zero_init: bool = False
-    softcap: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    softcap: Positive = 0.0
     value_residual: bool = False
     experts: Natural = 0
     experts_per_token: Annotated[Count, "model.experts"] = 1
@@ -213,23 +191,19 @@ class ModelConfig(Config):
         }
         if self.is_recurrent:
             return {**defaults, "recurrent_attention": "additive"} if self.is_encoder_decoder else defaults
-        scaling = {  # as published
-            "rope_factor": 1.0,
-            "rope_context": self.context_length,
-            "rope_slow": 1.0,
-            "rope_fast": 32.0 if self.rope_scaling == "yarn" else 4.0,
-            "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0),
-        }
+        is_yarn = self.rope_scaling == "yarn"
         return {
             **defaults,
             "n_kv_heads": self.n_heads,
             "d_head": None if self.d_model % self.n_heads else self.d_model // self.n_heads,
             "d_ff": -(-8 * self.d_model // (3 * 32)) * 32 if self.activation == "swiglu" else 4 * self.d_model,
             "attention_dropout": self.dropout,
-            "max_distance": _FARTHEST.get(self.positions),
-            "max_tree_distance": (self.max_distance or _FARTHEST_IN_TREES) if self.has_tree_distances else None,
-            **_OF_ATTENTION[self.attention],
-            **dict(list(scaling.items())[: _OF_SCALING[self.rope_scaling]]),
+            "max_distance": 128 if self.positions == "t5" else 16,  # as published, like the next
+            "max_tree_distance": self.max_distance or 16,
+            "attention_block": 32 if self.attention == "bigbird" else 256,
+            "rope_context": self.context_length,
+            "rope_fast": 32.0 if is_yarn else 4.0,
+            "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0) if is_yarn else None,
         }
 
     def settings(self) -> dict[str, Any]:
@@ -254,8 +228,6 @@ class ModelConfig(Config):
         for setting in list_settings("model", ModelConfig):
             if setting.name in OF_BLOCKS and getattr(self, setting.name) not in {setting.default, "none"}:
                 yield f"{setting.name} is for transformer blocks, not for the architecture {self.architecture}"
-        if self.is_encoder_decoder and self.d_model % 2:
-            yield f"two directions of an encoder need an even d_model, not {self.d_model}"
 
     def _conflicts_in_blocks(self) -> Iterator[str]:
         if self.d_head is None:
@@ -264,8 +236,6 @@ class ModelConfig(Config):
             yield f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}"
         if self.positions == "t5" and self.max_distance <= _SINGLE:
             yield f"positions t5 need a max_distance over {_SINGLE}, not {self.max_distance}"
-        if (self.positions.startswith("sinusoidal") or self.has_tree_depths) and self.d_model % 2:
-            yield f"sinusoidal positions, also in trees, need an even d_model, not {self.d_model}"
         if self.parallel_residual and (self.is_encoder_decoder or self.norm_position == "post"):
             yield "parallel_residual is for decoder-only models with norm_position pre"
         if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
@@ -276,8 +246,6 @@ class ModelConfig(Config):
             yield "attention linformer is for encoders and masked models: it mixes later positions into earlier ones"
         if self.attention != "full" and (self.has_tree_distances or self.positions in DISTANCES):
             yield f"distances (positions alibi, relative and t5, syntax) need attention full, not {self.attention}"
-        if self.experts and self.experts_per_token > self.experts:
-            yield f"experts_per_token {self.experts_per_token} is more than experts {self.experts}"
 
     @property
     def is_recurrent(self) -> bool:
@@ -323,11 +291,6 @@ class ModelConfig(Config):
         return self.context_length if ends else None
 
     @property
-    def has_tree_depths(self) -> bool:
-        """Return whether it uses the depth of words in their dependency tree."""
-        return self.syntax in {"depth", "both"}
-
-    @property
     def has_tree_distances(self) -> bool:
         """Return whether it uses the distances between words in their dependency tree."""
         return self.syntax in {"distance", "both"}
@@ -344,7 +307,5 @@ OF_BLOCKS = frozenset(setting.name for setting in list_settings("model", ModelCo
 
 def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
     """Raise UsageError unless dependency heads are given exactly if at least one of the models reads trees."""
-    reads_trees = any(model.syntax != "none" for model in models)
-    if reads_trees != are_given:
-        needs = "needs" if reads_trees else "takes no"
-        raise UsageError(f"a model with {'a' if reads_trees else 'no'} setting model.syntax {needs} dependency_heads")
+    if any(model.syntax != "none" for model in models) != are_given:
+        raise UsageError("models with a setting model.syntax need dependency_heads, others take none")

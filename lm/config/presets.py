@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm.config.model import OF_BLOCKS
 from lm.config.run_config import SECTIONS, RunConfig
-from lm.config.settings import did_you_mean, list_all_settings, overlay
+from lm.config.settings import Layer, Values, build_config, merge, overlay
 from lm.errors import UsageError
 
-PresetValues = Mapping[str, Any]
 _CHARACTERS = 65
 """Vocabulary of a preset for characters: those of tinyshakespeare."""
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Values that differ from the defaults, by section, and a summary for `lm info`."""
+class Preset(NamedTuple):
+    """A summary for `lm info`, and the values that differ from the defaults, by section."""
 
     summary: str
-    model: PresetValues
-    tokenizer: PresetValues
-    parallel: PresetValues
-    training: PresetValues
+    values: Values
 
 
 def _preset(summary: str, **values: Any) -> Preset:
     """Return a preset of values by keyword."""
-    sections: dict[str, dict[str, Any]] = {"model": {}, "tokenizer": {}, "parallel": {}, "training": {}}
-    for setting in list_all_settings(SECTIONS):
-        if setting.keyword in values:
-            sections[setting.section][setting.name] = values[setting.keyword]
-    sections["model"]["vocab_size"] = values.get("vocab_size", _CHARACTERS)
-    return Preset(summary, **sections)
+    by_section, _ = merge(SECTIONS, [Layer("python", values)])
+    by_section["model"]["vocab_size"] = values.get("vocab_size", _CHARACTERS)
+    return Preset(summary, by_section)
 
 
 def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
@@ -87,7 +77,28 @@ def _translator(summary: str, layers: int, width: int, **values: Any) -> Preset:
     return _preset(summary, **{**_SEQ2SEQ, **blocks, **values})
 
 
-OWN: dict[str, Preset] = {
+_GPT2 = {
+    "vocab_size": 50257, "context": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "positions": "learned",
+    "norm": "layernorm", "activation": "gelu-tanh", "bias": True, "dropout": 0.1, "init_std": 0.02,
+}  # fmt: skip
+_BERT = {
+    **_GPT2, "vocab_size": 30522, "context": 512, "objective": "masked", "norm_position": "post", "norm_eps": 1e-12,
+    "activation": "gelu", "embedding_norm": True, "output_transform": True,
+}  # fmt: skip
+"""Without token types, as there is no next-sentence prediction."""
+_NANOGPT = {
+    "kind": "char", "positions": "learned", "norm": "layernorm", "activation": "gelu", "beta2": 0.99,
+    "warmup_steps": 100, "learning_rate": 1e-3,
+}  # fmt: skip
+_TRANSFORMER = {
+    "vocab_size": 37000, "context": 512, "d_model": 512, "n_layers": 6, "n_encoder_layers": 6, "n_heads": 8,
+    "d_ff": 2048, "positions": "sinusoidal", "norm": "layernorm", "norm_position": "post", "activation": "relu",
+    "bias": True, "dropout": 0.1, "scale_embeddings": True, "batch_tokens": 25_000, "steps": 100_000,
+    "schedule": "inverse-sqrt", "learning_rate": 7e-4, "warmup_steps": 4000, "beta2": 0.98, "epsilon": 1e-9,
+    "weight_decay": 0.0, "clip": 0.0, "label_smoothing": 0.1,
+}  # fmt: skip
+
+PRESETS: dict[str, Preset] = {
     "tiny": _decoder(
         "0.9 M parameters: a first model of a small text, minutes on a laptop",
         128, vocab_size=1024, context=128, n_layers=4, n_heads=4, batch_size=16, steps=1000, evaluate_every=100,
@@ -121,32 +132,7 @@ OWN: dict[str, Preset] = {
         **_RECURRENT, architecture="lstm", d_model=192, batch_tokens=2048, epochs=12.0, learning_rate=4e-3,
         evaluate_every=400, bleu_sentences=500,
     ),
-}  # fmt: skip
-"""Presets of this project."""
-
-_GPT2 = {
-    "vocab_size": 50257, "context": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12, "positions": "learned",
-    "norm": "layernorm", "activation": "gelu-tanh", "bias": True, "dropout": 0.1, "init_std": 0.02,
-}  # fmt: skip
-_BERT = {
-    **_GPT2, "vocab_size": 30522, "context": 512, "objective": "masked", "norm_position": "post", "norm_eps": 1e-12,
-    "activation": "gelu", "embedding_norm": True, "output_transform": True,
-}  # fmt: skip
-"""Without token types, as there is no next-sentence prediction."""
-_NANOGPT = {
-    "kind": "char", "positions": "learned", "norm": "layernorm", "activation": "gelu", "beta2": 0.99,
-    "warmup_steps": 100, "learning_rate": 1e-3,
-}  # fmt: skip
-_TRANSFORMER = {
-    "vocab_size": 37000, "context": 512, "d_model": 512, "n_layers": 6, "n_encoder_layers": 6, "n_heads": 8,
-    "d_ff": 2048, "positions": "sinusoidal", "norm": "layernorm", "norm_position": "post", "activation": "relu",
-    "bias": True, "dropout": 0.1, "scale_embeddings": True, "batch_tokens": 25_000, "steps": 100_000,
-    "schedule": "inverse-sqrt", "learning_rate": 7e-4, "warmup_steps": 4000, "beta2": 0.98, "epsilon": 1e-9,
-    "weight_decay": 0.0, "clip": 0.0, "label_smoothing": 0.1,
-}  # fmt: skip
-
-
-PUBLISHED: dict[str, Preset] = {
+    # published ones
     "nanogpt-cpu": _preset(
         "nanoGPT's recipe for a laptop: characters, context 64",
         **_NANOGPT, d_model=128, n_layers=4, n_heads=4, context=64, batch_size=12, steps=2000,
@@ -190,12 +176,10 @@ PUBLISHED: dict[str, Preset] = {
         warmup_steps=10_000, final_learning_rate_fraction=0.0, beta2=0.999, epsilon=1e-6, weight_decay=0.01,
     ),
 }  # fmt: skip
-
-PRESETS = {**OWN, **PUBLISHED}
 DEFAULT_PRESET, DEFAULT_TRANSLATION_PRESET = "tiny", "translation"
 _SIZES = ("tiny", "small", "base")
 _OF_DEPTH = re.compile(r"(translation-)?depth-([1-9][0-9]?)")
-_PORTABLE = "portable-"
+PORTABLE = "portable-"
 
 
 def depth_preset_name(depth: int, *, pairs: bool) -> str:
@@ -205,36 +189,32 @@ def depth_preset_name(depth: int, *, pairs: bool) -> str:
 
 def preset_depth(name: str | None) -> int | None:
     """Return the depth in a preset's name; None for other presets."""
-    match = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
+    match = _OF_DEPTH.fullmatch((name or "").removeprefix(PORTABLE))
     return None if match is None else int(match[2])
 
 
 def has_training_recipe(name: str) -> bool:
     """Return whether a preset also sets the training: published ones, and those for sentence pairs."""
-    return preset_depth(name) is None and name.removeprefix(_PORTABLE) not in _SIZES
+    return preset_depth(name) is None and name.removeprefix(PORTABLE) not in _SIZES
 
 
 def portable_name(name: str) -> str:
     """Return the name of the portable form of a preset: same shape and training, with common blocks."""
-    return _PORTABLE + name.removeprefix(_PORTABLE)
-
-
-def is_portable_name(name: str | None) -> bool:
-    return name is not None and name.startswith(_PORTABLE)
+    return PORTABLE + name.removeprefix(PORTABLE)
 
 
 def find_preset(name: str) -> Preset:
     """Return a preset by name, also depth-N, translation-depth-N and portable-NAME.
 
     Raises:
-        UsageError: there is none; the message suggests the nearest.
+        UsageError: there is none.
     """
-    if is_portable_name(name):
-        return _make_portable(name.removeprefix(_PORTABLE))
+    if name.startswith(PORTABLE):
+        return _make_portable(name.removeprefix(PORTABLE))
     if match := _OF_DEPTH.fullmatch(name):
         return (build_translation_depth_preset if match[1] else build_depth_preset)(int(match[2]))
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
+        raise UsageError(f"no preset {name!r}; `lm info` lists presets")
     return PRESETS[name]
 
 
@@ -267,19 +247,19 @@ def build_translation_depth_preset(depth: int) -> Preset:
 
 def _make_portable(name: str) -> Preset:
     """Replace the blocks of a recipe preset; UsageError if it has other blocks."""
-    row = find_preset(name)
-    if not _RECIPE.items() <= row.model.items():
+    values = find_preset(name).values
+    model, training = values["model"], values["training"]
+    if not _RECIPE.items() <= model.items():
         raise UsageError(f"portable: the preset {name} has blocks of its own; tiny, small, base and depth-N have not")
-    shape = {key: value for key, value in row.model.items() if key not in _RECIPE}
-    return dataclasses.replace(
-        row,
-        summary=f"{name} with the blocks of Qwen3, and an output layer of its own",
-        model={**shape, **_PORTABLE_RECIPE},
-        training={**row.training, "learning_rate": round(_PORTABLE_RATE * row.training["learning_rate"], 5)},
+    shape = {key: value for key, value in model.items() if key not in _RECIPE}
+    rate = round(_PORTABLE_RATE * training["learning_rate"], 5)
+    return Preset(
+        f"{name} with the blocks of Qwen3, and an output layer of its own",
+        {**values, "model": {**shape, **_PORTABLE_RECIPE}, "training": {**training, "learning_rate": rate}},
     )
 
 
-def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = None) -> RunConfig:
+def build_run_config(name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> RunConfig:
     """Build the configuration of a preset with some fields given.
 
     Args:
@@ -287,12 +267,12 @@ def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = N
             schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
             decoder-only translation model has the layers of both stacks.
     """
-    row = find_preset(name)
-    model, training = dict(row.model), dict(row.training)
+    values = {section: dict(fields) for section, fields in find_preset(name).values.items()}
+    model, training = values["model"], values["training"]
     given = {section: (overrides or {}).get(section, {}) for section in SECTIONS}
     has_muon = training.get("optimizer") == "muon"
     if given["model"].get("architecture", "transformer") != "transformer":
-        model = {name: value for name, value in model.items() if name not in OF_BLOCKS}
+        values["model"] = {name: value for name, value in model.items() if name not in OF_BLOCKS}
         if has_muon:  # after 300 steps of copying reversed digits (LSTM, 96 wide) its loss was 0.5, AdamW's 0.01
             del training["optimizer"], training["learning_rate"]
     elif given["lora"].get("rank") is not None and has_muon and "optimizer" not in given["training"]:
@@ -302,6 +282,7 @@ def build_run_config(name: str, overrides: Mapping[str, PresetValues] | None = N
         model["n_layers"] += model.pop("n_encoder_layers", 0)
     if given["training"].get("budget") is not None:
         training["schedule"] = "wsd"
-    values = {"model": model, "tokenizer": row.tokenizer, "parallel": row.parallel, "training": training}
-    sections = {section: kind(**overlay(values.get(section, {}), given[section])) for section, kind in SECTIONS.items()}
+    sections: dict[str, Any] = {
+        section: build_config(kind, overlay(values[section], given[section])) for section, kind in SECTIONS.items()
+    }
     return RunConfig(preset=name, **sections)

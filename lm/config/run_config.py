@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from lm.errors import UsageError
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
-MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
 
 TokenizerKind = Literal["bpe", "char", "byte"]
 MergeScope = Literal["words", "characters"]
@@ -47,7 +45,7 @@ class TokenizerConfig(Config):
     """
 
     kind: TokenizerKind = "bpe"
-    vocab_size: Annotated[int, Meta(ge=257, le=MOST_TOKENS), "tokenizer.kind=bpe"] = 4096
+    vocab_size: Annotated[int, Meta(ge=257, le=1 << 20), "tokenizer.kind=bpe"] = 4096
     merges: Annotated[MergeScope, "tokenizer.kind=bpe"] = "words"
 
 
@@ -83,11 +81,9 @@ class FilesConfig(Config):
 
     def __post_init__(self) -> None:
         try:
-            is_of_text = codecs.lookup(self.encoding)._is_text_encoding  # Python has no other way to tell
-        except (LookupError, ValueError):
-            is_of_text = False
-        if not is_of_text:
-            raise UsageError(f"encoding: Python knows no {self.encoding!r}")
+            "a".encode(self.encoding)
+        except (LookupError, ValueError) as error:
+            raise UsageError(f"encoding: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -106,22 +102,14 @@ class DataConfig(Config):
     text_column: str | None = None
     label_column: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.label_column is not None and self.label_column == self.text_column:
-            raise UsageError("text_column and label_column are the same")
-
     def for_other_files(self, **values: Any) -> DataConfig:
         """Return settings for files that the run was not trained on; those of its columns that were numbers are gone.
 
         With a text column and without a label column, labels are not read.
         """
         own = {name: getattr(self, name) for name in ("text_column", "label_column") if "text_column" not in values}
-        columns = {"text_column": None, "label_column": None, **own}
-        named = {name: None if str(column).isdecimal() else column for name, column in columns.items()}
-        return replace(self, **{**named, **values})
-
-    def without_labels(self) -> DataConfig:
-        return replace(self, label_column=None)
+        named = {name: column for name, column in own.items() if not str(column).isdecimal()}
+        return replace(self, **{"text_column": None, "label_column": None, **named, **values})
 
 
 @dataclass(frozen=True)
@@ -148,7 +136,7 @@ class ParallelTextConfig(Config):
     target_column: str = "target"
     separate_vocabularies: bool = False
     max_length: Count = 256
-    max_ratio: Annotated[float, Meta(ge=1, le=1e30)] = 9.0
+    max_ratio: Positive = 9.0
     bpe_dropout: Fraction = 0.0
     bpe_dropout_until: Annotated[Fraction, "parallel.bpe_dropout"] = 1.0
 
@@ -158,24 +146,15 @@ class ParallelTextConfig(Config):
 
     def for_other_files(self, **values: Any) -> ParallelTextConfig:
         """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
-        columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
+        columns = {"source_column": self.source_column, "target_column": self.target_column}
         return ParallelTextConfig(**{**columns, **values})
-
-
-PAIR_COLUMNS = ("source_column", "target_column")
-"""Fields of `ParallelTextConfig` that say how files are read; the others are for training."""
 
 
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
 Criterion = Literal["loss", "bleu"]
 OptimizerKind = Literal["adamw", "muon"]
 
-MOST_ROWS = 2**40
-"""The most sequences or tokens of a batch: larger sizes would overflow before memory is allocated."""
-_Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
-_Scale = Annotated[float, Meta(ge=0, le=1e9)]
 _Decay = Annotated[float, Meta(ge=0, le=0.99999)]
-_UNITS = {"h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -222,22 +201,22 @@ class TrainingConfig(Config):
     """
 
     steps: LargeCount | None = None
-    epochs: Positive | None = None
+    epochs: Annotated[float, Meta(gt=0, le=1e30)] | None = None
     tokens: LargeCount | None = None
     budget: str | None = None
-    batch_size: _Rows = 32
-    batch_tokens: _Rows | None = None
-    micro_batch_size: _Rows | None = None
-    learning_rate: _Scale = 1e-3
+    batch_size: Count = 32
+    batch_tokens: Count | None = None
+    micro_batch_size: Count | None = None
+    learning_rate: Positive = 1e-3
     schedule: Schedule = "cosine"
     warmup_steps: Natural = 50
     final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
     decay_fraction: Annotated[Fraction, "training.schedule=wsd"] = 0.2
     optimizer: OptimizerKind = "adamw"
-    beta1: Annotated[float, Meta(ge=0, le=0.9999)] = 0.9
+    beta1: _Decay = 0.9
     beta2: _Decay = 0.95
     epsilon: Positive = 1e-8
-    weight_decay: _Scale = 0.1
+    weight_decay: Positive = 0.1
     clip: Positive = 1.0
     evaluate_every: Natural = 250
     checkpoint_every: Natural | None = None
@@ -261,8 +240,6 @@ class TrainingConfig(Config):
         lengths = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(lengths) > 1:
             raise UsageError(f"give only one of {', '.join(lengths)}")
-        if self.epochs == 0:
-            raise UsageError("epochs must be more than 0")
         if self.budget is not None:
             parse_duration(self.budget)
             if self.schedule != "wsd" or self.decay_fraction == 1:
@@ -276,10 +253,8 @@ class TrainingConfig(Config):
 def parse_duration(text: str) -> float:
     """Parse a duration such as 90s, 10m or 1h30m into seconds; UsageError if invalid or zero."""
     parts = _FORM.fullmatch(text.strip())
-    total = (
-        sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0
-    )
-    if not total:
+    hours, minutes, seconds = map(float, parts.groups("0")) if parts else (0, 0, 0)
+    if not (total := 3600 * hours + 60 * minutes + seconds):
         raise UsageError(f"budget: a time is written like 90s, 10m or 1h30m, not {text!r}")
     return total
 
@@ -289,7 +264,6 @@ DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
 """Dtypes for inference only."""
-_Threads = Annotated[int, Meta(ge=1, le=1024)]
 
 
 @dataclass(frozen=True)
@@ -304,7 +278,7 @@ class HardwareConfig(Config):
 
     device: Device = "auto"
     dtype: DType = "auto"
-    threads: _Threads | None = None
+    threads: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -320,6 +294,7 @@ class DistributionConfig(Config):
 
 LAYER_KINDS = ("attention", "feed-forward")
 """The kinds of layers that can have adapters."""
+_KIND = "|".join(LAYER_KINDS)
 
 
 @dataclass(frozen=True)
@@ -336,21 +311,16 @@ class LoraConfig(Config):
     """
 
     rank: Count = DERIVED
-    on: Annotated[str, "lora.rank"] = ",".join(LAYER_KINDS)
+    on: Annotated[str, Meta(pattern=f"^({_KIND})(,({_KIND}))*$"), "lora.rank"] = ",".join(LAYER_KINDS)
     alpha: Annotated[Positive | None, "lora.rank"] = None
     dropout: Annotated[Rate, "lora.rank"] = 0.0
-
-    def __post_init__(self) -> None:
-        for kind in self.kinds:
-            if kind not in LAYER_KINDS:
-                raise UsageError(f"lora.on: no adapters on {kind!r}; choose from {', '.join(LAYER_KINDS)}")
 
     def __bool__(self) -> bool:
         return self.rank is not None
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(kind.strip() for kind in self.on.split(","))
+        return tuple(self.on.split(","))
 
     @property
     def scale(self) -> float:
@@ -367,7 +337,6 @@ class RunPlan:
     """What was chosen for this machine and data: written before the first step, and only read afterwards.
 
     Attributes:
-        optimizer_dtype: of Muon's matmuls.
         steps: number of optimizer steps; with `budget_seconds`, an estimate.
         epochs: passes over the data in so many steps.
         data_key: hash of the inputs and settings that the data were prepared from.
@@ -395,7 +364,6 @@ class RunPlan:
     decay_scale: float = 1.0
     on_plateau: bool = False
     extended_at: int | None = None
-    optimizer_dtype: str = "bfloat16"
     processes: int = 1
     reasons: dict[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
@@ -439,6 +407,7 @@ class RunConfig(Config):
     data_kind: DataKind = "text"
     label_completions: tuple[str, ...] = ()
     plan: RunPlan | None = None
+    format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
         for problem in self._conflicts():
@@ -472,11 +441,6 @@ class RunConfig(Config):
         return "classifies texts" if self.is_classifier else self.model.purpose
 
     @property
-    def learns_completions(self) -> bool:
-        """Whether it is a decoder trained on examples, whose completions are scored or ranked."""
-        return self.is_supervised and not self.model.is_masked
-
-    @property
     def is_supervised(self) -> bool:
         """Whether completions or replies are learned."""
         return self.data_kind in ("examples", "conversations")
@@ -490,7 +454,7 @@ class RunConfig(Config):
         return self.parallel.bidirectional or self.preset is None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
+        return {**dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod
     def from_dict(cls, values: Any, *, where: str) -> RunConfig:
@@ -502,8 +466,7 @@ class RunConfig(Config):
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise UsageError(f"{where}: format version {version!r} is not {FORMAT_VERSION}")
-        given = {name: value for name, value in values.items() if name != "format_version"}
-        return build_config(cls, given, where=where)
+        return build_config(cls, values, where=where)
 
 
 SECTIONS: dict[str, type] = {
@@ -519,11 +482,10 @@ SECTIONS: dict[str, type] = {
 }
 
 CHANGEABLE_ON_RESUME = {
-    "training": ("micro_batch_size", "compile", "gradient_checkpointing", "tensorboard"),
-    "distribution": ("shard",),
-    "hardware": ("threads",),
-}
-"""Settings that may change on resume, by section: they change how a run is computed, not what."""
+    "training.micro_batch_size", "training.compile", "training.gradient_checkpointing", "training.tensorboard",
+    "distribution.shard", "hardware.threads",
+}  # fmt: skip
+"""Settings that may change on resume: they change how a run is computed, not what."""
 
 
 def setting_values(config: RunConfig) -> dict[str, Any]:

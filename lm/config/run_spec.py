@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
+import msgspec
 from msgspec import Meta
 
 from lm.config.presets import depth_preset_name
@@ -23,7 +24,7 @@ from lm.config.settings import (
     list_all_settings,
     merge,
 )
-from lm.errors import InputError, UsageError
+from lm.errors import UsageError
 
 PathLike = str | os.PathLike[str]
 """A file or folder."""
@@ -88,8 +89,7 @@ class DataFiles(Config):
     def names(self) -> list[str]:
         """Return all names, with text and sources first."""
         held_out = (self.validation_source, self.validation_target, self.validation_heads)
-        named = (*self.text, *self.source, *self.pairs, *self.target, *self.heads, *held_out)
-        return [name for name in named if name is not None]
+        return [*self.text, *self.source, *self.pairs, *self.target, *self.heads, *filter(None, held_out)]
 
 
 @dataclass(frozen=True)
@@ -135,55 +135,37 @@ class RunSpec(Config):
     kind: DataKind = "text"
 
     def __post_init__(self) -> None:
-        given = {section: self.settings.get(section, {}) for section in SECTIONS}
-        object.__setattr__(self, "settings", {section: _with_tuples(values) for section, values in given.items()})
-        typed = {section: set(self.typed(section)) for section in SECTIONS}
+        object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
         if self.resume is not None:
-            self._check_resumed(typed)
+            self._check_resumed()
         elif not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
         elif self.portable and self.from_run is not None:
             raise UsageError("a run keeps its blocks: give one of portable and from_run")
-        elif {"batch_size", "batch_tokens"} <= typed["training"]:
+        elif {"batch_size", "batch_tokens"} <= self.typed("training").keys():
             raise UsageError("give one of batch_size and batch_tokens")
-        else:
-            self._check_corpus(typed)
+        elif self.data.text:
+            refuse_settings("parallel", self.typed("parallel"), beside="a corpus of text")
+        if self.tokenizer or self.from_run:
+            refuse_settings("tokenizer", self.typed("tokenizer"), beside="an existing tokenizer")
+            separate = self.typed("parallel").keys() & {"separate_vocabularies"}
+            refuse_settings("parallel", separate, beside="an existing tokenizer")
 
     def typed(self, section: str) -> dict[str, Any]:
         """Return the values of a section given for this run alone, by flags or in Python."""
         given = self.settings[section].items()
         return {name: value for name, value in given if self.set_by.get(f"{section}.{name}") in _EXPLICIT}
 
-    def _check_resumed(self, typed: Mapping[str, set[str]]) -> None:
+    def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""
-        own = ("preset", "depth", "portable", "config", "from_run", "tokenizer")
-        fixed = [name for name in own if self.set_by.get(name) in _EXPLICIT]
-        changeable = {**CHANGEABLE_ON_RESUME, "training": (*CHANGEABLE_ON_RESUME["training"], *LENGTHS)}
-        fixed += [f"{section}.{name}" for section in typed for name in typed[section] - {*changeable.get(section, ())}]
-        if fixed:
+        given = {name for name, source in self.set_by.items() if source in _EXPLICIT and not name.startswith("corpus.")}
+        own = {"resume", "out", "processes", *(f"training.{name}" for name in LENGTHS)}
+        if fixed := sorted(given - own - CHANGEABLE_ON_RESUME):
             raise UsageError(f"a resumed run keeps its {', '.join(fixed)}: leave it out, or start a new run")
-
-    def _check_corpus(self, typed: Mapping[str, set[str]]) -> None:
-        """Raise UsageError if values are given for this run that its files or its tokenizer decide."""
-        data, tokenizer = self.data, self.tokenizer or self.from_run
-        for beside, is_given, section, names in (
-            ("a corpus of text", data.text, "parallel", typed["parallel"]),
-            ("sentence pairs", data.are_pairs, "data", typed["data"] - {"validation"}),
-            ("validation sources", data.validation_source, "data", typed["data"] & {"validation"}),
-            ("an existing tokenizer", tokenizer, "tokenizer", typed["tokenizer"]),
-            ("an existing tokenizer", tokenizer, "parallel", typed["parallel"] & {"separate_vocabularies"}),
-        ):
-            if is_given:
-                refuse_settings(section, names, beside=beside)
 
 
 SPEC_SECTIONS = {"run": RunSpec, "corpus": DataFiles, **SECTIONS}
 """What can be given for a run: its files and start, and the settings."""
-
-
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with tuples for lists, which is what JSON has instead."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
@@ -193,14 +175,7 @@ def refuse_settings(section: str, names: Iterable[str], *, beside: str) -> None:
         raise UsageError(f"{keys} cannot be given beside {beside}")
 
 
-def build_spec(
-    corpus: Sequence[PathLike],
-    options: Mapping[str, Any],
-    *,
-    source: Literal["flag", "python"] = "python",
-    place: Any = str,
-    environment: Mapping[str, str] = os.environ,
-) -> RunSpec:
+def build_spec(corpus: Sequence[PathLike], options: Layer) -> RunSpec:
     """Build the specification of a run: a TOML file < environment < options.
 
     Args:
@@ -210,15 +185,15 @@ def build_spec(
     Raises:
         UsageError: a name is unknown, a value is wrong, or values contradict each other.
     """
-    given = {name: _spell_paths(value) for name, value in options.items()}
+    names, given = msgspec.to_builtins((corpus, options.values), enc_hook=os.fspath)
     if given.get("tokenizer") in get_args(TokenizerKind):
         given["tokenizer.kind"] = given.pop("tokenizer")
-    layers = [from_environment(list_all_settings(SPEC_SECTIONS), environment), Layer(source, given, place)]
+    layers = [from_environment(list_all_settings(SPEC_SECTIONS), os.environ), options._replace(values=given)]
     if given.get("config") is not None:
         layers.insert(0, read_toml(Path(given["config"])))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
-    data = DataFiles((corpus,) if isinstance(corpus, str) else tuple(_spell_paths(corpus)), **files)
+    data = DataFiles(tuple(names), **files)
     if run.get("depth") is not None:
         named = depth_preset_name(run["depth"], pairs=data.are_pairs)
         if "preset" in run or "n_layers" in settings["model"]:
@@ -228,33 +203,24 @@ def build_spec(
     return RunSpec(data, **run, settings=settings, set_by=set_by)
 
 
-def _spell_paths(value: Any) -> Any:
-    """Return an option with paths as text."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_spell_paths(each) for each in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
 def read_toml(path: Path) -> Layer:
     """Read settings from TOML: a table per section, and those that have none, such as the preset.
 
     Raises:
-        InputError: the file is missing.
+        OSError: the file cannot be read.
         UsageError: it is not TOML.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
     given: dict[str, Any] = {}
     for table, fields in values.items():
-        named = {f"{table}.{name}": value for name, value in fields.items()} if isinstance(fields, dict) else None
-        given |= {table: fields} if named is None else named
+        prefix, named = (f"{table}.", fields) if isinstance(fields, dict) else ("", {table: fields})
+        given |= {prefix + name: value for name, value in named.items()}
     return Layer("file", given, lambda name: f"{path}: {name}")
 
 
 def run_spec(*corpus: PathLike, **options: Any) -> RunSpec:
     """Build the specification of a run from Python keywords; see `build_spec`."""
-    return build_spec(corpus, options)
+    return build_spec(corpus, Layer("python", options))

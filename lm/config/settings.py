@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -80,7 +79,7 @@ class Setting(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
+        return get_args(self.plain_type)
 
     def is_on(self, values: Mapping[str, Any]) -> bool:
         """Return whether the feature that it requires is on in the values by key, or not known."""
@@ -99,12 +98,10 @@ class Setting(NamedTuple):
         try:
             if self.plain_type is float and isinstance(value, str):
                 with contextlib.suppress(ValueError):
-                    value = float(value)
+                    value = float(value)  # also .5, which msgspec refuses
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            problem = str(error).partition(" - at")[0].partition(", got")[0].replace(" | null", "").lower()
-            if self.choices:
-                problem = f"choose from {', '.join(self.choices)}"
+            problem = f"choose from {', '.join(self.choices)}" if self.choices else str(error).partition(", got")[0]
             raise UsageError(f"{place}: {problem}, not {value!r}") from None
 
 
@@ -145,8 +142,7 @@ class Config:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
-        return changed
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
 def build_config(config: type[C], values: Any, *, where: str = "") -> C:
@@ -157,7 +153,7 @@ def build_config(config: type[C], values: Any, *, where: str = "") -> C:
     """
     prefix, known = f"{where}: " if where else "", config.__dataclass_fields__  # type: ignore[attr-defined]
     for name in values.keys() - known if isinstance(values, Mapping) else ():
-        raise UsageError(f"{prefix}unknown setting {name!r}{did_you_mean(str(name), known)}")
+        raise UsageError(f"{prefix}unknown setting {name!r}")
     try:
         return msgspec.convert(_without_none(values), config)
     except msgspec.ValidationError as error:
@@ -174,9 +170,9 @@ def _without_none(values: Any) -> Any:
 
 
 class Layer(NamedTuple):
-    """Values from one source: by keyword or key."""
+    """Values from one source (file, environment, flag or python), by keyword or key."""
 
-    source: Literal["file", "environment", "flag", "python"]
+    source: str
     values: Mapping[str, Any]
     place: Callable[[str], str] = str
     """Returns how the source writes a name, for messages."""
@@ -206,14 +202,14 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
         given: Values = {section: {} for section in sections}
         for name, value in layer.values.items():
             if name not in known:
-                raise UsageError(f"{layer.place(name)}: no such setting{did_you_mean(name, known)}")
+                raise UsageError(f"{layer.place(name)}: no such setting")
             if value is not None and value != ():
                 setting = known[name]
                 given[setting.section][setting.name] = setting.convert(value, layer.place(name))
                 sources[setting.key] = layer.source
         values = {section: overlay(values[section], given[section]) for section in sections}
-    kept = {f"{section}.{name}" for section, given in values.items() for name in given}
-    return values, {key: source for key, source in sources.items() if key in kept}
+    kept = [f"{section}.{name}" for section, given in values.items() for name in given]
+    return values, {key: sources[key] for key in kept}
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:
@@ -250,8 +246,3 @@ def check_requirements(sections: Mapping[str, type], given: Mapping[str, Mapping
         is_asked = given.get(setting.section, {}).get(setting.name, setting.default) != setting.default
         if is_asked and not setting.is_on(values):
             raise UsageError(f"{setting.key} has no effect without {setting.requires}")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean …?)`, or an empty string if no known word is close."""
-    return "".join(f" (did you mean {nearest!r}?)" for nearest in difflib.get_close_matches(word, list(known), n=1))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _COMPILED_ANY = frozenset({
     "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_encoder_layers", "n_heads",
-    "n_kv_heads", "d_ff", "attention_window", "max_distance", "max_tree_distance", "syntax", "rope_base", "d_head",
+    "n_kv_heads", "d_ff", "attention_window", "attention_block", "global_blocks", "random_blocks", "attention_rank",
+    "attention_stride", "max_distance", "max_tree_distance", "syntax", "rope_base", "d_head",
     "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
     "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings",
     "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "output_bias",

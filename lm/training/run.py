@@ -81,7 +81,7 @@ class Run:
         self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
         self._writing: futures.Future[Saved] | None = None
         plan, training = self.plan, config.training
-        self.hardware = Hardware(plan.device, plan.dtype, plan.threads, plan.optimizer_dtype)
+        self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
         torch.set_num_threads(plan.threads)
         configure_gpu(self.hardware)
         device = self.hardware.torch_device
@@ -95,7 +95,7 @@ class Run:
         loss = Objective(self.model, self.hardware, training, states=states)
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
         self.optimizers = build_optimizers(
-            self.model, training, dtype=getattr(torch, plan.optimizer_dtype),
+            self.model, training, dtype=self.hardware.torch_dtype,
             ranks=self.parallel.ranks,
         )  # fmt: skip
         self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
@@ -371,7 +371,7 @@ def prepare_resuming(
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
-        parts = {name: dataclasses.replace(getattr(config, name), **new) for name, new in (changed or {}).items()}
+        parts = {name: getattr(config, name).replace(**new) for name, new in (changed or {}).items()}
         config = config.replace(plan=plan, **parts)
         if length is not None:
             config = extend(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lm import files
 from lm.config.presets import DEFAULT_PRESET, build_run_config
-from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, parse_duration
+from lm.config.run_config import SECTIONS, RunConfig, parse_duration
 from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
 from lm.corpus.store import Manifest, open_split
@@ -180,8 +180,8 @@ class _Preparation:
             run,
             length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
             changed={
-                section: {name: value for name, value in spec.typed(section).items() if name in names}
-                for section, names in CHANGEABLE_ON_RESUME.items()
+                section: {name: value for name, value in spec.typed(section).items() if name not in LENGTHS}
+                for section in SECTIONS
             },
             data=data,
             spent=self.elapsed(),

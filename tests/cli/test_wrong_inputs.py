@@ -63,7 +63,6 @@ USAGE = """
     train text.txt --set lora.alpha=16 --steps 1
     train text.txt --set lora.on=everything --steps 1
     train text.txt --set model.experts_per_token=2 --steps 1
-    train text.txt --set model.experts=2 --set model.experts_per_token=3 --steps 1
     train text.txt --set model.rope_factor=2 --steps 1
     train text.txt --set model.attention_window=4 --steps 1
     train text.txt --set training.masking_rate=0.2 --steps 1
@@ -98,7 +97,6 @@ USAGE = """
     generate run --top-k 0
     generate run --stop ""
     generate run --max-tokens 0
-    generate run --min-tokens 9 --max-tokens 3
     generate run --beam 0
     generate run --beam 2 --top-k 3
     generate run --length-penalty 2

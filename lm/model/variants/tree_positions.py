@@ -33,7 +33,7 @@ class TreePositionEncoding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.depths = TreeDepths(config) if config.has_tree_depths else None
+        self.depths = TreeDepths(config) if config.syntax in {"depth", "both"} else None
         self.distances = None
         if config.has_tree_distances:
             farthest = config.max_tree_distance

@@ -47,7 +47,7 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
     if config.hardware.dtype == "auto":
         native = native_dtypes(hardware.device)
         dtypes = native[-1:] if hardware.device == "cuda" else native
-    choices = [dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=dtype) for dtype in dtypes]
+    choices = [dataclasses.replace(hardware, dtype=dtype) for dtype in dtypes]
     if hardware.device == "cuda":
         return choices[0]
     model = dataclasses.replace(

@@ -17,10 +17,10 @@ from typing import Any
 from lm.config.presets import (
     DEFAULT_PRESET,
     DEFAULT_TRANSLATION_PRESET,
+    PORTABLE,
     build_run_config,
     depth_preset_name,
     has_training_recipe,
-    is_portable_name,
     muon_learning_rate,
     portable_name,
     preset_depth,
@@ -433,7 +433,7 @@ def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
 def _preset_of_depth(config: RunConfig, depth: int, *, pairs: bool) -> str:
     """Return the preset of a depth, portable if that of the config is."""
     name = depth_preset_name(depth, pairs=pairs)
-    return portable_name(name) if is_portable_name(config.preset) else name
+    return portable_name(name) if (config.preset or "").startswith(PORTABLE) else name
 
 
 def extend(

@@ -132,7 +132,7 @@ def choose_size(
         maximum = (_MAX_PAIR_BATCH_TOKENS if pairs else _MAX_BATCH_TOKENS) * layers
         batch = min(maximum, round(_BATCH_TOKENS_FACTOR * tokens**0.5), round(tokens / _MIN_STEPS))
         if not pairs:
-            window = build_depth_preset(layers).model["context_length"]
+            window = build_depth_preset(layers).values["model"]["context_length"]
             batch = min(batch, max(window, round(corpus_tokens / _MIN_STEPS_PER_EPOCH)))
         return ModelSize(layers, vocab_size, max(_MIN_BATCH_TOKENS, batch), tokens)
 

@@ -46,6 +46,6 @@ def test_a_config_from_a_file_is_checked():
 
 def test_python_keywords_are_checked():
     assert build_from(SamplingConfig, {"temperature": 0, "stop": ["a", "b"], "top_k": None}).stop == ("a", "b")
-    for wrong in ({"temperature": "hot"}, {"temprature": 1}, {"top_p": 2}, {"max_tokens": 1, "min_tokens": 2}):
+    for wrong in ({"temperature": "hot"}, {"temprature": 1}, {"top_p": 2}):
         with pytest.raises(UsageError):
             build_from(SamplingConfig, wrong)

@@ -19,7 +19,7 @@ class Steady(SpeedMeter):
 
     def measure_training_speed(self, config, data, tokenizers, *, seconds):
         sentence = 1e-3 if data.holds_pairs else 0.0
-        return TrainingSpeed(self.step, 0.01, sentence, Hardware("cpu", "float32", 1, "float32"))
+        return TrainingSpeed(self.step, 0.01, sentence, Hardware("cpu", "float32", 1))
 
 
 def steady(

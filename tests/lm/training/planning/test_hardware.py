@@ -47,9 +47,9 @@ def test_what_is_said_is_not_measured(is_encoder_decoder):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hardware, "summed_loss", lambda *_: pytest.fail("was measured"))
             found = select_training_hardware(config, batch)
-        assert (found.dtype, found.optimizer_dtype, torch.get_num_threads()) == (dtype, dtype, 1)
+        assert (found.dtype, torch.get_num_threads()) == (dtype, 1)
     free = select_training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
-    assert {free.dtype, free.optimizer_dtype} <= set(native_dtypes(free.device))
+    assert free.dtype in native_dtypes(free.device)
     assert 1 <= free.threads == torch.get_num_threads() <= MAX_THREADS
 
 
@@ -58,16 +58,16 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
     list(train(run, stop=lambda: True))
     for path in run.folder.rglob("config.json"):
         config = json.loads(path.read_text())
-        config["plan"] |= {"dtype": "bfloat16", "optimizer_dtype": "float32"}
+        config["plan"] |= {"dtype": "bfloat16"}
         path.write_text(json.dumps(config))
     monkeypatch.setattr(hardware, "select_fastest", lambda *_: pytest.fail("was measured again"))
     monkeypatch.setattr(
         "lm.run_folder.verify_checkpoint", lambda folder, **_: None
     )  # the sums are of what was there before
     again = resume_run(run.folder)
-    assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
+    assert again.hardware.dtype == "bfloat16"
     (muon,) = [optimizer for optimizer in again.optimizers if isinstance(optimizer, Muon)]
-    assert muon._dtype is torch.float32
+    assert muon._dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
