@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+Indices = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,12 @@ def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)
     return offsets + np.arange(len(offsets))
+
+
+def hash64(x: Indices) -> Indices:
+    """Hash 64-bit integers bijectively (finaliser of SplitMix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

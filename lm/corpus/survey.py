@@ -28,10 +28,10 @@ from lm.config.run_config import (
     TokenizerConfig,
 )
 from lm.corpus.encode import Tokenizers
+from lm.corpus.ragged import hash64
 from lm.corpus.store import SplitName
 from lm.errors import InputError, UsageError
 from lm.files import sha256
-from lm.pseudorandom import hash64
 from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.records import Record

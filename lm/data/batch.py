@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run_config import IGNORE_INDEX, RunConfig
-from lm.corpus.ragged import RaggedArray
-from lm.pseudorandom import Indices, hash64, permute_indices
+from lm.corpus.ragged import Indices, RaggedArray, hash64
 from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.special_tokens import LanguageTag
 
 Ids = NDArray[np.int64]
 T = TypeVar("T")
 
+_FEISTEL_ROUNDS = 6
 PADDING = 0
 """Padding ID; any token would do, because padding is neither attended to nor predicted."""
 
@@ -201,3 +201,32 @@ def length_batches(
         batches.append(order[start:stop])
         start = stop
     return batches
+
+
+def uniform(keys: Indices, count: int) -> NDArray[np.float64]:
+    """Return (keys, count) pseudo-random numbers in [0, 1), derived from key and column."""
+    drawn = hash64(hash64(keys)[:, None] ^ np.arange(count, dtype=np.uint64))
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def permute_indices(indices: Indices, size: int, keys: Indices) -> Indices:
+    """Return where each index is in a pseudo-random permutation of 0 … size - 1, without storing it.
+
+    A Feistel network over the next power of four, repeated until the value is inside (Black and Rogaway 2002).
+
+    Args:
+        indices: values below `size`.
+        size: of the permuted range.
+        keys: one per index; each key gives another permutation.
+    """
+    half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
+    low = (np.uint64(1) << half) - np.uint64(1)
+    permuted = indices.astype(np.uint64)
+    outside = np.ones(len(permuted), dtype=bool)
+    while outside.any():
+        left, right = permuted[outside] >> half, permuted[outside] & low
+        for number in range(_FEISTEL_ROUNDS):
+            left, right = right, left ^ (hash64(right ^ hash64(keys[outside] ^ np.uint64(number))) & low)
+        permuted[outside] = (left << half) | right
+        outside = permuted >= np.uint64(size)
+    return permuted

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig
 from lm.corpus.encode import attach_positions, wrap_sources
-from lm.corpus.ragged import RaggedArray
+from lm.corpus.ragged import Indices, RaggedArray, hash64
 from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers, read_held_out
-from lm.data.batch import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches
+from lm.data.batch import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches, permute_indices
 from lm.errors import InputError, UsageError
-from lm.pseudorandom import Indices, hash64, permute_indices
 from lm.tokenizer.special_tokens import (
     LanguageTag,
     PairSpecialTokens,

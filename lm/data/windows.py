@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run_config import IGNORE_INDEX
+from lm.corpus.ragged import Indices, hash64
 from lm.corpus.store import Split
-from lm.data.batch import Batch, TrainingData, shuffle_samples
+from lm.data.batch import Batch, TrainingData, shuffle_samples, uniform
 from lm.errors import InputError
-from lm.pseudorandom import Indices, hash64, uniform
 from lm.tokenizer.special_tokens import require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 

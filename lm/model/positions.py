@@ -36,7 +36,7 @@ def sinusoidal_encoding(positions: Tensor, d_model: int, *, interleaved: bool) -
 
     Args:
         positions: (…,) of a floating-point dtype, which the result has too.
-        d_model: width, even.
+        d_model: width.
         interleaved: sine and cosine alternate, as in the paper; else all sines come first, as in Marian.
 
     Returns:
@@ -46,7 +46,7 @@ def sinusoidal_encoding(positions: Tensor, d_model: int, *, interleaved: bool) -
     """
     exponents = torch.arange(0, d_model, 2, dtype=positions.dtype, device=positions.device) / d_model
     angles = positions[..., None] / 10_000.0**exponents
-    return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1 if interleaved else -2).flatten(-2)[..., :d_model]
 
 
 class PositionTable(nn.Module):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
+from lm.errors import UsageError
 from lm.model.attention import AttentionInputs
 from lm.model.layers import FeedForward, Linear
 
@@ -47,6 +48,8 @@ class Router(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        if config.experts_per_token > config.experts:
+            raise UsageError(f"experts_per_token {config.experts_per_token} is more than experts {config.experts}")
         build_projection = partial(Linear, config.d_model, config.experts, bias=False, std=config.init_std)
         self.score, self.noise = build_projection(), build_projection() if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
+from lm.errors import UsageError
 from lm.model.attention import AttentionInputs
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Dropout, Linear
@@ -111,6 +112,8 @@ class RecurrentEncoder(_RecurrentLayers):
     """
 
     def __init__(self, config: ModelConfig) -> None:
+        if config.d_model % 2:
+            raise UsageError(f"two directions of an encoder need an even d_model, not {config.d_model}")
         super().__init__(config, config.n_encoder_layers, bidirectional=True)
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:

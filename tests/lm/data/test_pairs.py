@@ -10,13 +10,12 @@ import pytest
 
 from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig, TokenizerConfig
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.ragged import RaggedArray
+from lm.corpus.ragged import RaggedArray, hash64
 from lm.corpus.survey import train_tokenizers
 from lm.data import pairs as module
 from lm.data.batch import Batch
 from lm.data.pairs import PairLayout, Pairs
 from lm.errors import InputError
-from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import parsed_corpus
