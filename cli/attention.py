@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, ToLanguage, read_text_argument
-from cli.console.heat_map import format_name, print_heat_map
-from cli.console.plots import load_pyplot, save_figure
-from cli.console.text import format_json_line, format_label, print_note
+from cli.console import format_json_line, format_label, print_note
+from cli.console.figures import format_name, load_pyplot, print_heat_map, save_figure
 from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.inference import AttentionConfig
@@ -99,7 +98,7 @@ def attention(
     from lm.checkpoint import load_model
     from lm.evaluation.attention import compute_attention
     from lm.hardware import select_inference_hardware
-    from lm.text.dependency_trees import parse_heads
+    from lm.text.parallel_text import parse_heads
 
     if out is not None:
         check_output_path(out)

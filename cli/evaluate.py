@@ -111,12 +111,14 @@ def evaluate(
             from cli.evaluation_report import evaluate_labels
 
             return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)
-        from cli.perplexity import report
-        from lm.evaluation.held_out import open_texts
+        from cli import perplexity_report
+        from lm.evaluation.perplexity import open_texts
 
         reading, data = options.build(FilesConfig), options.values["data"]
-        measured = report.Measurement(run, options, lambda loaded: open_texts(loaded, files or (), reading, data))
-        return report.measure(measured, as_json=as_json)
+        measured = perplexity_report.Measurement(
+            run, options, lambda loaded: open_texts(loaded, files or (), reading, data)
+        )
+        return perplexity_report.measure(measured, as_json=as_json)
     if (run is None) == (hypotheses is None):
         raise UsageError("give a run, or translations (--hypotheses)")
     if files:

@@ -8,22 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.console.progress import show_counter
-from cli.console.tables import print_table
-from cli.console.text import format_json_line, print_notes, print_paragraph, print_warnings
+from cli.console import format_json_line, print_notes, print_paragraph, print_warnings
+from cli.console.figures import print_table, show_counter
 from cli.loading import load_classifier
 from cli.options import Options
 from lm.config.inference import ClassificationConfig, ScoringConfig, TranslationConfig
 from lm.config.run_config import FilesConfig, HardwareConfig, ParallelTextConfig
 from lm.decoding.translation import TranslationModel, Translator
-from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine import load_for_decoding
 from lm.errors import UsageError, list_some
-from lm.evaluation.held_out import ContaminationCheck, open_held_out, open_texts
 from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_classifier, score_translations
+from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
 from lm.run_folder import find_checkpoint, load_config
+from lm.text import Record
 from lm.text.decode import read_file_lines
 from lm.text.parallel_text import find_parallel_texts
-from lm.text.records import Record
 
 
 def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options) -> None:

@@ -13,14 +13,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from cli import completion
+from cli import arguments
 from lm.config.settings import Layer, Setting, Values, check_requirements, from_environment, list_all_settings, merge
 from lm.errors import UsageError
 
 C = TypeVar("C")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _KEY_WIDTH = 40
-_COMPLETED = {"RUN": completion.complete_runs, "PRESET": completion.complete_presets}
+_COMPLETED = {"RUN": arguments.complete_runs, "PRESET": arguments.complete_presets}
 _PREFIX = "setting_"
 
 
@@ -100,7 +100,7 @@ def with_settings(
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
         added = [_flag_parameter(by_keyword[name], shows_default=merges) for name in flags.split()]
         if len(added) < len(settings):
-            completed = completion.complete_settings(settings)
+            completed = arguments.complete_settings(settings)
             text = "Any setting (see --help-settings). Repeatable."
             added.append(
                 _keyword(
@@ -131,9 +131,7 @@ def _flag_parameter(setting: Setting, *, shows_default: bool) -> Parameter:
         *(("-o",) if setting.name == "out" else ()),
         help=(setting if shows_default else setting._replace(default=None)).describe(),
         metavar=None if kind is bool else setting.metavar,
-        autocompletion=completion.complete_from(setting.choices)
-        if setting.choices
-        else _COMPLETED.get(setting.metavar),
+        autocompletion=arguments.complete_from(setting.choices) if setting.choices else _COMPLETED.get(setting.metavar),
         show_default=False,
     )
     return _keyword(_PREFIX + setting.keyword, kind | None, option)

@@ -1,4 +1,4 @@
-"""`lm prepare`: tokenize a corpus into a folder of token chunks."""
+"""`lm prepare`: tokenize a corpus into a folder of chunks; `lm corpus`: list and download corpora."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated, get_args
 import typer
 
 from cli.arguments import AsJson, CorpusFiles
-from cli.console.text import format_json_line, print_note, print_notes
-from cli.loading import load_tokenizer, run_option
-from cli.new_runs import warn_of_repetition
+from cli.console import escape_for_stream, format_json_line, print_note, print_notes, quote
+from cli.loading import load_tokenizer, run_option, warn_of_repetition
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig, TokenizerKind
 from lm.config.run_spec import refuse_settings
@@ -57,8 +56,7 @@ def prepare(
       lm prepare corpus/ -o tokens
       lm prepare corpus/ --tokenizer tokenizer.json --part 1/2 -o tokens
     """
-    from cli.console.progress import show_counter
-    from cli.console.tables import print_table
+    from cli.console.figures import print_table, show_counter
     from lm.corpus.prepare import prepare_corpus
     from lm.corpus.survey import scan_corpus, train_tokenizers
     from lm.text.find import find_text_files
@@ -106,3 +104,57 @@ def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     if not 1 <= number <= count or out is None:
         raise UsageError(f"a part is I/N with I from 1 to N, in a folder (-o), not {part!r} (--part)")
     return number, count
+
+
+app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
+
+
+@app.command("list")
+def list_corpora(*, as_json: AsJson = False) -> None:
+    """List the bundled corpora, and public ones to download."""
+    from cli.console import format_bytes
+    from cli.console.figures import print_table
+    from lm.text.public import CORPORA
+
+    if as_json:
+        print(format_json_line([corpus._asdict() for corpus in CORPORA]))
+        return
+    rows = [(one.name, format_bytes(one.size), one.licence, one.description) for one in CORPORA]
+    print_table(("name", "download", "licence", "description"), rows)
+
+
+@app.command()
+def get(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A name of lm corpus list."),
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the files. [default: data/NAME]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a corpus, and print how to train on it.
+
+    Files with a published SHA-256 are verified.
+
+    Examples:
+      lm corpus get tinyshakespeare
+      lm corpus get tinystories -o /data/stories
+    """
+    from cli.console.figures import show_counter
+    from lm.text import public
+
+    corpus = public.find_corpus(name)
+    folder, paths = out or Path("data") / corpus.name, []
+    for url, checksum in corpus.files.items():
+        with show_counter(url.rpartition("/")[2], "bytes") as progress:
+            paths.append(str(public.fetch(url, folder, checksum=checksum, progress=progress)))
+    command = f"lm train {corpus.train}".format(folder=quote(folder))
+    print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
+    if as_json:
+        report = {"name": corpus.name, "folder": str(folder), "files": paths, "train": command}
+        print(format_json_line(report))
+    else:
+        print("\n".join(escape_for_stream(path) for path in paths))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cli.loading import import_torch, run_argument
-from cli.new_runs import suggest_compiling
+from cli.loading import import_torch, run_argument, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import ServerConfig
 from lm.config.run_config import HardwareConfig
@@ -38,7 +37,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
     hardware = options.build(HardwareConfig)
 
     import_torch()
-    from cli.console.text import print_note
+    from cli.console import print_note
     from lm.run_folder import find_checkpoint, load_config
     from lm.serving.scheduler import name_models
 

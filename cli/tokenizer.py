@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, CorpusFiles
-from cli.console.tables import print_table
-from cli.console.text import (
+from cli.console import (
     escape_for_stream,
     format_bytes,
     format_json_line,
@@ -20,6 +19,7 @@ from cli.console.text import (
     print_note,
     print_notes,
 )
+from cli.console.figures import print_table
 from cli.loading import load_tokenizer, run_argument
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig
@@ -29,7 +29,7 @@ from lm.text.decode import decode_blocks
 
 if TYPE_CHECKING:
     from lm.text.text_file import TextFile
-    from lm.tokenizer.tokenizer import Tokenizer
+    from lm.tokenizer import Tokenizer
 
 app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", rich_markup_mode=None)
 
@@ -165,8 +165,8 @@ def inspect(
 
 def _measure(tokenizer: Tokenizer, file: TextFile) -> dict[str, Any]:
     """Count the tokens of a file, and what they do not restore."""
+    from lm.tokenizer import encode_pieces, split_into_pieces
     from lm.tokenizer.offsets import TokenOffsets
-    from lm.tokenizer.tokenizer import encode_pieces, split_into_pieces
 
     offsets, counts = TokenOffsets(tokenizer), [(0,) * 5]
     for piece in split_into_pieces(file.records(), tokenizer):

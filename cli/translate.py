@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import STDIN, ToLanguage, read_input_lines
-from cli.loading import RunPath, import_torch, run_option
-from cli.new_runs import suggest_compiling
+from cli.loading import RunPath, import_torch, run_option, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
@@ -24,7 +23,7 @@ from lm.text.decode import read_file_lines
 
 if TYPE_CHECKING:
     from lm.decoding.translation import TranslatedLine
-    from lm.text.dependency_trees import DependencyHeads
+    from lm.text.parallel_text import DependencyHeads
 
 _FIELDS = ("text", "tokens", "logprobs", "score", "finish_reason")
 _Files = Annotated[
@@ -86,11 +85,11 @@ def translate(
     refuse_settings("sampling", options.typed["sampling"].keys() - set(PENALTIES), beside="beam search")
     import_torch()
     from cli.attention import check_output_path, write_maps
-    from cli.console.progress import show_counter
-    from cli.console.text import escape_for_stream, format_json_line, print_note
+    from cli.console import escape_for_stream, format_json_line, print_note
+    from cli.console.figures import show_counter
     from lm.decoding.sampling import Sampler, parse_logit_biases
     from lm.decoding.translation import READ_AHEAD, TranslationModel, Translator
-    from lm.engine.fastest_dtype import load_for_decoding
+    from lm.engine import load_for_decoding
     from lm.evaluation.attention import compute_attention
 
     if attention is not None:
@@ -149,7 +148,7 @@ def _read_lines_with_heads(
         return read_input_lines(files), None
     if len(files) != len(heads):
         raise UsageError(f"{len(files)} files of sources and {len(heads)} of heads")
-    from lm.text.dependency_trees import attach_heads
+    from lm.text.parallel_text import attach_heads
 
     parsed = itertools.chain.from_iterable(
         attach_heads(read_input_lines([file]), read_file_lines(own), sentence=str, names=(str(file), str(own)))

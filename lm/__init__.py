@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lm.config.run_spec import RunSpec, run_spec
     from lm.decoding.batching import Finish, Token
     from lm.errors import LMError
-    from lm.training.events import Evaluation, Sample, Saved, Step
+    from lm.training.run_log import Evaluation, Sample, Saved, Step
     from lm.training.trainer import train_events
 
 __all__ = [

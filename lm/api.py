@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm import interop
 from lm.benchmark import measure_and_record_dtype
-from lm.checkpoint import LoadedModel, write_merged_run
+from lm.checkpoint import LoadedModel
 from lm.config import settings
 from lm.config.inference import (
     ClassificationConfig,
@@ -30,28 +31,27 @@ from lm.config.inference import (
 from lm.config.model import ModelConfig
 from lm.config.run_config import DataConfig, Device, DType, FilesConfig, HardwareConfig
 from lm.config.run_spec import PathLike, RunSpec, run_spec  # noqa: F401 (a name of lm)
-from lm.data.rows import read_completions
+from lm.data.windows import read_completions
 from lm.decoding.batching import Finish, Token
 from lm.decoding.chat import Chat
 from lm.decoding.classifier import ClassifiedText, Classifier, FilledText, build_classifier, fill_masks
 from lm.decoding.generator import Generator
 from lm.decoding.translation import TranslatedLine, TranslationModel, Translator
-from lm.distributed import launcher_env
-from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine import load_for_decoding
 from lm.errors import InputError, LMError, UsageError  # noqa: F401 (a name of lm)
 from lm.evaluation.attention import AttentionMap, compute_attention
-from lm.evaluation.held_out import ContaminationCheck, open_texts
 from lm.evaluation.metrics import ClassificationScores, evaluate_classifier
-from lm.evaluation.perplexity import PerplexityResult
+from lm.evaluation.perplexity import ContaminationCheck, PerplexityResult, open_texts
 from lm.evaluation.scoring import Scorer
-from lm.interop import exporting
-from lm.interop.hugging_face import importing
-from lm.interop.hugging_face.hub import import_from_hub, is_hub_name
-from lm.interop.hugging_face.peft import import_adapters
+from lm.interop import hugging_face
+from lm.interop.hugging_face import import_from_hub, is_hub_name
+from lm.interop.peft import import_adapters
+from lm.text import parse_messages
 from lm.text.decode import normalize_text
-from lm.text.records import parse_messages
-from lm.training.events import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
+from lm.training import launcher_env
 from lm.training.multiprocess import train_in_processes
+from lm.training.optimizers import write_merged_run
+from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.trainer import Event, Started, train_events
 
 
@@ -317,7 +317,7 @@ def export(run: PathLike, out: PathLike, to: ExportFormat = "huggingface", **opt
         InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    exporting.export_run(Path(run), Path(out), settings.build_from(ExportConfig, {"to": to, **options}))
+    interop.export_run(Path(run), Path(out), settings.build_from(ExportConfig, {"to": to, **options}))
 
 
 def merge(run: PathLike, out: PathLike) -> None:
@@ -345,6 +345,6 @@ def import_model(folder: PathLike, out: PathLike, *, base: PathLike | None = Non
     if base is not None:
         import_adapters(Path(folder), Path(base), Path(out))
     else:
-        importing.import_model(Path(folder), Path(out))
+        hugging_face.import_model(Path(folder), Path(out))
         measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, hardware))
     return load(out, **hardware)

@@ -14,17 +14,16 @@ import torch
 import corpora
 from lm.checkpoint import LoadedModel, load_model, prepare_for_inference
 from lm.config.run_config import HardwareConfig, RunConfig
-from lm.data.batch import Batch, batch_rows
+from lm.data import Batch, batch_rows
+from lm.decoding import DecodeSession
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
-from lm.decoding.session import DecodeSession
-from lm.engine.fastest_dtype import save_fastest_dtype
-from lm.engine.selection import compiled_engine_supports, plan_engines
+from lm.engine import compiled_engine_supports, plan_engines, save_fastest_dtype
 from lm.errors import LMError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, inference_dtypes, select_device, select_inference_hardware, time_work
 from lm.kernels import code_cache
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
 from lm.training.measure import Timer, random_run, time_interleaved, training_step_timer
 

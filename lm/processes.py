@@ -2,6 +2,8 @@
 
 A worker process imports only what its work needs, so that work on text never loads torch, and scripts need no
 `__main__` guard. It ends with the pool, or with its parent.
+
+Signals that end a process are delayed, or end it immediately in compiled code.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -116,3 +120,42 @@ def _start_worker(pipe: Connection, environment: Mapping[str, str], work: bytes)
 
 def _call(item: Any) -> Any:
     return _work[0](item)
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def handling_signals(handler: Any) -> Iterator[None]:
+    """Within the context, SIGINT and SIGTERM have other handlers, unless they are ignored or this is another thread."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that is not Python's
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+default_signal_handling = partial(handling_signals, signal.SIG_DFL)
+"""Within the context, SIGINT and SIGTERM end the process immediately; ignored signals stay ignored.
+
+For blocking compiled code, in which Python's handlers would not run. Only in the main thread.
+"""
+
+
+@contextmanager
+def delayed_interrupt() -> Iterator[None]:
+    """Within the context, SIGINT and SIGTERM are delayed until the end of it; only in the main thread.
+
+    For code that is broken by an exception at any point: llvmlite frees an object again if it is interrupted just after
+    the first time, and drops exceptions in finalisers.
+    """
+    received: list[int] = []
+    with handling_signals(lambda number, _frame: received.append(number)):
+        yield
+    for number in received[:1]:
+        signal.raise_signal(number)

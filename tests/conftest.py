@@ -146,7 +146,7 @@ def the_first_is_fastest() -> Iterator[None]:
 
     Other processes choose for themselves: tests that compare what these compute name the dtype.
     """
-    from lm.training.planning import hardware as hardware_selection
+    from lm.training import objective as hardware_selection
 
     def first(choices: Sequence[object], measure: Callable[..., float]) -> object:
         return choices[0]

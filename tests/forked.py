@@ -17,7 +17,7 @@ from tests.waiting import SECONDS
 
 _CONTEXT = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
 _CONTEXT.set_forkserver_preload([
-    "torch", "torch._dynamo", "lm.api", "cli.main", "cli.training.train", "cli.generation.generate",
+    "torch", "torch._dynamo", "lm.api", "cli.main", "cli.train", "cli.generate",
 ])  # fmt: skip
 Stream = int | IO[str] | IO[bytes] | None  # None: closed
 Function = Callable[..., object]

@@ -388,7 +388,7 @@ class RunConfig(Config):
         origin: what its weights started from: `from RUN`, or `import` and the kind of model; None if random.
         base_sha256: SHA-256 of the base model's weights file; for adapters.
         data_kind: what its corpus consists of, as found in the columns of its files.
-        label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.rows`).
+        label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.windows`).
         parallel: how parallel text, sources and targets, becomes tokens; `distribution` is for parallel training.
     """
 

@@ -7,7 +7,7 @@ conversation    as the chat template writes it; what the assistant writes is lea
 pair            bare tokens of both sides; batches add the special tokens
 
 A source token with a dependency tree is four integers: its ID and the three of
-`lm.text.dependency_trees.compute_tree_positions`, shared by all tokens of a word.
+`lm.text.parallel_text.compute_tree_positions`, shared by all tokens of a word.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.ragged import RaggedArray
+from lm.corpus import RaggedArray
 from lm.errors import InputError
-from lm.text.dependency_trees import TreePositions, compute_tree_positions
-from lm.text.records import Record
+from lm.text import Record
+from lm.text.parallel_text import TreePositions, compute_tree_positions
+from lm.tokenizer import Tokenizer, encode_pieces
+from lm.tokenizer.chat_template import SpecialTokenFrame, build_example_frame, build_text_frame
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
-from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame, build_text_frame
-from lm.tokenizer.tokenizer import Tokenizer, encode_pieces
 
 Tokenizers = tuple[Tokenizer, Tokenizer | None]
 """Tokenizer of the text, or of targets, and of sources if they have their own."""

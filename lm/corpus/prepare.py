@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from lm import files, processes
 from lm.config.run_config import ParallelTextConfig
-from lm.corpus.encode import Encoded, Tokenizers, encode
-from lm.corpus.store import (
+from lm.corpus import (
     CHUNK,
     COLUMNS,
     HELD_OUT_FILE,
@@ -42,11 +41,12 @@ from lm.corpus.store import (
     SplitRecord,
     verify_checksums,
 )
+from lm.corpus.encode import Encoded, Tokenizers, encode
 from lm.corpus.survey import Corpus, Item, hash_records
 from lm.errors import InputError
 from lm.text.find import ProgressCallback
+from lm.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.chat_template import CONFIG_FILE
-from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 CHUNK_BYTES = 1 << 23
 """Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""

@@ -27,17 +27,16 @@ from lm.config.run_config import (
     ParallelTextConfig,
     TokenizerConfig,
 )
+from lm.corpus import SplitName, hash64
 from lm.corpus.encode import Tokenizers
-from lm.corpus.ragged import hash64
-from lm.corpus.store import SplitName
 from lm.errors import InputError, UsageError
 from lm.files import sha256
+from lm.text import Record
 from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.records import Record
 from lm.text.text_file import TextFile
-from lm.tokenizer.special_tokens import format_language_tag
-from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer, split_into_pieces
+from lm.tokenizer import FILE_NAME, Tokenizer, split_into_pieces
+from lm.tokenizer.chat_template import format_language_tag
 from lm.tokenizer.training import train
 
 FEW_DOCUMENTS = 100

@@ -19,19 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig
+from lm.corpus import SPLITS, Indices, Manifest, RaggedArray, Split, SplitName, hash64, open_tokenizers, read_held_out
 from lm.corpus.encode import attach_positions, wrap_sources
-from lm.corpus.ragged import Indices, RaggedArray, hash64
-from lm.corpus.store import SPLITS, Manifest, Split, SplitName, open_tokenizers, read_held_out
-from lm.data.batch import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches, permute_indices
+from lm.data import PADDING, Batch, ReferenceTranslation, TrainingData, length_batches, permute_indices
 from lm.errors import InputError, UsageError
-from lm.tokenizer.special_tokens import (
+from lm.tokenizer import MergeRules
+from lm.tokenizer.chat_template import (
     LanguageTag,
     PairSpecialTokens,
     build_pair_frames,
     find_language_tags,
     format_language_tag,
 )
-from lm.tokenizer.tokenizer import MergeRules
 
 Integers = NDArray[np.int64]
 SideName = Literal["source", "target"]

@@ -13,11 +13,11 @@ from typing import Literal
 
 import torch
 
+from lm.decoding import DecodeSession
 from lm.decoding.sampling import ALL_BANNED, NO_TOKEN, Alternatives, History, Sampler, token_logprobs, top_alternatives
-from lm.decoding.session import DecodeSession
 from lm.decoding.token_healing import Healing
 from lm.errors import LMError, UsageError, check_not_nan
-from lm.tokenizer.tokenizer import DecodeStream
+from lm.tokenizer import DecodeStream
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 

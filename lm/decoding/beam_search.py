@@ -17,10 +17,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from lm.decoding import DecodeSession, SourceBatch
 from lm.decoding.batching import Continuation, FinishReason
 from lm.decoding.sampling import History, Sampler, apply_filters, top_k_tokens
-from lm.decoding.session import DecodeSession, SourceBatch
-from lm.engine.engine import OutputSpec
+from lm.engine import OutputSpec
 from lm.errors import UsageError, nan_logits_error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Generator as Events
 from lm.decoding.batching import Finish, Token
 from lm.decoding.generator import Generator, encode_text
 from lm.errors import UsageError
-from lm.text.records import Part, Record
+from lm.text import Part, Record
 
 _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
 """Of the context: room for a reply, before turns are left out; and what the others may take then."""

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.data.batch import batched, length_batches
-from lm.data.rows import truncate_text
-from lm.decoding.session import DecodeSession, pad
-from lm.engine.engine import OutputSpec
-from lm.engine.selection import plan_engines
+from lm.data import batched, length_batches
+from lm.data.windows import truncate_text
+from lm.decoding import DecodeSession, pad
+from lm.engine import OutputSpec, plan_engines
 from lm.errors import UsageError, check_not_nan
-from lm.model.transformer import DecoderOnly, EncoderOnly, Model
-from lm.text.records import parse_label
-from lm.tokenizer.special_tokens import build_example_frame, build_text_frame, require_mask_token
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.model import DecoderOnly, EncoderOnly, Model
+from lm.text import parse_label
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import build_example_frame, build_text_frame, require_mask_token
 
 _SORT_WINDOW = 1024
 """Texts that are sorted by length together."""

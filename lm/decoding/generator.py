@@ -9,19 +9,19 @@ from functools import cached_property
 import torch
 
 from lm.config.inference import SamplingConfig
+from lm.decoding import DecodeSession
 from lm.decoding.batching import Continuation, Finish, Sample, TextStream, Token, decode
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler, parse_logit_biases
-from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import Drafter, decode_speculatively, look_up_in_prompt, model_drafter
 from lm.decoding.token_healing import Healing
+from lm.engine import EnginePlan, plan_engines
 from lm.engine.kv_cache import PrefixCache
-from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import UsageError
-from lm.model.transformer import DecoderOnly
-from lm.text.prompts import Prompt
-from lm.tokenizer.special_tokens import build_text_frame
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.model import DecoderOnly
+from lm.text.text_file import Prompt
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import build_text_frame
 
 PROMPT_LOOKUP = "prompt"
 """The draft that stands for prompt lookup decoding."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from lm.config.inference import SamplingConfig
 from lm.errors import UsageError
 from lm.kernels.torch_ops import TopK, top_k
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 
 NO_TOKEN = -1
 """Left padding of shorter rows; and what is returned instead of a token if every one is banned."""

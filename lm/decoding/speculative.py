@@ -14,10 +14,10 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from lm.decoding import DecodeSession
 from lm.decoding.batching import Finish, Sample, Token
 from lm.decoding.sampling import NO_TOKEN, History, Sampler, draw, token_logprobs, top_alternatives
-from lm.decoding.session import DecodeSession
-from lm.engine.engine import OutputSpec
+from lm.engine import OutputSpec
 
 _INITIAL_LENGTH, _MAX_LENGTH, _INCREMENT, _DECREMENT = 4, 15, 2, 1
 """Draft tokens at first and at most; the increment after all were accepted, and the decrement after some were not.

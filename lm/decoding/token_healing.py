@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.sampling import History, Sampler
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 
 
 @lru_cache(256)

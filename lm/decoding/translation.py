@@ -16,19 +16,19 @@ import torch
 from lm.checkpoint import LoadedModel
 from lm.config.inference import TranslationConfig
 from lm.config.model import check_heads_given
+from lm.corpus import RaggedArray
 from lm.corpus.encode import TreeReader, wrap_sources
-from lm.corpus.ragged import RaggedArray
-from lm.data.batch import batched, length_batches
+from lm.data import batched, length_batches
+from lm.decoding import DecodeSession, pad
 from lm.decoding.batching import Continuation
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import ALL_BANNED, Sampler, add_biases
-from lm.decoding.session import DecodeSession, pad
-from lm.engine.selection import plan_engines
+from lm.engine import plan_engines
 from lm.errors import UsageError
-from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.text.dependency_trees import check_heads
-from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, build_pair_frames, choose_language_tag
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly
+from lm.text.parallel_text import check_heads
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import LanguageTag, SpecialTokenFrame, build_pair_frames, choose_language_tag
 
 READ_AHEAD = 4096
 """Lines that are batched by length together."""
@@ -71,7 +71,7 @@ class TranslationModel:
         return cls(model, tokenizer, source_tokenizer, config.has_language_tags)
 
     def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
-        """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
+        """The tag of a target language; see `lm.tokenizer.chat_template.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
     def encode(

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.model.attention import AttentionInputs, Mask, padding_bias
-from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.model.variants.recurrent import RecurrentCache, RowRecurrentCache
+from lm.model import DecoderOnly, EncoderDecoder
+from lm.model.attention import AttentionInputs, DecoderCache, LayerKVCache, Mask, padding_bias
+from lm.model.recurrent import RecurrentCache, RowRecurrentCache
 
 DecoderModel = DecoderOnly | EncoderDecoder
 ModelCache = DecoderCache | RecurrentCache

@@ -18,17 +18,17 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.config.inference import AttentionUnit
 from lm.config.model import check_heads_given
+from lm.corpus import RaggedArray
 from lm.corpus.encode import TreeReader, wrap_sources
-from lm.corpus.ragged import RaggedArray
 from lm.decoding.translation import TranslationModel
 from lm.errors import UsageError, nan_logits_error
+from lm.model import DecoderOnly, EncoderDecoder
 from lm.model.attention import capture_attention_weights
-from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.text.dependency_trees import check_heads
-from lm.text.records import Record
+from lm.text import Record
+from lm.text.parallel_text import check_heads
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import SpecialTokenFrame, build_pair_frames, build_text_frame
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
-from lm.tokenizer.special_tokens import SpecialTokenFrame, build_pair_frames, build_text_frame
-from lm.tokenizer.tokenizer import Tokenizer
 
 Weights = npt.NDArray[np.float32]
 

@@ -31,16 +31,16 @@ from lm.checkpoint import LoadedModel
 from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import IGNORE_INDEX, DataKind
+from lm.corpus import RaggedArray
 from lm.corpus.encode import attach_positions, encode, wrap_sources
-from lm.corpus.ragged import RaggedArray
-from lm.data.batch import Batch, length_batches
+from lm.data import Batch, length_batches
 from lm.data.pairs import PairLayout
-from lm.data.rows import completion_length_error, truncate_prompt
+from lm.data.windows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
-from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
-from lm.text.records import Record
-from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
-from lm.tokenizer.special_tokens import (
+from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from lm.text import Record
+from lm.tokenizer import encode_pieces, split_into_pieces
+from lm.tokenizer.chat_template import (
     PairSpecialTokens,
     SpecialTokenFrame,
     build_pair_frames,
@@ -48,7 +48,7 @@ from lm.tokenizer.special_tokens import (
     choose_language_tag,
     require_mask_token,
 )
-from lm.tokenizer.tokenizer import encode_pieces, split_into_pieces
+from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 
 Ids = npt.NDArray[np.integer[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -258,7 +258,7 @@ class Scorer:
             yield tokens, piece.starts
 
     def _read_rows(self, number: int, file: Any, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
-        """Yield examples, conversations or pairs as training reads them; see `lm.data.rows` and `lm.data.pairs`."""
+        """Yield examples, conversations or pairs as training reads them; see `lm.data.windows` and `lm.data.pairs`."""
         frames = self._pair_frames(file, texts) if texts.kind == "pairs" else None
         for index, record in enumerate(file.records()):
             try:

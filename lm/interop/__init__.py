@@ -1,5 +1,34 @@
-"""Import from and export to Hugging Face, PEFT, GGUF (llama.cpp) and CTranslate2, a package or module each.
+"""Import from and export to Hugging Face, PEFT, GGUF (llama.cpp) and CTranslate2, a module each.
 
-Start with `exporting` (`export_run`) and `hugging_face.importing` (`import_model`). Each converts tensor names and
-layouts, configuration and tokenizer. Only the Python API and the command line may import this package.
+Start with `export_run` and `hugging_face.import_model`. Each converts tensor names and layouts, configuration and
+tokenizer; `families` describes each supported architecture as data. Only the Python API and the command line may import
+this package.
 """
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from lm.config.inference import ExportConfig
+
+_MODULES = {"huggingface": "hugging_face.exporting", "peft": "hugging_face.peft"}
+
+
+def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+    """Export a run's best checkpoint, or a checkpoint, atomically.
+
+    Args:
+        out: a folder, or for gguf a file, to be created.
+
+    Returns:
+        What to report: "model"; for gguf also "tokens"; for peft "lora".
+
+    Raises:
+        InputError: the run is damaged, `out` exists or cannot be written, or a package is not installed.
+        UsageError: the system has no such model; the message names the fields that decide.
+    """
+    module = importlib.import_module(f"lm.interop.{_MODULES.get(config.to, f'{config.to}.exporting')}")
+    return cast("Mapping[str, str]", module.export_with_report(run, out, config))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lm import files
 from lm.errors import InputError
-from lm.signals import delayed_interrupt
+from lm.processes import delayed_interrupt
 
 
 def is_installed() -> bool:

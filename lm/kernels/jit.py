@@ -11,7 +11,7 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 from numba.core.runtime import rtsys
 
-from lm.signals import delayed_interrupt
+from lm.processes import delayed_interrupt
 
 Function = Callable[..., Any]
 

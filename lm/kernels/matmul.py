@@ -15,6 +15,8 @@ from numba.extending import overload
 
 from lm.kernels.jit import njit
 from lm.kernels.micro_kernels import (
+    INPUT_BLOCK,
+    LANES,
     MAX_TILE_INPUTS,
     PANEL_OUTPUTS,
     PANEL_ROWS,
@@ -24,7 +26,6 @@ from lm.kernels.micro_kernels import (
     multiply_panel,
     pack_panel,
 )
-from lm.kernels.simd import INPUT_BLOCK, LANES
 from lm.kernels.vector_ops import as_variable
 
 _OUTPUTS_PER_ROW = 8

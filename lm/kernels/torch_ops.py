@@ -64,7 +64,7 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
 
 
 def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK:
-    """Find the top k filtered logits of each row with `lm.kernels.reductions`; torch rounds differently.
+    """Find the top k filtered logits of each row with `lm.kernels.vector_ops`; torch rounds differently.
 
     Args:
         logits: (rows, n) float32 on the CPU, unfiltered.
@@ -72,10 +72,10 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK:
         k: at most n.
     """
     initialise_numba()
-    from lm.kernels import reductions
+    from lm.kernels import vector_ops
 
     result = TopK.empty(len(logits), k)
-    reductions.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
+    vector_ops.top_k(*(tensor.contiguous().numpy() for tensor in (logits, filtered, *result)))
     return result
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig
+from lm.model import Model, init_empty_weights
 from lm.model.lora import build_model_with_lora
-from lm.model.transformer import Model, init_empty_weights
 
 _PARTS = {
     "lora_": "adapters", "transform.": "output transform", "classifier.": "label head", "head.": "output layer",

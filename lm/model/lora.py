@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig
+from lm.model import Model, build_model, init_empty_weights
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
-from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
 

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 from lm.config.inference import PerplexityConfig
+from lm.decoding import window_start
 from lm.decoding.batching import Finish, Token
 from lm.decoding.sampling import Alternatives, History, apply_filters
-from lm.decoding.session import window_start
 from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import LMError, nan_logits_error
 from lm.evaluation.attention import Unit, compute_attention
 from lm.evaluation.scoring import resolve_window_sizes, split_windows
-from lm.model.transformer import DecoderOnly
+from lm.model import DecoderOnly
 from lm.serving.bodies import (
     ApiError,
     AttentionBody,
@@ -43,10 +43,10 @@ from lm.serving.bodies import (
     took_too_long,
 )
 from lm.serving.scheduler import Completion, Event, ServedModel
-from lm.text.records import Part, Record, parse_messages
+from lm.text import Part, Record, parse_messages
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import SpecialTokenFrame
 from lm.tokenizer.offsets import TokenOffsets
-from lm.tokenizer.special_tokens import SpecialTokenFrame
-from lm.tokenizer.tokenizer import Tokenizer
 
 MAX_ATTENTION_VALUES = 1_500_000
 """Attention weights of a response."""

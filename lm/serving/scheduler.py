@@ -27,20 +27,19 @@ from lm.checkpoint import LoadedModel
 from lm.config.inference import SamplingConfig, ServerConfig
 from lm.config.run_config import HardwareConfig
 from lm.config.settings import LARGEST
+from lm.decoding import DecodeSession, window_start
 from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
-from lm.decoding.session import DecodeSession, window_start
-from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine import EnginePlan, load_for_decoding
 from lm.engine.kv_cache import PrefixCache
-from lm.engine.selection import EnginePlan
 from lm.errors import UsageError
-from lm.model.transformer import DecoderOnly
+from lm.model import DecoderOnly
 from lm.serving.bodies import ApiError, invalid, unavailable
+from lm.text import Part
 from lm.text.decode import normalize_text
-from lm.text.records import Part
-from lm.tokenizer.special_tokens import find_language_tags
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import find_language_tags
 
 T = TypeVar("T")
 

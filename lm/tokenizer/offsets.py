@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lm.text.records import Record
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.text import Record
+from lm.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
 ByteOffsets = npt.NDArray[np.int64]

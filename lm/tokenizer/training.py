@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError
-from lm.tokenizer.tokenizer import ANY_CHARACTER, Tokenizer, byte_alphabet
+from lm.tokenizer import ANY_CHARACTER, Tokenizer, byte_alphabet
 
 SAMPLE_BYTES = 128_000_000
 """Maximum text to train BPE on, spread evenly over the corpus, to bound memory."""

@@ -12,15 +12,15 @@ from functools import partial
 import torch
 
 from lm.config.inference import SamplingConfig, TranslationConfig
-from lm.data.batch import ReferenceTranslation
+from lm.data import ReferenceTranslation
 from lm.decoding.generator import Generator
 from lm.decoding.translation import TranslationModel, Translator
 from lm.evaluation.metrics import compute_bleu
 from lm.hardware import time_work
-from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.training.events import Evaluation, Sample
+from lm.model import DecoderOnly, EncoderOnly
 from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run
+from lm.training.run_log import Evaluation, Sample
 
 _SAMPLE_TOKENS = 60
 """Length of continuations: a line or two of a terminal."""

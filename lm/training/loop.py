@@ -6,11 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterator
 
-from lm.optim.schedules import total_steps_from_decay
 from lm.training.evaluation import evaluate
-from lm.training.events import DecayStarted, EndRescheduled, Event, StoppedEarly
+from lm.training.optimizers import total_steps_from_decay
 from lm.training.run import Run
-from lm.training.run_log import log_event, log_step
+from lm.training.run_log import DecayStarted, EndRescheduled, Event, StoppedEarly, log_event, log_step
 
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many

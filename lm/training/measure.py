@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from lm.config.run_config import RunConfig, RunPlan
+from lm.corpus import RaggedArray
 from lm.corpus.encode import Tokenizers
-from lm.corpus.ragged import RaggedArray
-from lm.data.batch import Batch, TrainingData, batch_rows
+from lm.data import Batch, TrainingData, batch_rows
 from lm.data.pairs import PairLayout
 from lm.hardware import time_work
 from lm.training.evaluation import measure_cost
-from lm.training.planning.budget import UNLIMITED_STEPS, TrainingSpeed
-from lm.training.planning.hardware import select_training_hardware
+from lm.training.objective import select_training_hardware
+from lm.training.rules import UNLIMITED_STEPS, TrainingSpeed
 from lm.training.run import Run, batch_flops
 
 Timer = Callable[[], float]

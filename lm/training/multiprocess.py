@@ -14,16 +14,41 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import msgspec
 
 from lm.config.run_spec import RunSpec
-from lm.distributed import launcher_env
 from lm.errors import LMError, TrainingError
-from lm.signals import StopSignals
-from lm.training.events import Event
+from lm.processes import handling_signals
+from lm.training import launcher_env
+from lm.training.run_log import Event
+
+
+class StopSignals:
+    """The first SIGINT or SIGTERM requests a stop after this step; the second ends the process.
+
+    Attributes:
+        number: of the first signal; 0 until there is one.
+    """
+
+    def __init__(self, *, on_first: Callable[[], None] = lambda: None) -> None:
+        """Create the handler; `on_first` is called at the first signal."""
+        self.number, self._on_first = 0, on_first
+
+    def handling(self) -> AbstractContextManager[None]:
+        """Handle signals within the context."""
+        return handling_signals(self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        if self.number:
+            raise SystemExit(128 + number)
+        self.number = number
+        self._on_first()
+
+    def received(self) -> bool:
+        return self.number != 0
 
 
 def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:

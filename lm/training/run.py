@@ -16,26 +16,30 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
+from lm.checkpoint import load_tensors
 from lm.config.run_config import RunConfig, RunPlan, TrainingConfig
 from lm.config.run_spec import is_user_given
 from lm.corpus.encode import Tokenizers
-from lm.data.batch import Batch, TrainingData
-from lm.distributed.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
+from lm.data import Batch, TrainingData
 from lm.errors import InputError, TrainingError, UsageError
 from lm.hardware import MAX_THREADS, Hardware, configure_gpu, select_inference_hardware
+from lm.model import Model, build_model, init_empty_weights, set_activation_checkpointing
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
 from lm.model.positions import PositionTable
-from lm.model.transformer import Model, build_model, init_empty_weights, set_activation_checkpointing
-from lm.optim.optimizers import MovingAverage, build_optimizers, load_optimizer_state, optimizer_state_tensors
-from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
-from lm.safetensors_io import load_tensors
-from lm.training.events import Saved, Step
 from lm.training.objective import Objective, hidden_states_fn, summed_loss
-from lm.training.planning.budget import BudgetClock
-from lm.training.planning.plan import Plan, extend
-from lm.training.run_log import truncate_logs
+from lm.training.optimizers import (
+    MovingAverage,
+    build_optimizers,
+    learning_rate,
+    load_optimizer_state,
+    optimizer_state_tensors,
+)
+from lm.training.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
+from lm.training.plan import Plan, extend
+from lm.training.rules import BudgetClock
+from lm.training.run_log import Saved, Step, truncate_logs
 from lm.training.training_corpus import open_data, verify_data
 
 _TRAINED_PREFIX = "trained."

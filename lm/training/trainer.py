@@ -17,13 +17,11 @@ from lm.config.presets import DEFAULT_PRESET, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig, parse_duration
 from lm.config.run_spec import RunSpec, refuse_settings
 from lm.config.settings import LENGTHS, check_requirements
-from lm.corpus.store import Manifest, open_split
-from lm.data.batch import TrainingData
-from lm.distributed import launcher_env
-from lm.distributed.parallel import World, init_distributed
+from lm.corpus import Manifest, open_split
+from lm.data import TrainingData
 from lm.errors import UsageError
-from lm.evaluation.held_out import describe_seen_held_out
-from lm.evaluation.ngram import compute_ngram_losses
+from lm.evaluation.metrics import compute_ngram_losses
+from lm.evaluation.perplexity import describe_seen_held_out
 from lm.run_folder import (
     MODEL,
     RUNS,
@@ -36,12 +34,12 @@ from lm.run_folder import (
     refuse_adapters,
     refuse_existing,
 )
-from lm.training import events
+from lm.training import launcher_env, run_log
 from lm.training.loop import train
 from lm.training.measure import SpeedMeter
-from lm.training.planning.budget import check_startup
-from lm.training.planning.hardware import select_training_hardware
-from lm.training.planning.plan import (
+from lm.training.objective import select_training_hardware
+from lm.training.parallel import World, init_distributed
+from lm.training.plan import (
     Measured,
     Plan,
     Survey,
@@ -54,6 +52,7 @@ from lm.training.planning.plan import (
     should_choose_size,
     should_choose_time,
 )
+from lm.training.rules import check_startup
 from lm.training.run import Run, copy_checkpoint, initial_weights, measure_initial_loss, prepare_resuming
 from lm.training.training_corpus import (
     CorpusFiles,
@@ -83,7 +82,7 @@ class Started:
     is_resumed: bool
 
 
-Event = TrainingCorpus | Planned | Started | events.Event
+Event = TrainingCorpus | Planned | Started | run_log.Event
 
 
 def train_events(

@@ -9,30 +9,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from lm import corpus
 from lm.checkpoint import load_tokenizers
 from lm.config.model import ModelConfig, check_heads_given
 from lm.config.run_config import DataKind, RunConfig
 from lm.config.run_spec import DataFiles
-from lm.corpus import store
+from lm.corpus import Manifest
 from lm.corpus.encode import Tokenizers
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import Manifest
 from lm.corpus.survey import (
     Corpus,
     scan_corpus,
     scan_parallel_corpus,
     train_tokenizers,
 )
-from lm.data.batch import TrainingData, batch_rows
+from lm.data import TrainingData, batch_rows
 from lm.data.pairs import PairLayout, Pairs
-from lm.data.rows import Rows, find_label_completions, load_labels
-from lm.data.windows import Masking, Windows
+from lm.data.windows import Masking, Rows, Windows, find_label_completions, load_labels
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint
 from lm.text.find import find_text_files
 from lm.text.parallel_text import ParallelText, find_parallel_texts
 from lm.text.text_file import TextFile
-from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
+from lm.tokenizer import FILE_NAME, Tokenizer
 
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
 """Opens a progress callback, which is called with tokenised bytes and total bytes (None if not known)."""
@@ -91,7 +90,7 @@ class TrainingCorpus:
         """Tokens of the longest conversation; 0 for other data."""
         if self.kind != "conversations":
             return 0
-        return max(int(store.open_split(self.folder, name).lengths.max(initial=0)) for name in store.SPLITS)
+        return max(int(corpus.open_split(self.folder, name).lengths.max(initial=0)) for name in corpus.SPLITS)
 
 
 class CorpusFiles:
@@ -104,7 +103,7 @@ class CorpusFiles:
 
     def __init__(self, files: DataFiles, config: RunConfig) -> None:
         """Find the files, without reading them; InputError if one is missing."""
-        is_prepared = len(files.text) == 1 and store.is_store(Path(files.text[0]))
+        is_prepared = len(files.text) == 1 and corpus.is_store(Path(files.text[0]))
         self.prepared = Path(files.text[0]) if is_prepared else None
         self._config, self._texts = config, list[TextFile]()
         self._pairs, self._held_out = list[ParallelText](), list[ParallelText]()
@@ -152,7 +151,7 @@ class CorpusFiles:
         if self.prepared:
             manifest = Manifest.read(self.prepared)
             verify_data(self.prepared, key=manifest.key)
-            return TrainingCorpus(self.prepared, *store.open_tokenizers(self.prepared, manifest), reused=True)
+            return TrainingCorpus(self.prepared, *corpus.open_tokenizers(self.prepared, manifest), reused=True)
         surveyed, is_pairs = dataclasses.replace(self.survey, config=config.data), self.kind == "pairs"
         parallel = config.parallel if is_pairs else None
         with progress() as report:
@@ -197,7 +196,7 @@ def open_data(folder: Path, config: RunConfig) -> TrainingData:
             context=model.position_limit,
             layout=PairLayout(model.decoder_only),
         )
-    train, validation = (store.Split(folder, manifest, name) for name in store.SPLITS)
+    train, validation = (corpus.Split(folder, manifest, name) for name in corpus.SPLITS)
     context, rows, seed = model.context_length, batch_rows(config), training.seed
     if manifest.kind != "text":
         labels = model.labels if model.is_masked and manifest.kind == "examples" else ()
@@ -218,4 +217,4 @@ def verify_data(folder: Path, *, key: str) -> None:
     """Raise InputError unless a folder has the prepared data of a key, with their checksums."""
     if not folder.is_dir() or (manifest := Manifest.read(folder)).key != key:
         raise InputError(f"{folder}: not the tokens that this run was started on; name its corpus again")
-    store.verify_checksums(folder, manifest.sha256)
+    corpus.verify_checksums(folder, manifest.sha256)

@@ -46,12 +46,11 @@ from lm.config.inference import SamplingConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import HardwareConfig, RunConfig
 from lm.decoding.generator import Generator
-from lm.engine.fastest_dtype import load_for_decoding
-from lm.engine.selection import plan_engines
-from lm.model.transformer import build_model
+from lm.engine import load_for_decoding, plan_engines
+from lm.model import build_model
 from lm.run_folder import TrainingState
-from lm.text.prompts import Prompt
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.text.text_file import Prompt
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.serving.conftest import Server, serving
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm.config.presets import build_run_config
-from lm.model.transformer import build_model, count_parameters
+from lm.model import build_model, count_parameters
 from tests.benchmarks.claims import STORIES, all_claims
 from tests.benchmarks.comparison import Claim, Result, System, Task
 from tests.benchmarks.report import describe_machine, markdown

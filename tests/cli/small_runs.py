@@ -5,10 +5,9 @@ from pathlib import Path
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, DataKind, RunConfig, RunPlan, TokenizerConfig
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import TrainingState
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
 
 TEXT = "The owl saw the fox by the mill.\nÜber den Bäumen sang 狐 the owl — and the fox ran.\n" * 3
 

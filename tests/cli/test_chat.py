@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli.generation.session import INTRODUCTION
+from cli.generating import INTRODUCTION
 from cli.main import run
 from tests.cli.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run, make_tokenizer

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from cli import new_runs
+from cli import loading
 from cli.main import run
 from lm.api import export
-from lm.engine.compiled import build
+from lm.engine import compiled as engine
 from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
 
@@ -24,7 +24,7 @@ _STARTED = "compiling the decode step for this CPU, which takes a minute or more
 def compiled(monkeypatch, tmp_path):
     """What signals would do at each moment at which something is compiled; nothing is at first."""
     seen = []
-    monkeypatch.setattr(build, "_call_everything", lambda: seen.append([*map(signal.getsignal, ENDING)]))
+    monkeypatch.setattr(engine, "_call_everything", lambda: seen.append([*map(signal.getsignal, ENDING)]))
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     code_cache.is_complete.cache_clear()
     yield seen
@@ -44,7 +44,7 @@ def test_signals_end_the_process_while_it_compiles(compiled, capsys):
 @pytest.mark.parametrize("d_model", [32, 256])
 def test_import_compiles_what_a_model_of_some_size_needs(compiled, tmp_path, capsys, monkeypatch, d_model):
     """Whose speed is not measured here, which would compile for real."""
-    monkeypatch.setattr(new_runs, "record_decoding_dtype", lambda run: None)
+    monkeypatch.setattr(loading, "record_decoding_dtype", lambda run: None)
     export(make_run(tmp_path / "run", d_model=d_model), tmp_path / "theirs")
     assert run(["import", str(tmp_path / "theirs"), "-o", str(tmp_path / "back")]) == 0
     assert len(compiled) == (d_model > 32)
@@ -61,7 +61,7 @@ def test_generation_says_once_that_compiling_helps_and_compiles_nothing(compiled
 
 
 def test_the_child_process_ends_with_its_context():
-    with build.compiling_in_child() as child:
+    with compiled.compiling_in_child() as child:
         assert child.poll() is None
     assert child.poll() is not None
 
@@ -70,7 +70,7 @@ def test_the_child_process_ends_with_its_context():
 def test_a_killed_command_leaves_no_child():
     code = (
         "import time; from lm.engine.compiled import build\n"
-        "with build.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
+        "with compiled.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -6,22 +6,19 @@ import unicodedata
 import pytest
 from rich.cells import cell_len
 
-from cli.console import progress
-from cli.console.colours import is_colour_enabled
-from cli.console.heat_map import print_heat_map
-from cli.console.plots import plot_curves
-from cli.console.progress import show_counter
-from cli.console.tables import print_table
-from cli.console.text import (
+from cli.console import (
+    figures,
     format_bytes,
     format_count,
     format_duration,
     format_perplexity,
     format_value,
+    is_colour_enabled,
     print_labelled,
     print_note,
     print_paragraph,
 )
+from cli.console.figures import plot_curves, print_heat_map, print_table, show_counter
 
 LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs, and so on and on"
 
@@ -52,7 +49,7 @@ def test_a_pipe_sees_the_number_now_and_then(capsys, monkeypatch):
     with show_counter("scoring", "pairs") as watch:
         watch(1234)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(figures, "NOTE_SECONDS", 0.0)
     for total in (None, 5678):
         with show_counter("scoring", "pairs", total=total) as watch:
             watch(1234)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.console.text import (
+from cli.console import (
     escape_controls,
     escape_controls_and_line_ends,
     escape_for_stream,

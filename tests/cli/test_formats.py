@@ -10,7 +10,7 @@ import pytest
 
 import lm
 from cli.main import run
-from lm.corpus.store import open_split
+from lm.corpus import open_split
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.find import find_text_files
 

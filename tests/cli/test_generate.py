@@ -10,11 +10,10 @@ from subprocess import PIPE
 
 import pytest
 
-from cli.generation.generating import SampleWriter
-from cli.generation.session import INTRODUCTION
+from cli.generating import INTRODUCTION, SampleWriter
 from cli.main import run
 from lm.decoding.batching import Continuation
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.cli.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run
 from tests.forked import start

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import lm
-from cli.completion import complete_settings
+from cli.arguments import complete_settings
 from cli.main import run
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from cli.main import run
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import pairs
 from tests.lm.tokenizers_elsewhere import bert_like

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.corpus.store import open_split
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.corpus import open_split
+from lm.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
 

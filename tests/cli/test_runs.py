@@ -11,7 +11,7 @@ import pytest
 
 import lm
 from cli.main import run
-from lm.model.transformer import build_model, count_parameters
+from lm.model import build_model, count_parameters
 from lm.run_folder import RunLock, load_config
 from tests.cli.small_runs import make_run
 

@@ -11,8 +11,7 @@ import tokenizers
 
 from cli.main import run
 from lm.config.run_config import TokenizerConfig
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 from rich.cells import cell_len
 
-from cli.plan_report import print_plan
-from cli.training.display import TrainingDisplay
+from cli.runs import print_plan
+from cli.training import TrainingDisplay
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
-from lm.training.events import DecayStarted, Evaluation, Sample, Step, StoppedEarly
-from lm.training.planning.plan import plan_spec
+from lm.training.plan import plan_spec
+from lm.training.run_log import DecayStarted, Evaluation, Sample, Step, StoppedEarly
 
 
 def test_all_rows_of_a_plan_of_pairs_under_a_budget():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, TokenizerConfig
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer import training
 

@@ -16,11 +16,11 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import IGNORE_INDEX, HardwareConfig, RunConfig, TrainingConfig
 from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import Sampler
+from lm.model import DecoderOnly, build_model
 from lm.model.loss import linear_cross_entropy
-from lm.model.transformer import DecoderOnly, build_model
-from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.run_log import Step
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.decoding.session_driver import session
 from tests.lm.training.runs import resume_run, start_run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lm.kernels import code_cache
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.lm.machine_code import kept_code
 from tests.lm.tokenizers_elsewhere import MADE, backend
 

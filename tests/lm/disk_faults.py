@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lm import run_folder, safetensors_io
+from lm import checkpoint, run_folder
 
 _CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink", "chmod", "truncate")
 _TAKE_ROOM = ("fsync", "rename", "replace", "mkdir", "link", "symlink", "create", "write", "close", "save_file")
@@ -48,7 +48,7 @@ class Disk:
             patch.setattr(io, "open", opened)
             patch.setattr(builtins, "open", opened)
             patch.setattr(os, "open", self._opening_descriptor(os.open))
-            patch.setattr(safetensors_io, "save_file", self._saving(safetensors_io.save_file))
+            patch.setattr(checkpoint, "save_file", self._saving(checkpoint.save_file))
             yield
             self._within = True
             self.before("end")

@@ -11,7 +11,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, TokenizerConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer import training
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm.safetensors_io import load_tensors, save_tensors
+from lm.checkpoint import load_tensors, save_tensors
 
 TENSORS = {
     "matrix": torch.randn(5, 3, dtype=torch.float64),

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from lm.signals import StopSignals, delayed_interrupt
+from lm.processes import delayed_interrupt
+from lm.training.multiprocess import StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

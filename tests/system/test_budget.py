@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from cli import training
 from cli.main import run
-from cli.training import running
 from lm.config.run_config import RunConfig
 from lm.training.trainer import Planned, train_events
 from tests.cli.toy_translation import DICTIONARY
@@ -25,7 +25,7 @@ def steady(monkeypatch):
 
     def machine(**speeds):
         monkeypatch.setattr(
-            running, "train_events", lambda spec, **given: train_events(spec, **given | options(**speeds))
+            training, "train_events", lambda spec, **given: train_events(spec, **given | options(**speeds))
         )
 
     machine()
@@ -36,7 +36,7 @@ def steady(monkeypatch):
 def plan(steady, monkeypatch):
     """Plan a run with `--dry-run`; return its configuration, and what chose each setting."""
     planned: list[Planned] = []
-    monkeypatch.setattr(running, "_report_costs", planned.append)
+    monkeypatch.setattr(training, "_report_costs", planned.append)
 
     def plan(*arguments: object) -> tuple[RunConfig, Mapping[str, str]]:
         assert run(["train", *map(str, arguments), "--dry-run"]) == 0

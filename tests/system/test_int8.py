@@ -6,7 +6,7 @@ import pytest
 
 from cli.main import run
 from lm import benchmark
-from lm.engine.fastest_dtype import read_recorded_dtypes
+from lm.engine import read_recorded_dtypes
 from lm.hardware import native_dtypes
 from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from lm.config.inference import SamplingConfig
+from lm.decoding import DecodeSession
 from lm.decoding.batching import Sample, decode
 from lm.decoding.sampling import Sampler
-from lm.decoding.session import DecodeSession
-from lm.engine.selection import plan_engines
-from lm.model.transformer import DecoderOnly
+from lm.engine import plan_engines
+from lm.model import DecoderOnly
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.decoding import load_model
 from tests.benchmarks.workloads.timing import timer

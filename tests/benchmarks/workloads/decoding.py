@@ -8,11 +8,10 @@ import torch
 
 from lm import benchmark
 from lm.config.run_config import HardwareConfig
-from lm.engine.fastest_dtype import load_for_decoding
-from lm.engine.selection import plan_engines
+from lm.engine import load_for_decoding, plan_engines
 from lm.hardware import Hardware
+from lm.model import DecoderOnly
 from lm.model.cost import training_flops
-from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads import hugging_face
 from tests.benchmarks.workloads.models import SHAPES

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
-from lm.data.batch import Batch
+from lm.data import Batch
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training.measure import Timer
 

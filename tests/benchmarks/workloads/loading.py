@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from lm.config.run_config import HardwareConfig
-from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine import load_for_decoding
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer

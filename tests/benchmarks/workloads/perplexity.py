@@ -13,8 +13,8 @@ from lm.checkpoint import load_model
 from lm.config.inference import PerplexityConfig
 from lm.config.run_config import HardwareConfig
 from lm.hardware import select_inference_hardware
+from lm.model import DecoderOnly
 from lm.model.cost import training_flops
-from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.models import SHAPES
 from tests.benchmarks.workloads.paths import model_path

@@ -9,7 +9,7 @@ import tokenizers
 from lm.config.run_config import DataConfig, TokenizerConfig
 from lm.corpus.survey import read_training_texts, scan_corpus
 from lm.text.find import find_text_files
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.timing import timer

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lm.config.presets import build_run_config
 from lm.config.run_config import LoraConfig, RunConfig
-from lm.data.batch import Batch
+from lm.data import Batch
 from lm.hardware import Hardware
 from lm.model.cost import training_flops
 from lm.training.measure import random_run, training_step_timer

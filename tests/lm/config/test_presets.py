@@ -19,7 +19,7 @@ from lm.config.presets import (
 )
 from lm.config.run_config import RunConfig, TrainingConfig
 from lm.errors import UsageError
-from lm.interop.hugging_face.families import QWEN3, differing_fields
+from lm.interop.families import QWEN3, differing_fields
 from lm.model.cost import parameters_by_part
 
 SHAPE = ("n_layers", "n_encoder_layers", "d_model", "n_heads", "n_kv_heads", "context_length")

@@ -8,8 +8,7 @@ from lm.corpus.prepare import PreparedFolder, prepare_corpus
 from lm.corpus.survey import scan_corpus
 from lm.text.find import ProgressCallback
 from lm.text.text_file import TextFile
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
 
 
 def prepare(

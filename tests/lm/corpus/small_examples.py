@@ -8,8 +8,7 @@ from pathlib import Path
 from lm.config.run_config import DataConfig, TokenizerConfig
 from lm.text.find import find_text_files
 from lm.text.text_file import TextFile
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
 
 WHOLE = DataConfig(validation="0")
 PAIRS = [

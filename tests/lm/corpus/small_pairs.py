@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from lm.config.run_config import DataConfig, ParallelTextConfig
-from lm.corpus.store import SplitName, open_split
+from lm.corpus import SplitName, open_split
 from lm.corpus.survey import Corpus, scan_parallel_corpus
 from lm.text.parallel_text import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write

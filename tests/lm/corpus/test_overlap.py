@@ -5,10 +5,10 @@ import random
 import pytest
 
 from lm.config.run_config import END_OF_TEXT, DataConfig
+from lm.corpus import open_split
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import open_split
 from lm.corpus.survey import hash_records
-from lm.text.records import Record
+from lm.text import Record
 from tests.lm.corpus import small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lm.config.run_config import END_OF_TEXT, DataConfig, ParallelTextConfig, TokenizerConfig
+from lm.corpus import MANIFEST, SPLITS, Manifest, open_split, read_held_out
 from lm.corpus import prepare as preparing
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.store import MANIFEST, SPLITS, Manifest, open_split, read_held_out
 from lm.corpus.survey import hash_text, scan_corpus
 from lm.errors import InputError
 from lm.tokenizer import training

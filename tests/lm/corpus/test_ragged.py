@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lm.corpus.ragged import RaggedArray
+from lm.corpus import RaggedArray
 
 FLAT = [[5, 6], [], [7], [8, 9, 10]]
 VECTORS = [[[0, 1], [2, 3], [4, 5]], [], [[6, 7]], [[8, 9]]]

@@ -10,7 +10,7 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
 from lm.text.parallel_text import find_parallel_texts
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.lm.corpus.parallel_text import lines, write
 
 COUNT, HELD = 400, 60

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lm.data.batch import Batch, TrainingData
+from lm.data import Batch, TrainingData
 
 
 class CountData(TrainingData):

@@ -7,7 +7,7 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import IGNORE_INDEX, RunConfig, TrainingConfig
-from lm.data.batch import Batch, batch_rows, length_batches
+from lm.data import Batch, batch_rows, length_batches
 
 N = IGNORE_INDEX
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from lm.corpus.ragged import RaggedArray
+from lm.corpus import RaggedArray
 from lm.data.pairs import DropoutMerges, segment_words
-from lm.tokenizer.tokenizer import MergeRules, Tokenizer
+from lm.tokenizer import MergeRules, Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT
 
 RULES = [("a", "b"), ("ab", "a"), ("b", "a"), ("c", "ab"), ("aba", "c")]

@@ -8,10 +8,10 @@ import pytest
 from lm.config.model import ModelConfig
 from lm.config.run_config import DataConfig, RunConfig, TrainingConfig
 from lm.corpus import prepare as preparing
-from lm.data.batch import TrainingData
-from lm.data.rows import find_label_completions, load_labels
+from lm.data import TrainingData
+from lm.data.windows import find_label_completions, load_labels
 from lm.errors import UsageError
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from lm.training.training_corpus import open_data
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare

@@ -7,9 +7,8 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import END_OF_TEXT, IGNORE_INDEX, MASK, DataConfig, RunConfig, TokenizerConfig, TrainingConfig
-from lm.corpus.ragged import hash64
-from lm.corpus.store import open_split
-from lm.data.batch import TrainingData
+from lm.corpus import hash64, open_split
+from lm.data import TrainingData
 from lm.data.windows import Masking, Windows
 from lm.tokenizer import training
 from lm.training.training_corpus import open_data

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from lm.config.run_config import IGNORE_INDEX, ParallelTextConfig, TokenizerConfig
+from lm.corpus import RaggedArray, hash64
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.ragged import RaggedArray, hash64
 from lm.corpus.survey import train_tokenizers
+from lm.data import Batch
 from lm.data import pairs as module
-from lm.data.batch import Batch
 from lm.data.pairs import PairLayout, Pairs
 from lm.errors import InputError
-from lm.text.dependency_trees import compute_tree_positions
+from lm.text.parallel_text import compute_tree_positions
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import parsed_corpus
 from tests.lm.data.conftest import BOTH, COUNT, HELD

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lm.corpus.ragged import hash64
-from lm.data.batch import permute_indices, uniform
+from lm.corpus import hash64
+from lm.data import permute_indices, uniform
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 4097])

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lm.config.run_config import IGNORE_INDEX, DataConfig
-from lm.corpus.store import open_split
-from lm.data.rows import Rows
+from lm.corpus import open_split
+from lm.data.windows import Rows
 from lm.errors import InputError
 from lm.text.find import find_text_files
 from tests.lm.corpus.preparing import prepare

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.decoding.translation import TranslationModel
-from lm.model.transformer import EncoderDecoder, build_model
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.model import EncoderDecoder, build_model
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 WORDS = ("owl", "fox", "mill", "saw", "ran", "sang")

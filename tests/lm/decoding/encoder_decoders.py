@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import EncoderDecoder, Transformer, build_model
+from lm.model import EncoderDecoder, Transformer, build_model
 
 VOCABULARY, START, END = 40, 0, 1
 

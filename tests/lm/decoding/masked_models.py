@@ -2,9 +2,8 @@
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
-from lm.model.transformer import EncoderOnly, build_model
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.model import EncoderOnly, build_model
+from lm.tokenizer import Tokenizer, training
 
 TEXT = "A cup of tea, and a cup of milk. Über 狐 the owl saw a fox by the mill.\n" * 5
 

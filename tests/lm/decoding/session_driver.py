@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.decoding.session import DecodeSession, SourceBatch
-from lm.engine.engine import OutputSpec
-from lm.engine.selection import plan_engines
-from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.decoding import DecodeSession, SourceBatch
+from lm.engine import OutputSpec, plan_engines
+from lm.model import DecoderOnly, EncoderDecoder
 
 Model = DecoderOnly | EncoderDecoder
 

@@ -10,7 +10,7 @@ from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, Sample, TextStream, Token, decode
 from lm.decoding.sampling import Sampler
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close

@@ -9,8 +9,8 @@ from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.sampling import Sampler
-from lm.engine.engine import Output
-from lm.model.transformer import DecoderOnly, build_model
+from lm.engine import Output
+from lm.model import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx

@@ -10,10 +10,10 @@ from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
-from lm.model.transformer import DecoderOnly, build_model
-from lm.text.records import Part
+from lm.model import DecoderOnly, build_model
+from lm.text import Part
+from lm.tokenizer import Tokenizer
 from lm.tokenizer.chat_template import ChatTemplate
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.chat_families import mistral
 

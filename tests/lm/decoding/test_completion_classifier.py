@@ -7,7 +7,7 @@ import torch
 from lm.config.run_config import END_OF_TEXT, TokenizerConfig
 from lm.decoding.classifier import Classifier
 from lm.tokenizer import training
-from lm.tokenizer.special_tokens import build_example_frame
+from lm.tokenizer.chat_template import build_example_frame
 from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
 from tests.tolerances import assert_close
 

@@ -5,8 +5,8 @@ import pytest
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator, encode_text
-from lm.model.transformer import DecoderOnly, build_model
-from lm.text.prompts import Prompt
+from lm.model import DecoderOnly, build_model
+from lm.text.text_file import Prompt
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx
 

@@ -12,7 +12,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.batching import Sample, Token, decode
 from lm.decoding.sampling import History, Sampler
 from lm.decoding.speculative import decode_speculatively, look_up_in_prompt, model_drafter
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 

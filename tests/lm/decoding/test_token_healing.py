@@ -8,7 +8,7 @@ import torch
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_text
-from lm.model.transformer import build_model
+from lm.model import build_model
 from tests.cli.small_runs import make_tokenizer
 
 TOKENIZER = make_tokenizer("bpe")

@@ -13,8 +13,8 @@ from typing import Any
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
 from lm.config.run_spec import DataFiles
-from lm.distributed.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.training.loop import train
+from lm.training.parallel import SINGLE_PROCESS, World, init_distributed
 from lm.training.training_corpus import CorpusFiles
 from tests.forked import Forked
 from tests.lm.training.runs import resume_run, start_run

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lm.data.batch import Batch
-from lm.distributed.parallel import World
+from lm.data import Batch
+from lm.training.parallel import World
 
 
 def batch(rows: int) -> Batch:

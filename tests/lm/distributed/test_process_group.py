@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm.distributed.parallel import init_distributed
+from lm.checkpoint import load_tensors
 from lm.run_folder import MODEL, find_checkpoint
-from lm.safetensors_io import load_tensors
 from lm.training.loop import train
+from lm.training.parallel import init_distributed
 from tests.forked import Forked
 from tests.lm.distributed.processes import CASES, halfway, in_processes, trained, write_texts
 from tests.lm.training.runs import resume_run

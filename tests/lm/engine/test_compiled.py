@@ -13,17 +13,17 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
+from lm import engine
 from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig
 from lm.decoding.beam_search import beam_search
-from lm.engine import selection
-from lm.engine.compiled.build import compile_decode_step
-from lm.engine.selection import plan_engines
+from lm.engine import plan_engines
+from lm.engine.compiled import compile_decode_step
 from lm.errors import UsageError
 from lm.kernels import code_cache
+from lm.model import DecoderOnly, build_model
 from lm.model.layers import quantise
 from lm.model.lora import build_model_with_lora
-from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.encoder_decoders import uncached
 from tests.lm.decoding.random_blocks import random_block
 from tests.lm.decoding.session_driver import SessionDriver, session
@@ -108,7 +108,7 @@ def test_logits_equal_those_of_recomputation(seed, is_int8):
         if of.random() < 0.3:
             for each in (steps, again):
                 each.truncate(each.length - 1)
-    assert model in selection._compiled
+    assert model in engine._compiled
 
 
 @pytest.mark.parametrize("seed", slow_after(3, range(8)))
@@ -128,7 +128,7 @@ def test_rows_that_come_and_go_are_as_without_a_cache(seed):
             rows = len(kept)
             for each in (steps, again):
                 each.keep(kept)
-    assert model in selection._compiled
+    assert model in engine._compiled
 
 
 def of_pairs(seed: int) -> ModelConfig:
@@ -167,7 +167,7 @@ def test_hypotheses_of_sources_equal_those_of_single_sources(seed, is_int8):
         if of.random() < 0.2 or tokens.shape[1] == known:
             steps.truncate(tokens.shape[1] - 1)
             tokens = tokens[:, :-1]
-    assert model in selection._compiled
+    assert model in engine._compiled
 
 
 @pytest.mark.parametrize("refill", [False, True])
@@ -183,11 +183,11 @@ def test_compiled_beam_search_equals_torch(monkeypatch, refill):
         )  # fmt: skip
 
     of_step = found()
-    assert model in selection._compiled
+    assert model in engine._compiled
     monkeypatch.setattr(code_cache, "is_complete", lambda: False)
-    selection._compiled.clear()
+    engine._compiled.clear()
     of_torch = found()
-    assert model not in selection._compiled
+    assert model not in engine._compiled
     for a, b in zip(chain(*of_step), chain(*of_torch), strict=True):
         assert (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
         assert a.score == approx(b.score, model=model)
@@ -245,7 +245,7 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(dict.fromkeys(configs_with(name, value)))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if selection.compiled_engine_supports(config):
+            if engine.compiled_engine_supports(config):
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
                 assert plan_engines(built(config)).compiled is None
@@ -263,13 +263,13 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
         steps, expected = SessionDriver(model), model(tokens)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, expected, model=model)
-    assert length == 1 or model in selection._compiled
+    assert length == 1 or model in engine._compiled
 
 
 def test_a_field_that_nobody_declared_is_left_to_torch(monkeypatch):
-    assert selection.compiled_engine_supports(ModelConfig())
-    monkeypatch.setattr(selection, "_COMPILED_ANY", selection._COMPILED_ANY - {"norm_eps"})
-    assert not selection.compiled_engine_supports(ModelConfig())
+    assert engine.compiled_engine_supports(ModelConfig())
+    monkeypatch.setattr(engine, "_COMPILED_ANY", engine._COMPILED_ANY - {"norm_eps"})
+    assert not engine.compiled_engine_supports(ModelConfig())
 
 
 def test_models_in_training_run_in_torch():
@@ -284,8 +284,8 @@ IN_TWO_THREADS = """
 import threading, torch
 from lm.config.model import ModelConfig
 from tests.lm.decoding.session_driver import SessionDriver
-from lm.model.transformer import build_model
-from lm.engine import selection
+from lm.model import build_model
+from lm import engine
 model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
 found = []
 def generate():
@@ -300,7 +300,7 @@ for thread in threads:
     thread.join()
 import numba
 same = all(torch.equal(each, found[0]) for each in found)
-print(numba.threading_layer(), len(found), same, model in selection._compiled)
+print(numba.threading_layer(), len(found), same, model in engine._compiled)
 """
 
 

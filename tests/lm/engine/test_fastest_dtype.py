@@ -5,7 +5,7 @@ import torch
 
 from cli.main import run as run_command
 from lm.config.run_config import HardwareConfig
-from lm.engine.fastest_dtype import decoding_dtype, load_for_decoding, read_recorded_dtypes, save_fastest_dtype
+from lm.engine import decoding_dtype, load_for_decoding, read_recorded_dtypes, save_fastest_dtype
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run
 

@@ -10,13 +10,12 @@ from lm.checkpoint import LoadedModel
 from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, TokenizerConfig
-from lm.data.batch import Batch, batched
+from lm.data import Batch, batched
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer, score_batch, split_windows
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from lm.text.find import find_text_files
-from lm.tokenizer import training
-from lm.tokenizer.special_tokens import SpecialTokenFrame
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
+from lm.tokenizer.chat_template import SpecialTokenFrame
 
 SEPARATOR = "<|endoftext|>"
 CONTEXT = 16

@@ -8,8 +8,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.evaluation.attention import AttentionMap, Unit, compute_attention, text_units, token_units
+from lm.model import build_model
 from lm.model.attention import capture_attention_weights
-from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.evaluation.small_models import loaded
 from tests.tolerances import assert_close

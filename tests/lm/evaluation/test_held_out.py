@@ -12,7 +12,7 @@ from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
-from lm.evaluation.held_out import open_held_out
+from lm.evaluation.perplexity import open_held_out
 from lm.hardware import select_inference_hardware
 from lm.run_folder import load_config
 from lm.training.training_corpus import TrainingCorpus

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.evaluation.ngram import compute_ngram_surprisals
+from lm.evaluation.metrics import compute_ngram_surprisals
 
 VOCABULARY, ORDER = 5, 4
 

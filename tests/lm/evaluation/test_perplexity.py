@@ -81,7 +81,7 @@ def test_tokens_that_share_an_end_stay_together():
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 def test_tokens_and_words_are_found_in_their_document_by_their_offsets(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     documents = [TEXT * 5, "the owl\n", "ran"]
     (tmp_path / "a.txt").write_text(f"{SEPARATOR}\n".join(documents))
     found = score_files(make_model(), tokenizer, tmp_path, context=16, stride=8, batch_size=3)

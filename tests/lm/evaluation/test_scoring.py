@@ -11,17 +11,17 @@ import torch
 from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, ParallelTextConfig, TokenizerConfig
-from lm.corpus.store import open_split
-from lm.data.rows import Rows
+from lm.corpus import open_split
+from lm.data.windows import Rows
 from lm.errors import InputError
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import ScoredTexts, Scorer, split_windows
 from lm.hardware import Hardware
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training
-from lm.tokenizer.special_tokens import SpecialTokenFrame
+from lm.tokenizer.chat_template import SpecialTokenFrame
 from lm.training.objective import summed_loss
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.corpus.preparing import prepare
@@ -99,7 +99,7 @@ def total(scored):
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_files_are_scored_in_order_document_by_document(tokenizer, batch_size, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.decode.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     files = write(tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts))
     found = score_files(make_model(), tokenizer, *files, context=16, stride=8, batch_size=batch_size)

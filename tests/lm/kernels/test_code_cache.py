@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.engine.compiled import build
-from lm.engine.compiled.build import compile_decode_step
+from lm.engine import compiled
+from lm.engine.compiled import compile_decode_step
 from lm.kernels import code_cache
 from tests.forked import Forked
 
@@ -28,7 +28,7 @@ def empty(monkeypatch, tmp_path):
     """An empty cache; nothing takes long to compile."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setattr(build, "_call_everything", lambda: None)
+    monkeypatch.setattr(compiled, "_call_everything", lambda: None)
     forget()
     yield
     forget()
@@ -36,7 +36,7 @@ def empty(monkeypatch, tmp_path):
 
 def test_of_two_that_compile_at_once_one_does(monkeypatch):
     compiled = []
-    monkeypatch.setattr(build, "_call_everything", lambda: (time.sleep(0.3), compiled.append(1)))
+    monkeypatch.setattr(compiled, "_call_everything", lambda: (time.sleep(0.3), compiled.append(1)))
     threads = [threading.Thread(target=compile_decode_step) for _ in range(2)]
     for thread in threads:
         thread.start()

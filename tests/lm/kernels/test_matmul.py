@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("numba")
 
 from lm.kernels.matmul import MIN_PACKED_FLOAT_ROWS, matmul
-from lm.kernels.simd import INPUT_BLOCK
+from lm.kernels.micro_kernels import INPUT_BLOCK
 from tests.tolerances import assert_close
 
 SHAPES = [

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("numba")
 
-from lm.kernels.reductions import top_k
+from lm.kernels.vector_ops import top_k
 from tests.tolerances import rounding_error
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lm.model.transformer import DecoderOnly
+from lm.model import DecoderOnly
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:

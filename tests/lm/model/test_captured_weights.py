@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.model import build_model
 from lm.model.attention import capture_attention_weights
-from lm.model.transformer import build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close
 

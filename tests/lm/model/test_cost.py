@@ -6,6 +6,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import LoraConfig
+from lm.model import build_model
 from lm.model.cost import (
     active_parameters,
     cache_bytes_per_token,
@@ -13,7 +14,6 @@ from lm.model.cost import (
     training_flops,
     training_flops_per_token,
 )
-from lm.model.transformer import build_model
 
 PUBLISHED = {
     "gpt1": 116_534_784, "gpt2": 124_439_808, "llama-15m": 15_191_712,

@@ -9,9 +9,9 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from lm.config.model import ModelConfig
+from lm.model import Stack
 from lm.model.attention import AttentionInputs, Mask
 from lm.model.positions import ALiBi
-from lm.model.transformer import Stack
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")

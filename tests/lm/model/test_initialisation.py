@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config, portable_name
-from lm.model.transformer import build_model
+from lm.model import build_model
 
 SIZES = {"vocab_size": 500, "context_length": 64, "d_model": 64, "n_layers": 3, "n_heads": 4, "init_std": 0.05}
 STDS = {

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from lm.model.kv_cache import LayerKVCache
+from lm.model.attention import LayerKVCache
 
 HEADS, HEAD = 2, 3
 

@@ -5,6 +5,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig
+from lm.model import build_model
 from lm.model.lora import (
     build_model_with_lora,
     load_frozen,
@@ -12,7 +13,6 @@ from lm.model.lora import (
     merge_adapters,
     trainable_weights,
 )
-from lm.model.transformer import build_model
 from tests.tolerances import assert_close
 
 SHAPE = {"vocab_size": 40, "context_length": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
+from lm.model import Stack
 from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, capture_attention_weights
-from lm.model.transformer import Stack
 from tests.tolerances import assert_close
 
 SHAPES = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig, Positions
+from lm.model import build_model
 from lm.model.loss import cross_entropy
-from lm.model.transformer import build_model
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lm.optim.muon import Muon, orthogonalise
+from lm.training.optimizers import Muon, orthogonalise
 from tests.tolerances import rounding_error
 
 SHAPES = [(24, 8), (24, 8), (8, 24), (16, 16), (24, 8)]

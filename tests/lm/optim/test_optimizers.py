@@ -5,8 +5,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import TrainingConfig
-from lm.model.transformer import build_model
-from lm.optim.optimizers import (
+from lm.model import build_model
+from lm.training.optimizers import (
     build_optimizers,
     hidden_matrices,
 )

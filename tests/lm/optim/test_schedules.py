@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lm.config.run_config import TrainingConfig
-from lm.optim.schedules import learning_rate
+from lm.training.optimizers import learning_rate
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:

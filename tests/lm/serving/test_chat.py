@@ -5,8 +5,8 @@ import pytest
 from lm.config.inference import SamplingConfig
 from lm.config.run_config import END_OF_TEXT, HardwareConfig, TokenizerConfig
 from lm.decoding.generator import Generator
-from lm.engine.fastest_dtype import load_for_decoding
-from lm.text.records import parse_messages
+from lm.engine import load_for_decoding
+from lm.text import parse_messages
 from lm.tokenizer import training
 from lm.tokenizer.chat_template import ChatTemplate
 from tests.cli.small_runs import TEXT, make_run

@@ -5,7 +5,7 @@ import pytest
 from lm.config.inference import SamplingConfig
 from lm.config.run_config import HardwareConfig
 from lm.decoding.generator import Generator
-from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine import load_for_decoding
 from tests.lm.serving.conftest import RUNS, served
 
 openai = pytest.importorskip("openai")

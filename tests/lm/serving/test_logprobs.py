@@ -5,7 +5,7 @@ from tokenizers import decoders, models
 
 from lm.decoding.batching import Token
 from lm.serving.answers import Logprobs
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 

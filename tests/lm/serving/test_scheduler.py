@@ -16,7 +16,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.batching import Continuation, Finish, Token
 from lm.decoding.generator import Generator
 from lm.errors import UsageError
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from lm.serving.bodies import ApiError
 from lm.serving.scheduler import Completion, Scheduler
 from tests.cli.small_runs import make_tokenizer

@@ -20,7 +20,7 @@ from lm import run_folder
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig, TokenizerConfig
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import find_checkpoint
 from lm.tokenizer import training
 from lm.tokenizer.chat_template import CONFIG_FILE, ChatTemplate

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lm.text.dependency_trees import compute_tree_positions, parse_heads
+from lm.text.parallel_text import compute_tree_positions, parse_heads
 from tests.lm.text.random_trees import path, random_heads, searched_depth
 
 SENTENCE, HEADS = "Bush held a talk with Sharon", "2 0 4 2 4 5"

@@ -10,9 +10,8 @@ from pyarrow import parquet
 
 from lm.config.run_config import DataConfig, FilesConfig
 from lm.errors import InputError, UsageError
-from lm.text import decode
+from lm.text import Part, Record, decode
 from lm.text.find import find_text_files
-from lm.text.records import Part, Record
 
 NAMES = ["a.jsonl", "a.json", "a.csv", "a.parquet"]
 in_every_format = pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 import json
 
 from lm.text.find import find_text_files
-from lm.text.prompts import Prompt, read_prompts
+from lm.text.text_file import Prompt, read_prompts
 
 
 def read(path) -> list[Prompt]:

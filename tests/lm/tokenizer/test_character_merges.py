@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.config.run_config import TokenizerConfig
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.lm.training.texts import of_characters
 

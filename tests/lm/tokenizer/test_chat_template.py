@@ -5,9 +5,9 @@ import json
 import pytest
 
 from lm.errors import InputError
-from lm.text.records import Part
+from lm.text import Part
+from lm.tokenizer import Tokenizer
 from lm.tokenizer.chat_template import ChatTemplate
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm import tokenizers_elsewhere
 from tests.lm.chat_families import FAMILIES, chatml_generation, gemma2, llama3, mistral, qwen2, qwen3
 

@@ -5,10 +5,9 @@ import pytest
 import tokenizers
 
 from lm.config.run_config import TokenizerConfig
-from lm.text.records import Record
-from lm.tokenizer import training
+from lm.text import Record
+from lm.tokenizer import Tokenizer, training
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
 
 

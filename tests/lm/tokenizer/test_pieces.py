@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lm.text.records import Record
-from lm.tokenizer.tokenizer import Tokenizer, encode_pieces, split_into_pieces
+from lm.text import Record
+from lm.tokenizer import Tokenizer, encode_pieces, split_into_pieces
 from tests.lm.tokenizers_elsewhere import TEXT
 
 WORDS = [

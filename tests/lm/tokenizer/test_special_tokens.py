@@ -4,15 +4,14 @@ import pytest
 import tokenizers
 
 from lm.config.run_config import TokenizerConfig
-from lm.tokenizer import training
-from lm.tokenizer.special_tokens import (
+from lm.tokenizer import Tokenizer, training
+from lm.tokenizer.chat_template import (
     LanguageTag,
     SpecialTokenFrame,
     build_pair_frames,
     find_language_tags,
     format_language_tag,
 )
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import backend
 
 

@@ -11,8 +11,7 @@ import pytest
 import tokenizers
 
 from lm.config.run_config import TokenizerConfig
-from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, training
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 20
 LOSSLESS = [

@@ -13,10 +13,10 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import DataConfig, RunConfig, TokenizerConfig, TrainingConfig
 from lm.run_folder import find_checkpoint
 from lm.text.find import find_text_files
+from lm.tokenizer import Tokenizer
 from lm.tokenizer import training as tokenizer_training
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.training import rules as clock
 from lm.training.evaluation import validation_sums
-from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus.preparing import prepare

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from lm import files
 from lm.config.run_config import RunConfig, TrainingConfig
-from lm.corpus.store import Manifest
-from lm.data.batch import TrainingData
-from lm.distributed.parallel import SINGLE_PROCESS, World
+from lm.corpus import Manifest
+from lm.data import TrainingData
 from lm.run_folder import MODEL, find_checkpoint
-from lm.training.planning import hardware as hardware_selection
-from lm.training.planning.budget import TrainingSpeed
-from lm.training.planning.plan import Plan, add_run_plan, plan_corpus
+from lm.training import objective as hardware_selection
+from lm.training.parallel import SINGLE_PROCESS, World
+from lm.training.plan import Plan, add_run_plan, plan_corpus
+from lm.training.rules import TrainingSpeed
 from lm.training.run import Run, prepare_resuming
 from lm.training.training_corpus import TrainingCorpus, open_data
 

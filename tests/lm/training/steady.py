@@ -5,7 +5,7 @@ import threading
 
 from lm.hardware import Hardware
 from lm.training.measure import SpeedMeter
-from lm.training.planning.budget import TrainingSpeed
+from lm.training.rules import TrainingSpeed
 
 
 class Steady(SpeedMeter):

@@ -8,8 +8,8 @@ import torch
 
 from lm import checkpoint, files, run_folder
 from lm.errors import TrainingError
-from lm.training.events import Saved, Step
 from lm.training.loop import train
+from lm.training.run_log import Saved, Step
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import stop_after, sums
 from tests.lm.training.runs import resume_run

@@ -21,7 +21,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig, RunConfig, TrainingConfig
 from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from lm.training.loop import train
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree

@@ -9,16 +9,15 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm import run_folder
-from lm.corpus.ragged import RaggedArray
-from lm.corpus.store import open_split
-from lm.data.batch import Batch
+from lm.corpus import RaggedArray, open_split
+from lm.data import Batch
 from lm.data.pairs import PairLayout
-from lm.distributed.parallel import MicroBatch
-from lm.model.transformer import build_model
-from lm.optim.schedules import learning_rate
-from lm.training.events import Evaluation, Saved, Step
+from lm.model import build_model
 from lm.training.loop import train
+from lm.training.optimizers import learning_rate
+from lm.training.parallel import MicroBatch
 from lm.training.run import Run, batch_flops
+from lm.training.run_log import Evaluation, Saved, Step
 from tests.lm.training.conftest import loss_of
 from tests.tolerances import approx
 

@@ -19,10 +19,10 @@ from lm.config.run_config import (
 )
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
-from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
+from lm.training.run_log import Evaluation
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import IGNORE_INDEX, TrainingConfig
-from lm.data.batch import Batch
+from lm.data import Batch
 from lm.hardware import Hardware
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.training.objective import Objective
 from tests.tolerances import approx
 

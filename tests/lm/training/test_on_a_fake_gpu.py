@@ -6,9 +6,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import TrainingConfig
-from lm.data.batch import Batch
+from lm.data import Batch
 from lm.hardware import Hardware
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.training.objective import Objective, hidden_states_fn
 from tests.fake_cuda import fake_cuda
 

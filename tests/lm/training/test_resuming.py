@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lm import files, run_folder
-from lm.training.events import Evaluation, StoppedEarly
 from lm.training.loop import train
 from lm.training.run import copy_checkpoint
+from lm.training.run_log import Evaluation, StoppedEarly
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
 from tests.lm.training.runs import resume_run
 

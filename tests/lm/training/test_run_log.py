@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lm.model.transformer import count_parameters
-from lm.training.events import Evaluation, Sample, Step
+from lm.model import count_parameters
 from lm.training.loop import train
-from lm.training.run_log import list_runs, load_curves, log_event, log_step, truncate_logs
+from lm.training.run_log import Evaluation, Sample, Step, list_runs, load_curves, log_event, log_step, truncate_logs
 from tests.lm.training.conftest import stop_after
 
 ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"

@@ -4,8 +4,8 @@ import pytest
 
 from lm import run_folder
 from lm.errors import InputError, UsageError
-from lm.training.events import Saved, Step
 from lm.training.loop import train
+from lm.training.run_log import Saved, Step
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import sums
 from tests.lm.training.runs import resume_run, start_run

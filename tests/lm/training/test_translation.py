@@ -11,10 +11,10 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
 from lm.text.parallel_text import find_parallel_texts
-from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.events import Evaluation, Sample, StoppedEarly
+from lm.tokenizer import Tokenizer
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.run_log import Evaluation, Sample, StoppedEarly
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import stop_after, sums
 from tests.lm.training.runs import resume_run, start_run

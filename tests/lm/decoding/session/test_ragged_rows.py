@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.decoding.session import DecodeSession
+from lm.decoding import DecodeSession
+from lm.engine import plan_engines
 from lm.engine.kv_cache import PrefixCache
-from lm.engine.selection import plan_engines
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from tests.lm.decoding.session.test_windows import SHAPES
 from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import DecoderOnly, Transformer, build_model
+from lm.model import DecoderOnly, Transformer, build_model
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, make_model, random_ids, uncached
 from tests.lm.decoding.session_driver import SessionDriver
 from tests.lm.model.variants.test_recurrent import small

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import DecoderOnly, build_model
+from lm.model import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 

@@ -10,7 +10,7 @@ from lm.api import export
 from lm.checkpoint import load_model
 from lm.config.inference import TranslationConfig
 from lm.decoding.translation import TranslationModel, Translator
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.hugging_face import import_model
 from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.interop.hugging_face.test_marian import HARDWARE, theirs_saved
 

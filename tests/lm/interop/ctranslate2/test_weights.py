@@ -7,9 +7,8 @@ import torch
 from lm.config.model import ModelConfig
 from lm.decoding.translation import TranslationModel
 from lm.errors import UsageError
-from lm.interop.ctranslate2.exporting import build_specification
-from lm.interop.ctranslate2.specification import check_supported
-from lm.model.transformer import EncoderDecoder, build_model
+from lm.interop.ctranslate2 import build_specification, check_supported
+from lm.model import EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import lines
 from tests.lm.decoding.encoder_decoders import forced

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.interop.gguf.architectures import find_architecture
+from lm.interop.gguf import find_architecture
 from tests.lm.interop.hugging_face import models
 
 FAMILIES = {"gpt2": "gpt2", "gptneox": "gpt_neox", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from corpora import path
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import llama2_like
 
 _SPACES = ("▁▁", "▁▁▁▁")

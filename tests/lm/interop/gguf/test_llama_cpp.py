@@ -12,9 +12,9 @@ from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.hardware import Hardware
-from lm.model.transformer import build_model
+from lm.model import build_model
 from lm.run_folder import TrainingState
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.gguf.llama_cpp_models import loaded, logits
 from tests.lm.interop.gguf.models import FAMILIES, random_config

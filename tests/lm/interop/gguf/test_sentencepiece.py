@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.interop.gguf.vocabulary import build_vocabulary
+from lm.interop.gguf import build_vocabulary
 from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6

@@ -5,8 +5,8 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from lm.errors import UsageError
-from lm.interop.gguf.vocabulary import build_vocabulary
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.interop.gguf import build_vocabulary
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import qwen2_tokenizer
 from tests.lm.tokenizers_elsewhere import backend, cl100k_like, gpt2_like

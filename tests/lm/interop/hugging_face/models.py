@@ -12,10 +12,10 @@ from lm.api import export
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
-from lm.interop.hugging_face.families import QWEN2
-from lm.model.transformer import build_model
+from lm.interop.families import QWEN2
+from lm.model import build_model
 from lm.run_folder import TrainingState
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.model.hugging_face import randomise
 from tests.lm.tokenizers_elsewhere import gpt2_like

@@ -20,7 +20,7 @@ from lm.checkpoint import load_model
 from lm.config.model import ModelConfig
 from lm.decoding.classifier import fill_masks
 from lm.hardware import Hardware
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.hugging_face import import_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import VOCABULARY, ids, loaded_export, random_run
 from tests.lm.model.hugging_face import randomise

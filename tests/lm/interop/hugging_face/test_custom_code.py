@@ -12,9 +12,9 @@ from lm.api import export
 from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
 from lm.hardware import Hardware
-from lm.interop.hugging_face.configuration import to_json
-from lm.interop.hugging_face.families import CUSTOM_FAMILIES
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.conversion import to_json
+from lm.interop.families import CUSTOM_FAMILIES
+from lm.interop.hugging_face import import_model
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import SCALINGS, VOCABULARY, compare_padded, ids, loaded_export, random_run

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import transformers
 
-from lm.interop.hugging_face.configuration import from_json, parse_config, to_json
-from lm.interop.hugging_face.families import FAMILIES, differing_fields, find_family
+from lm.interop.conversion import from_json, parse_config, to_json
+from lm.interop.families import FAMILIES, differing_fields, find_family
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
 CHANGES = {

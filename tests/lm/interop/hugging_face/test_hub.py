@@ -8,7 +8,7 @@ import pytest
 from lm import files
 from lm.api import export
 from lm.errors import InputError
-from lm.interop.hugging_face.hub import import_from_hub
+from lm.interop.hugging_face import import_from_hub
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import random_config, random_run
 

@@ -17,9 +17,9 @@ from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.families import QWEN3
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.conversion import from_json
+from lm.interop.families import QWEN3
+from lm.interop.hugging_face import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, ids, random_config, random_run
 from tests.slow_cases import slow_after
 from tests.tolerances import assert_close

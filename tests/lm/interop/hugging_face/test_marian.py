@@ -16,7 +16,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.hugging_face import import_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import loaded_export, random_run
 from tests.lm.tokenizers_elsewhere import unigram_like

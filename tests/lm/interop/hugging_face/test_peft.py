@@ -15,7 +15,7 @@ from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkp
 from lm.config.run_config import LoraConfig, RunConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.peft import import_adapters
+from lm.interop.peft import import_adapters
 from lm.model.lora import build_model_with_lora, trainable_weights
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run

@@ -10,7 +10,7 @@ import sentencepiece
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from lm.checkpoint import load_tokenizers
-from lm.interop.hugging_face.importing import import_model
+from lm.interop.hugging_face import import_model
 from lm.run_folder import find_checkpoint
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
 

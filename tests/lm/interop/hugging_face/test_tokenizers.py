@@ -14,13 +14,12 @@ from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig
 from lm.decoding.generator import Generator
-from lm.engine.fastest_dtype import load_for_decoding
-from lm.interop.hugging_face.importing import import_model
+from lm.engine import load_for_decoding
+from lm.interop.hugging_face import import_model
 from lm.run_folder import find_checkpoint
-from lm.text.records import Part
-from lm.tokenizer.chat_template import ChatTemplate
-from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
-from lm.tokenizer.tokenizer import Tokenizer
+from lm.text import Part
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.chat_template import ChatTemplate, SpecialTokenFrame, build_text_frame
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.chat_families import llama3
 from tests.lm.interop.hugging_face.models import VOCABULARY, qwen2_tokenizer, random_config, random_run

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.model import build_model
 from lm.model.attention import Mask
-from lm.model.transformer import build_model
-from lm.model.variants.block_sparse import BigBird, LocalBlocks, SlidingWindow, attend_by_blocks
+from lm.model.block_sparse import BigBird, LocalBlocks, SlidingWindow, attend_by_blocks
 from tests.tolerances import assert_close
 
 HEADS, HEAD, LENGTH = 4, 8, 150

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention
-from lm.model.variants.compressed import LinformerAttention, MemoryCompressedAttention
+from lm.model.compressed import LinformerAttention, MemoryCompressedAttention
 from tests.tolerances import assert_close
 
 SHAPE = {"context_length": 20, "d_model": 16, "n_heads": 4}

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.model.attention import AttentionInputs, Mask
-from lm.model.layers import ACTIVATIONS, FeedForward
-from lm.model.variants.experts import (
+from lm.model.experts import (
     MixtureOfExperts,
     Routing,
     load_balancing_loss,
 )
+from lm.model.layers import ACTIVATIONS, FeedForward
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import approx
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import EncoderDecoder, build_model
+from lm.model import EncoderDecoder, build_model
 from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([3, 7, 1])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.transformer import build_model
-from lm.model.variants.tree_positions import token_depths, tree_distances
-from lm.text.dependency_trees import compute_tree_positions
+from lm.model import build_model
+from lm.model.tree_positions import token_depths, tree_distances
+from lm.text.parallel_text import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
 from tests.tolerances import assert_close
 

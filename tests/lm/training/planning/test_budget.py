@@ -6,13 +6,13 @@ import json
 import pytest
 
 from lm import run_folder
+from lm.checkpoint import load_tensors
 from lm.config.run_config import TrainingConfig
 from lm.hardware import Hardware
 from lm.run_folder import MODEL, checkpoint_folder
-from lm.safetensors_io import load_tensors
-from lm.training.events import DecayStarted, Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
-from lm.training.planning.budget import TrainingSpeed
+from lm.training.rules import TrainingSpeed
+from lm.training.run_log import DecayStarted, Evaluation, Saved, Step, StoppedEarly
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training.conftest import FakeTime, metrics_lines, new_run, sums
 from tests.lm.training.runs import resume_run, start_run

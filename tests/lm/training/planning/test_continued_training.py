@@ -13,11 +13,11 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig, RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
 from lm.hardware import Hardware
-from lm.training.events import Evaluation, Step
 from lm.training.loop import train
-from lm.training.planning.budget import TrainingSpeed
-from lm.training.planning.plan import Measured, Plan, plan_length, plan_spec
+from lm.training.plan import Measured, Plan, plan_length, plan_spec
+from lm.training.rules import TrainingSpeed
 from lm.training.run import Run
+from lm.training.run_log import Evaluation, Step
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
 from tests.lm.training.conftest import metrics_lines, new_run, stop_after, sums

@@ -8,15 +8,13 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig, RunConfig, TrainingConfig
-from lm.data.batch import Batch
+from lm.data import Batch
 from lm.hardware import MAX_THREADS, Hardware, native_dtypes
-from lm.model.transformer import build_model
-from lm.optim.muon import Muon
-from lm.optim.optimizers import build_optimizers
+from lm.model import build_model
+from lm.training import objective
 from lm.training.loop import train
-from lm.training.objective import summed_loss
-from lm.training.planning import hardware
-from lm.training.planning.hardware import select_fastest, select_training_hardware, training_state_bytes
+from lm.training.objective import select_fastest, select_training_hardware, summed_loss, training_state_bytes
+from lm.training.optimizers import Muon, build_optimizers
 from tests.lm.training.runs import resume_run
 
 IDS = np.arange(48).reshape(4, 12)
@@ -25,7 +23,7 @@ IDS = np.arange(48).reshape(4, 12)
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
     """Here what is fastest is measured, not the first choice."""
-    monkeypatch.setattr(hardware, "select_fastest", select_fastest)
+    monkeypatch.setattr(objective, "select_fastest", select_fastest)
 
 
 @pytest.mark.parametrize(("ratio", "is_chosen"), [(2.0, False), (0.97, False), (0.91, False), (0.89, True)])
@@ -45,7 +43,7 @@ def test_what_is_said_is_not_measured(is_encoder_decoder):
     for dtype in ("float32", "bfloat16"):
         config = RunConfig(model, hardware=HardwareConfig(device="cpu", dtype=dtype, threads=1))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hardware, "summed_loss", lambda *_: pytest.fail("was measured"))
+            patch.setattr(objective, "summed_loss", lambda *_: pytest.fail("was measured"))
             found = select_training_hardware(config, batch)
         assert (found.dtype, torch.get_num_threads()) == (dtype, 1)
     free = select_training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
@@ -60,7 +58,7 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
         config = json.loads(path.read_text())
         config["plan"] |= {"dtype": "bfloat16"}
         path.write_text(json.dumps(config))
-    monkeypatch.setattr(hardware, "select_fastest", lambda *_: pytest.fail("was measured again"))
+    monkeypatch.setattr(objective, "select_fastest", lambda *_: pytest.fail("was measured again"))
     monkeypatch.setattr(
         "lm.run_folder.verify_checkpoint", lambda folder, **_: None
     )  # the sums are of what was there before

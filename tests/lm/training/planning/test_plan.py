@@ -11,10 +11,9 @@ from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
 from lm.hardware import Hardware
+from lm.training import rules as clock
 from lm.training.loop import train
-from lm.training.planning import budget as clock
-from lm.training.planning.budget import TrainingSpeed, evaluation_reserve
-from lm.training.planning.plan import (
+from lm.training.plan import (
     Measured,
     Plan,
     Survey,
@@ -26,7 +25,7 @@ from lm.training.planning.plan import (
     plan_spec,
     should_choose_size,
 )
-from lm.training.planning.rules import USEFUL_EPOCHS
+from lm.training.rules import USEFUL_EPOCHS, TrainingSpeed, evaluation_reserve
 from tests.lm.training.runs import resume_run
 
 

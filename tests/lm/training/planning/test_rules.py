@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from lm.config.presets import build_run_config
-from lm.training.planning.rules import choose_pair_regularisation, choose_size, choose_text_regularisation
+from lm.training.rules import choose_pair_regularisation, choose_size, choose_text_regularisation
 
 RATE, MEGABYTE = 3e11, 1_000_000
 

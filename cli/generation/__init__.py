@@ -1,1 +1,0 @@
-"""`lm generate` and `lm chat`: `generating` writes samples, and `session` takes turns for both."""

@@ -1,1 +1,0 @@
-"""`lm perplexity`: `perplexity` is the command, `report` scores and prints, `surprisal` draws text by surprisal."""

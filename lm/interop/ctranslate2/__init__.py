@@ -1,1 +1,0 @@
-"""CTranslate2: export of decoders and translation models."""

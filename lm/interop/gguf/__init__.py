@@ -1,1 +1,0 @@
-"""GGUF, the file format of llama.cpp."""
