@@ -150,23 +150,6 @@ def _describe(error: Exception) -> str:
     return "out of memory: see docs/troubleshooting.md" * (is_memory or "can't allocate memory" in str(error))
 
 
-def _fail(message: str, code: int) -> int:
-    if launcher_env.is_reporting():
-        print(f"lm: {format_label(' '.join(message.split()))}", file=sys.stderr)
-    return code
-
-
-def main() -> None:
-    """Entry point of the `lm` command."""
-    prepare_standard_streams()
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    sys.exit(run(sys.argv[1:], is_process=True))
-
-
-if __name__ == "__main__":
-    main()
-
-
 _OTHER_WORDS = {
     "--model": "--from", "--data": "CORPUS…", "--lr": "--learning-rate", "--n-embd": "--d-model",
     "--width": "--d-model", "--hidden-size": "--d-model", "--n-layer": "--n-layers", "--layers": "--n-layers",
@@ -209,3 +192,20 @@ def _suggest(error: Any) -> str:
     word = _OTHER_WORDS.get(typed, "")
     ours = keys.get(typed) or (word if word.split(" ")[0] in names else next(iter(error.possibilities or ()), ""))
     return f" (did you mean {ours!r}?)" if ours else ""
+
+
+def _fail(message: str, code: int) -> int:
+    if launcher_env.is_reporting():
+        print(f"lm: {format_label(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Entry point of the `lm` command."""
+    prepare_standard_streams()
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    sys.exit(run(sys.argv[1:], is_process=True))
+
+
+if __name__ == "__main__":
+    main()

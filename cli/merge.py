@@ -23,7 +23,7 @@ def merge(run: RunPath, *, out: NewRun) -> None:
       lm train letters.txt --from runs/novel --lora 8 -o runs/letters
       lm merge runs/letters -o runs/letters-merged
     """
-    from lm.training.optimizers import write_merged_run
+    from lm.training.derived_runs import write_merged_run
 
     folder = write_merged_run(run, out)
     print_labelled("wrote", str(folder))
@@ -48,7 +48,7 @@ def average(runs: Checkpoints, *, out: NewRun, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console import print_note
-    from lm.training.optimizers import average_checkpoints
+    from lm.training.derived_runs import average_checkpoints
 
     found = [find_checkpoint(path) for path in runs]
     chosen = list_checkpoints(runs[0])[-last:] if len(runs) == 1 else found

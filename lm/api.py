@@ -49,8 +49,8 @@ from lm.interop.peft import import_adapters
 from lm.text import parse_messages
 from lm.text.decode import normalize_text
 from lm.training import launcher_env
+from lm.training.derived_runs import write_merged_run
 from lm.training.multiprocess import train_in_processes
-from lm.training.optimizers import write_merged_run
 from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.trainer import Event, Started, train_events
 

@@ -334,7 +334,7 @@ FORMAT_VERSION = 3
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What was chosen for this machine and data: written before the first step, and only read afterwards.
+    """What was chosen for this machine and data: written before the first step; what changes later is in `changes`.
 
     Attributes:
         steps: number of optimizer steps; with `budget_seconds`, an estimate.

@@ -94,7 +94,7 @@ class DataFiles(Config):
 
 @dataclass(frozen=True)
 class RunSpec(Config):
-    """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
+    """What a person asks of training: the data, the model, the budget and the start. `lm.training` chooses the rest.
 
     A run starts with random weights, with those of another run (`from_run`; with the setting `lora.rank` these stay as
     they are beside trained adapters), or resumes where it stopped (`resume`).

@@ -130,9 +130,6 @@ class Windows(TrainingData):
         return self._masking.batch(windows[:, :-1], keys=keys)
 
 
-"""Positions of a validation batch, including padding; the loss doesn't depend on it."""
-
-
 _MAX_LABELS, _MAX_LABEL_LENGTH, _MIN_EXAMPLES = 200, 100, 5
 """Limits of completions that are labels: number, characters, and mean number of examples of each."""
 

@@ -1,6 +1,6 @@
 """Decoding: the decode session, rows of tokens that sampling, beam search and speculative decoding extend.
 
-`DecodeSession` is all that the rest uses of engines and KV caches. Go on with `sampling` (filters and `Sampler`),
+`DecodeSession` is all that the rest uses of engines and KV caches. Continue with `sampling` (filters and `Sampler`),
 `batching` (the loop that samples) and `beam_search`. `generator`, `chat`, `translation` and `classifier` are what
 commands and the API use. Nothing here imports evaluation or training.
 """

@@ -14,8 +14,6 @@ from typing import cast
 
 from lm.config.inference import ExportConfig
 
-_MODULES = {"huggingface": "hugging_face.exporting", "peft": "hugging_face.peft"}
-
 
 def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run's best checkpoint, or a checkpoint, atomically.
@@ -30,5 +28,5 @@ def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         InputError: the run is damaged, `out` exists or cannot be written, or a package is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    module = importlib.import_module(f"lm.interop.{_MODULES.get(config.to, f'{config.to}.exporting')}")
+    module = importlib.import_module(f"lm.interop.{config.to.replace('huggingface', 'hugging_face')}")
     return cast("Mapping[str, str]", module.export_with_report(run, out, config))

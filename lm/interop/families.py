@@ -332,6 +332,12 @@ _CUSTOM = (
     "attention_dropout", "init_std",
 )  # fmt: skip
 """The fields that the code in `remote/` has, by the same keys."""
+_CUSTOM_VALUES: Allowed = {
+    "attention": ("full", "window"), "norm": ("layernorm", "rmsnorm"), "norm_position": ("pre", "post"),
+    "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
+    "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"),
+}  # fmt: skip
+"""What it knows of those that have names as values."""
 
 
 def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
@@ -342,7 +348,7 @@ def _custom(architecture: str, auto: str, allowed: Allowed) -> Family:
         architecture,
         sizes={**{name: name for name in _CUSTOM}, "rotary_scaling": "rope_scaling"},
         options={},
-        allowed={"attention": ("full", "window"), **allowed},
+        allowed={**_CUSTOM_VALUES, **allowed},
         layers={},
         auto=auto,
         neutral={"auto_map": (classes, None)},

@@ -37,7 +37,8 @@ def code_folder() -> Path:
 @cache
 def _hash() -> str:
     root = Path(__file__).parents[1]
-    sources = [path.read_bytes() for path in sorted([*root.glob("kernels/*.py"), *root.glob("engine/compiled/*.py")])]
+    compiled = [*root.glob("kernels/*.py"), *root.glob("engine/compiled.py"), *root.glob("engine/decode_step.py")]
+    sources = [path.read_bytes() for path in sorted(compiled)]
     versions = [sys.version, *map(importlib.metadata.version, ("numba", "llvmlite"))]
     return hashlib.sha256(repr((versions, target_cpu(), sources)).encode()).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
 """Rules of planning: model size, training time, regularisation and learning rate as functions of few measurements.
 
-The constants come from docs/lab/recipe.md, unless stated otherwise. `Budget` says when the learning rate decays, and
-when a run with a time budget ends.
+The constants come from docs/lab/recipe.md, unless stated otherwise. `BudgetClock` says when the learning rate decays,
+and when a run with a time budget ends.
 """
 
 from __future__ import annotations
@@ -317,12 +317,9 @@ class BudgetClock:
     Everything between two steps counts: loading the batch, logging, rendering.
 
     Attributes:
-        checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
         max_steps: limit of the number of steps, however much time is left.
         seconds: until the deadline, at the start.
     """
-
-    checkpoint_seconds = 0.0
 
     def __init__(
         self,
@@ -390,11 +387,9 @@ class BudgetClock:
         fitting = self.affordable_total(step, steps, config=config)
         return fitting if fitting != steps else None
 
-    def affordable_total(
-        self, step: int, steps: int, *, config: TrainingConfig, seconds_left: float | None = None
-    ) -> int:
-        """Return the number of steps, at least `step` + 1, that fit into some time [default: what is left]."""
-        seconds = (self.seconds_left if seconds_left is None else seconds_left) - self._overhead(step, steps, config)
+    def affordable_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
+        """Return the number of steps, at least `step` + 1, that fit into the time that is left."""
+        seconds = self.seconds_left - self._overhead(step, steps, config)
         more = int(seconds / self._step_seconds) if self._step_seconds else 1
         return step + max(1, min(more, self.max_steps - step))
 
@@ -414,4 +409,4 @@ class BudgetClock:
         interval = config.evaluate_every
         pauses = 1 + ((steps - 1) // interval - step // interval if interval else 0)
         affordable = max(self._evaluation_seconds, self._reserve - sum(self._evaluations))
-        return min(pauses * self._evaluation_seconds, affordable) + self.checkpoint_seconds + _EXIT_SECONDS
+        return min(pauses * self._evaluation_seconds, affordable) + _EXIT_SECONDS

@@ -36,7 +36,7 @@ COMPARED: Mapping[str, str] = {
 """Fields of the JSON output of commands that are compared; stdout that is not JSON is compared as text."""
 
 
-_IMPORTED = ("torch._dynamo", "safetensors.torch", "tokenizers", "cli.main", "lm.api", "cli.training.train")
+_IMPORTED = ("torch._dynamo", "safetensors.torch", "tokenizers", "cli.main", "lm.api", "cli.train")
 _SECONDS = 600
 """After which a line is stopped."""
 

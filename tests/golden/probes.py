@@ -42,7 +42,7 @@ def tokens(path: Path) -> Arrays:
 
 def tokens_of_store(path: Path) -> Arrays:
     """Return the same."""
-    from lm.corpus.store import MANIFEST, Manifest, open_split
+    from lm.corpus import MANIFEST, Manifest, open_split
 
     return _tokens(path, MANIFEST, Manifest.read, open_split)
 

@@ -32,7 +32,7 @@ from lm.config.run_config import parse_duration
 from tests.mutants.covering import LOADED_BEFORE, ROOT, Coverage, clone, copied, function_at, passes
 from tests.mutants.mutations import Mutation, sample_mutations
 
-SKIPPED = {"lm/kernels", "lm/engine", "lm/interop", "lm/benchmark", "lm/distributed"}
+SKIPPED = {"lm/kernels", "lm/engine", "lm/interop", "lm/benchmark", "lm/training/parallel.py"}
 """Compiled code, which each copy would compile again for minutes; and what other tools or machines are needed for."""
 PATIENCE = 60.0, 3.0  # seconds, and times what the tests took before, after which they never end
 

@@ -14,8 +14,8 @@ from lm.config.run_config import HardwareConfig, LoraConfig, TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
+from lm.training.derived_runs import write_merged_run
 from lm.training.loop import train
-from lm.training.optimizers import write_merged_run
 from lm.training.run import Run
 from lm.training.run_log import list_runs
 from lm.training.training_corpus import TrainingCorpus

@@ -9,7 +9,7 @@ from lm.config.model import ModelConfig
 from lm.model import DecoderOnly, Transformer, build_model
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, make_model, random_ids, uncached
 from tests.lm.decoding.session_driver import SessionDriver
-from tests.lm.model.variants.test_recurrent import small
+from tests.lm.model.test_recurrent import small
 from tests.tolerances import assert_close
 
 LENGTHS = torch.tensor([7, 3, 1])

@@ -8,8 +8,8 @@ from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 from lm.hardware import select_inference_hardware
 from lm.run_folder import list_checkpoints
+from lm.training.derived_runs import average_checkpoints
 from lm.training.loop import train
-from lm.training.optimizers import average_checkpoints
 from tests.lm.training.runs import resume_run
 
 

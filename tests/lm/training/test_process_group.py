@@ -17,7 +17,7 @@ from lm.run_folder import MODEL, find_checkpoint
 from lm.training.loop import train
 from lm.training.parallel import init_distributed
 from tests.forked import Forked
-from tests.lm.distributed.processes import CASES, halfway, in_processes, trained, write_texts
+from tests.lm.training.processes import CASES, halfway, in_processes, trained, write_texts
 from tests.lm.training.runs import resume_run
 from tests.tolerances import approx
 from tests.waiting import wait_until
