@@ -42,7 +42,7 @@ def average_checkpoints(checkpoints: Sequence[Path], out: Path) -> Path:
         for name, value in weights.items():
             total[name] = total.get(name, 0) + value.double()
     average = {name: (value / len(checkpoints)).float() for name, value in total.items()}
-    return _write_derived_run(checkpoints[-1], out, average)
+    return write_derived_run(checkpoints[-1], out, average)
 
 
 def write_merged_run(path: Path, out: Path) -> Path:
@@ -63,10 +63,10 @@ def write_merged_run(path: Path, out: Path) -> Path:
     source = run_folder.find_checkpoint(path)
     if not run_folder.load_config(source).lora:
         raise UsageError(f"{path}: has no adapters, so there is nothing to merge")
-    return _write_derived_run(source, out, checkpoint.load_weights(source), keeps_scores=True)
+    return write_derived_run(source, out, checkpoint.load_weights(source), keeps_scores=True)
 
 
-def _write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *, keeps_scores: bool = False) -> Path:
+def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *, keeps_scores: bool = False) -> Path:
     """Write a run whose only checkpoint has weights derived from another one; it cannot be resumed.
 
     Args:

@@ -61,7 +61,7 @@ def test_generation_says_once_that_compiling_helps_and_compiles_nothing(compiled
 
 
 def test_the_child_process_ends_with_its_context():
-    with compiled.compiling_in_child() as child:
+    with engine.compiling_in_child() as child:
         assert child.poll() is None
     assert child.poll() is not None
 
@@ -69,7 +69,7 @@ def test_the_child_process_ends_with_its_context():
 @pytest.mark.slow
 def test_a_killed_command_leaves_no_child():
     code = (
-        "import time; from lm.engine.compiled import build\n"
+        "import time; from lm.engine import compiled\n"
         "with compiled.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

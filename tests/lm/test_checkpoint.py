@@ -14,6 +14,7 @@ from lm.hardware import Hardware
 from lm.model import build_model
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer import training
+from lm.training.derived_runs import write_derived_run
 
 CPU = Hardware("cpu", "float32", 2)
 
@@ -86,7 +87,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, 
 def test_a_derived_run_is_finished_and_has_scores_if_they_hold(save, tmp_path, keeps_scores):
     source = save(3, is_best=True, best_step=3)
     weights = {name: value + 1 for name, value in checkpoint.load_weights(source).items()}
-    folder = checkpoint.write_derived_run(source, tmp_path / "derived", weights, keeps_scores=keeps_scores)
+    folder = write_derived_run(source, tmp_path / "derived", weights, keeps_scores=keeps_scores)
     assert find_checkpoint(tmp_path / "derived") == folder == tmp_path / "derived" / "checkpoints" / "step-3"
     scores = {"best_loss": 1.5, "best_step": 3} if keeps_scores else {}
     assert run_folder.load_state(folder) == TrainingState(step=3, finished=True, **scores)

@@ -35,14 +35,14 @@ def empty(monkeypatch, tmp_path):
 
 
 def test_of_two_that_compile_at_once_one_does(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(compiled, "_call_everything", lambda: (time.sleep(0.3), compiled.append(1)))
+    done = []
+    monkeypatch.setattr(compiled, "_call_everything", lambda: (time.sleep(0.3), done.append(1)))
     threads = [threading.Thread(target=compile_decode_step) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert compiled == [1]
+    assert done == [1]
 
 
 def test_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
