@@ -151,7 +151,7 @@ def record_decoding_dtype(run: Path, hardware: HardwareConfig | None = None) -> 
 
 def compile_with_notes() -> None:
     """Compile the decode step unless it is."""
-    from lm.engine.compiled import compile_decode_step
+    from lm.engine import compile_decode_step
     from lm.kernels.code_cache import is_complete
 
     if is_complete():

@@ -32,8 +32,7 @@ from cli.console.figures import create_progress, show_counter
 from cli.loading import COMMANDS, record_decoding_dtype, warn_of_repetition
 from cli.runs import print_plan
 from lm.config.run_spec import RunSpec
-from lm.engine import needs_compiling
-from lm.engine.compiled import compiling_in_child
+from lm.engine import compiling_in_child, needs_compiling
 from lm.errors import missing_packages
 from lm.hardware import peak_memory
 from lm.model import count_parameters

@@ -10,8 +10,8 @@ import pytest
 
 from cli import loading
 from cli.main import run
+from lm import engine
 from lm.api import export
-from lm.engine import compiled as engine
 from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
 
@@ -69,8 +69,8 @@ def test_the_child_process_ends_with_its_context():
 @pytest.mark.slow
 def test_a_killed_command_leaves_no_child():
     code = (
-        "import time; from lm.engine import compiled\n"
-        "with compiled.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
+        "import time; from lm import engine\n"
+        "with engine.compiling_in_child() as child: print(child.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

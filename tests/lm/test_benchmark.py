@@ -12,8 +12,7 @@ from lm.benchmark import (
 )
 from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig, RunConfig, TrainingConfig
-from lm.engine import decoding_dtype, read_recorded_dtypes
-from lm.engine.compiled import compile_decode_step
+from lm.engine import compile_decode_step, decoding_dtype, read_recorded_dtypes
 from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run

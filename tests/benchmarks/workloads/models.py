@@ -10,7 +10,7 @@ from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run_config import RunConfig
-from lm.engine.compiled import compile_decode_step
+from lm.engine import compile_decode_step
 from lm.kernels import code_cache
 from lm.model import build_model
 from lm.run_folder import TrainingState

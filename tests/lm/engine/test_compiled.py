@@ -17,8 +17,7 @@ from lm import engine
 from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig
 from lm.decoding.beam_search import beam_search
-from lm.engine import plan_engines
-from lm.engine.compiled import compile_decode_step
+from lm.engine import compile_decode_step, plan_engines
 from lm.errors import UsageError
 from lm.kernels import code_cache
 from lm.model import DecoderOnly, build_model

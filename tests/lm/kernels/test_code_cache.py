@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.engine import compiled
-from lm.engine.compiled import compile_decode_step
+from lm import engine
+from lm.engine import compile_decode_step
 from lm.kernels import code_cache
 from tests.forked import Forked
 
@@ -28,7 +28,7 @@ def empty(monkeypatch, tmp_path):
     """An empty cache; nothing takes long to compile."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setattr(compiled, "_call_everything", lambda: None)
+    monkeypatch.setattr(engine, "_call_everything", lambda: None)
     forget()
     yield
     forget()
@@ -36,7 +36,7 @@ def empty(monkeypatch, tmp_path):
 
 def test_of_two_that_compile_at_once_one_does(monkeypatch):
     done = []
-    monkeypatch.setattr(compiled, "_call_everything", lambda: (time.sleep(0.3), done.append(1)))
+    monkeypatch.setattr(engine, "_call_everything", lambda: (time.sleep(0.3), done.append(1)))
     threads = [threading.Thread(target=compile_decode_step) for _ in range(2)]
     for thread in threads:
         thread.start()
