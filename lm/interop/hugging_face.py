@@ -139,6 +139,13 @@ def import_model(folder: Path, out: Path) -> Path:
         InputError: the folder is damaged, or its model is not supported; the message names the key or the tensor.
     """
     run_folder.refuse_existing(out)
+    try:
+        return _import_model(folder, out)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: not a model that can be read: {error!r}") from error
+
+
+def _import_model(folder: Path, out: Path) -> Path:
     values = files.read_json(folder / CONFIG)
     family, model = from_json(values, folder / CONFIG)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizer(folder, model, values)

@@ -183,6 +183,13 @@ FOLDERS = {
         ),
         "does not say which tensors",
     ),
+    "sliding layers in words": (
+        lambda folder: changed(
+            folder, model_type="qwen2", architectures=["Qwen2ForCausalLM"], use_sliding_window=True, sliding_window=4,
+            max_window_layers="two",
+        ),
+        "not a model that can be read",
+    ),
     "a config of a list": (lambda folder: (folder / "config.json").write_text("[]"), "has no model_type"),
     "a tensor too few": (lambda folder: with_tensor(folder, "model.norm.weight", None), "model.norm.weight is missing"),
     "a tensor too many": (
