@@ -27,4 +27,5 @@ def __getattr__(name: str) -> Any:
     """Import a name of `__all__` on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("lm.api"), name)
+    light = {"LMError": "lm.errors", "RunSpec": "lm.config.run_spec", "run_spec": "lm.config.run_spec"}
+    return getattr(importlib.import_module(light.get(name, "lm.api")), name)  # which imports torch

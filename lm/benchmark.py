@@ -182,7 +182,8 @@ def measure_and_record_dtype(run: Path, config: HardwareConfig) -> DtypeMeasurem
     """
     checkpoint, device = find_checkpoint(run), select_device(config)
     described = load_config(checkpoint)
-    is_short = described.plan is not None and load_state(checkpoint).training_seconds < _MIN_TRAINING_SECONDS
+    last = find_checkpoint(run, which="last")
+    is_short = described.plan is not None and load_state(last).training_seconds < _MIN_TRAINING_SECONDS
     can_differ = device == "cpu" and code_cache.is_complete() and compiled_engine_supports(described.model)
     if is_short or not can_differ or count_parameters(checkpoint) < MIN_PARAMETERS:
         return None

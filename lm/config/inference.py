@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lm.config.settings import DERIVED, Config, Count, Fraction, Natural, Positive, Seed
+from lm.config.settings import DERIVED, Config, Count, Fraction, Natural, NonNegative, Seed
 from lm.errors import UsageError
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
@@ -46,7 +46,7 @@ class SamplingConfig(Config):
         token_healing: Token healing: resample the prompt's last token.
     """
 
-    temperature: Positive = 0.8
+    temperature: NonNegative = 0.8
     top_k: Count | None = None
     top_p: Fraction | None = None
     min_p: Fraction | None = None
@@ -200,9 +200,6 @@ class ExportConfig(Config):
             raise UsageError(f"type: {self.to} has {', '.join(dtypes) or 'the dtype of the run'}, not {self.type}")
 
 
-_Token = Annotated[str, Meta(pattern="^[!-~]([ -~]*[!-~])?$")]
-
-
 @dataclass(frozen=True)
 class ServerConfig(Config):
     """Where the server listens, and its limits.
@@ -224,13 +221,13 @@ class ServerConfig(Config):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-    token: _Token | None = None
+    token: Annotated[str, Meta(pattern="^[!-~]([ -~]*[!-~])?$")] | None = None
     cors: tuple[str, ...] = ()
     batch_size: _Rows = 32
     max_requests: Count = 64
     max_samples: _Rows = 32
     max_length: Count = 8192
     max_body: Count = 1 << 20
-    timeout: Positive = 600.0
-    drain: Positive = 30.0
+    timeout: NonNegative = 600.0
+    drain: NonNegative = 30.0
     prefill_chunk: Count = 256

@@ -13,6 +13,7 @@ from lm.config.settings import (
     Count,
     Fraction,
     Natural,
+    NonNegative,
     Positive,
     Rate,
     list_settings,
@@ -145,13 +146,13 @@ class ModelConfig(Config):
     rope_factor: Annotated[Positive, "model.rope_scaling=linear|llama3|yarn"] = 1.0
     rope_context: Annotated[Count, "model.rope_scaling=llama3|yarn"] = DERIVED
     rope_slow: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = 1.0
-    rope_fast: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
-    rope_temperature: Annotated[Positive, "model.rope_scaling=yarn"] = DERIVED
+    rope_fast: Annotated[NonNegative, "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_temperature: Annotated[NonNegative, "model.rope_scaling=yarn"] = DERIVED
     attention_bias: AttentionBias = DERIVED
     parallel_residual: bool = False
     norm: Norm = "rmsnorm"
     norm_position: NormPosition = "pre"
-    norm_eps: Positive = 1e-5
+    norm_eps: NonNegative = 1e-5
     activation: Activation = "swiglu"
     qk_norm: bool = False
     bias: bool = False
@@ -159,15 +160,15 @@ class ModelConfig(Config):
     attention_dropout: Rate = DERIVED
     tie_embeddings: bool = True
     scale_embeddings: bool = False
-    init_std: Positive = DERIVED
+    init_std: NonNegative = DERIVED
     zero_init: bool = False
-    softcap: Positive = 0.0
+    softcap: NonNegative = 0.0
     value_residual: bool = False
     experts: Natural = 0
     experts_per_token: Annotated[Count, "model.experts"] = 1
     expert_every: Annotated[Count, "model.experts"] = 1
-    expert_capacity: Annotated[Positive, "model.experts"] = 0.0
-    gate_noise: Annotated[Positive, "model.experts"] = 0.0
+    expert_capacity: Annotated[NonNegative, "model.experts"] = 0.0
+    gate_noise: Annotated[NonNegative, "model.experts"] = 0.0
     objective: Objective = "causal"
     embedding_norm: bool = False
     token_types: Natural = 0
@@ -203,7 +204,7 @@ class ModelConfig(Config):
             "attention_block": 32 if self.attention == "bigbird" else 256,
             "rope_context": self.context_length,
             "rope_fast": 32.0 if is_yarn else 4.0,
-            "rope_temperature": 1 + 0.1 * math.log(self.rope_factor or 1.0) if is_yarn else None,
+            "rope_temperature": 1 + 0.1 * math.log(self.rope_factor) if is_yarn else None,
         }
 
     def settings(self) -> dict[str, Any]:

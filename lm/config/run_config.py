@@ -19,6 +19,7 @@ from lm.config.settings import (
     Fraction,
     LargeCount,
     Natural,
+    NonNegative,
     Positive,
     Rate,
     Seed,
@@ -201,13 +202,13 @@ class TrainingConfig(Config):
     """
 
     steps: LargeCount | None = None
-    epochs: Annotated[float, Meta(gt=0, le=1e30)] | None = None
+    epochs: Positive | None = None
     tokens: LargeCount | None = None
     budget: str | None = None
     batch_size: Count = 32
     batch_tokens: Count | None = None
     micro_batch_size: Count | None = None
-    learning_rate: Positive = 1e-3
+    learning_rate: NonNegative = 1e-3
     schedule: Schedule = "cosine"
     warmup_steps: Natural = 50
     final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
@@ -215,17 +216,17 @@ class TrainingConfig(Config):
     optimizer: OptimizerKind = "adamw"
     beta1: _Decay = 0.9
     beta2: _Decay = 0.95
-    epsilon: Positive = 1e-8
-    weight_decay: Positive = 0.1
-    clip: Positive = 1.0
+    epsilon: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.1
+    clip: NonNegative = 1.0
     evaluate_every: Natural = 250
     checkpoint_every: Natural | None = None
     keep_checkpoints: Natural = 3
     patience: Count | None = None
     decay_patience: Count | None = None
     label_smoothing: Rate = 0.0
-    r_drop: Positive = 0.0
-    expert_balance: Annotated[Positive, "model.experts"] = 0.01
+    r_drop: NonNegative = 0.0
+    expert_balance: Annotated[NonNegative, "model.experts"] = 0.01
     ema: _Decay = 0.0
     best_by: Annotated[Criterion, "training.bleu_sentences"] = "loss"
     bleu_sentences: Natural = 2000
@@ -312,7 +313,7 @@ class LoraConfig(Config):
 
     rank: Count = DERIVED
     on: Annotated[str, Meta(pattern=f"^({_KIND})(,({_KIND}))*$"), "lora.rank"] = ",".join(LAYER_KINDS)
-    alpha: Annotated[Positive | None, "lora.rank"] = None
+    alpha: Annotated[NonNegative | None, "lora.rank"] = None
     dropout: Annotated[Rate, "lora.rank"] = 0.0
 
     def __bool__(self) -> bool:

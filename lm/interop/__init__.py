@@ -7,10 +7,8 @@ this package.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from lm.config.inference import ExportConfig
 
@@ -28,5 +26,7 @@ def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
         InputError: the run is damaged, `out` exists or cannot be written, or a package is not installed.
         UsageError: the system has no such model; the message names the fields that decide.
     """
-    module = importlib.import_module(f"lm.interop.{config.to.replace('huggingface', 'hugging_face')}")
-    return cast("Mapping[str, str]", module.export_with_report(run, out, config))
+    from lm.interop import ctranslate2, gguf, hugging_face, peft  # noqa: PLC0415 (they import what is beside this)
+
+    systems = {"huggingface": hugging_face, "peft": peft, "gguf": gguf, "ctranslate2": ctranslate2}
+    return systems[config.to].export_with_report(run, out, config)

@@ -81,7 +81,7 @@ def create_specification(config: ModelConfig) -> Any:
     if config.positions == "rotary":  # in self-attention only; where it is, nothing is added to the embeddings
         blocks |= {"rotary_dim": config.rotary_dim, "rotary_interleave": False, "rotary_base": config.rope_base}
         blocks["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
-        blocks["rotary_scaling_factor"] = config.rope_factor or 1
+        blocks["rotary_scaling_factor"] = config.rope_factor
     if config.is_encoder_decoder:
         return transformer_spec.TransformerSpec(
             transformer_spec.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **blocks),

@@ -242,7 +242,8 @@ def _summarise(run: Path) -> RunSummary:
 
 def _is_running(run: Path) -> bool:
     try:
-        run_folder.RunLock(run).close()
+        if (run / run_folder.LOCK).exists():
+            run_folder.RunLock(run).close()
     except InputError:
         return True
     except OSError:  # no permission, so that this user does not train it

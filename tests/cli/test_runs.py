@@ -84,9 +84,11 @@ def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_co
 
 
 def test_a_run_that_is_being_trained_says_so(made, succeed):
-    lock = RunLock(made / "novel")
+    lock, unlocked = RunLock(made / "novel"), made / "letters" / ".lock"
+    unlocked.unlink()
     assert "  running, 5 of 1,500\n" in succeed("runs", made)
     assert {Path(each["run"]).name: each["is_running"] for each in json.loads(succeed("runs", made, "--json"))} == {
         "novel": True, "letters": False,
     }  # fmt: skip
     lock.close()
+    assert not unlocked.exists()

@@ -64,6 +64,7 @@ USAGE = """
     train text.txt --set lora.on=everything --steps 1
     train text.txt --set model.experts_per_token=2 --steps 1
     train text.txt --set model.rope_factor=2 --steps 1
+    train text.txt --set model.rope_scaling=yarn --set model.rope_factor=0 --steps 1
     train text.txt --set model.attention_window=4 --steps 1
     train text.txt --set training.masking_rate=0.2 --steps 1
     train text.txt --set training.schedule=cosine --set training.decay_fraction=0.5 --steps 1
