@@ -19,7 +19,7 @@ from lm.engine import load_for_decoding
 from lm.errors import UsageError, list_some
 from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_classifier, score_translations
 from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
-from lm.run_folder import find_checkpoint, load_config
+from lm.run_folder import find_checkpoint, list_members, load_config
 from lm.text import Record
 from lm.text.decode import read_file_lines
 from lm.text.parallel_text import find_parallel_texts
@@ -90,7 +90,7 @@ def find_texts(
     options: Options,
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
-    trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(run)).parallel
+    trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(list_members(run)[0])).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
     files: Sequence[Any]
@@ -123,7 +123,7 @@ def translate_texts(run: Path, texts: Texts, language: str | None, options: Opti
         check.add(0, pair)
     print_warnings(check.warnings([texts.name]))
     tag = model.tag_to(language, file_language=texts.language)
-    translator = Translator([model], options.build(TranslationConfig), to=None if tag is None else tag.language)
+    translator = Translator(model, options.build(TranslationConfig), to=None if tag is None else tag.language)
     heads = (pair.dependency_heads or () for pair in texts.pairs) if has_trees else None
     translations = list[str]()
     with show_counter("translating", "lines", total=len(texts.pairs)) as count:
@@ -138,7 +138,7 @@ def evaluate_translations(
 ) -> None:
     """Score one system or two, each a run or a file of translations."""
     outputs = [
-        translate_texts(system, texts, language, options) if system.is_dir() else _read_lines(str(system))
+        _read_lines(str(system)) if system.is_file() else translate_texts(system, texts, language, options)
         for system in systems
     ]
     scores = score_translations(outputs, texts.references, options.build(ScoringConfig))

@@ -26,7 +26,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON w
 
 _FLAGS = (
     "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
-    "preset depth portable config from_run tokenizer resume processes budget steps epochs n_layers n_heads "
+    "preset depth portable config from_run teacher tokenizer resume processes budget steps epochs n_layers n_heads "
     "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
     "positions seed evaluate_every validation text_column label_column include exclude encoding sample "
     "lora device dtype threads shard "
@@ -68,6 +68,7 @@ def train(
       lm train reviews.csv --text-column review
       lm train letters.txt --from runs/novel -o runs/letters
       lm train questions.jsonl --from runs/novel --epochs 3 -o runs/answers
+      lm train book.txt --teacher runs/book-1 --teacher runs/book-2 --budget 10m -o runs/student
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
       lm train book.txt --set model.experts=8 --set model.experts_per_token=2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import STDIN, ToLanguage, read_input_lines
-from cli.loading import RunPath, import_torch, run_option, suggest_compiling
+from cli.loading import RunPath, import_torch, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
@@ -30,10 +30,6 @@ _Files = Annotated[
     list[Path] | None, typer.Argument(metavar="[FILE]...", help="Text to translate, line by line. [default: stdin]")
 ]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
-_Ensemble = Annotated[
-    list[Path] | None,
-    run_option("--ensemble", "RUN", "Further run, to average probabilities. Repeatable."),
-]
 _Heads = Annotated[
     list[Path] | None,
     typer.Option("--dependency-heads", metavar="FILE", help="Dependency trees of the lines. Repeatable."),
@@ -52,7 +48,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: source,
         "hardware": HardwareConfig,
     },
     "beam n_best length_penalty batch_tokens layer head unit device dtype threads",
-    common="--out --to --beam --n-best --length-penalty --ensemble --attention --json",
+    common="--out --to --beam --n-best --length-penalty --attention --json",
 )
 def translate(
     run: RunPath,
@@ -60,7 +56,6 @@ def translate(
     *,
     out: _Out = None,
     to: ToLanguage = None,
-    ensemble: _Ensemble = None,
     heads: _Heads = None,
     attention: _Attention = None,
     as_json: _AsJson = False,
@@ -78,7 +73,7 @@ def translate(
       lm translate runs/en-de < news.en > news.de
       lm translate runs/en-de news.en --attention news.html > news.de
       lm translate runs/en-de news.en -o news.de --beam 8 --length-penalty 0.6
-      lm translate runs/en-de --ensemble runs/en-de-2 < news.en > news.de
+      lm translate runs/en-de,runs/en-de-2 < news.en > news.de
       lm translate runs/en-de --n-best 3 --json < news.en | jq .translations
       lm translate runs/both --to de < news.en
     """
@@ -96,12 +91,12 @@ def translate(
         check_output_path(attention)
     is_typed = not files and sys.stdin.isatty()
     hardware, sampling = options.build(HardwareConfig), options.build(SamplingConfig)
-    loaded = [load_for_decoding(each, hardware) for each in (run, *(ensemble or ()))]
-    models = [TranslationModel.from_loaded(each) for each in loaded]
-    suggest_compiling(models[0].model.config, hardware)
-    biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
+    loaded = load_for_decoding(run, hardware)
+    model = TranslationModel.from_loaded(loaded)
+    suggest_compiling(model.model.config, hardware)
+    biases = parse_logit_biases(sampling.logit_bias, model.tokenizer)
     sampler = Sampler.from_config(sampling.replace(temperature=0.0), biases)
-    translator = Translator(models, options.build(TranslationConfig), sampler=sampler, to=to)
+    translator = Translator(model, options.build(TranslationConfig), sampler=sampler, to=to)
     translated: list[TranslatedLine] = []
     with (
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
@@ -132,8 +127,8 @@ def translate(
         config = options.build(AttentionConfig)  # of an ensemble by the first model
         maps = (
             compute_attention(
-                loaded[0], line.source, line.translations[0].tokens, unit=config.unit, to=to,
-                dependency_heads=None if models[0].model.config.syntax == "none" else line.heads,
+                loaded, line.source, line.translations[0].tokens, unit=config.unit, to=to,
+                dependency_heads=None if model.model.config.syntax == "none" else line.heads,
             )
             for line in translated
         )  # fmt: skip

@@ -59,7 +59,8 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     """Load the best checkpoint of a run, or a named checkpoint.
 
     Args:
-        run: folder of a run or of one of its checkpoints; or a model of the Hugging Face Hub, as `hf:ORG/NAME`.
+        run: folder of a run or of one of its checkpoints; or a model of the Hugging Face Hub, as `hf:ORG/NAME`. Several
+            runs, as "a,b", are an ensemble.
         device: where to run [default: a GPU if there is one].
         dtype: of the matrices [default: what `lm compile RUN` recorded, else float32].
         threads: CPU threads [default: LM_THREADS, else one per core].
@@ -166,8 +167,8 @@ class Model:
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
-        config, models = settings.build_from(TranslationConfig, options), [TranslationModel.from_loaded(self.loaded)]
-        return Translator(models, config, to=to).translate(lines, dependency_heads=heads)
+        config, model = settings.build_from(TranslationConfig, options), TranslationModel.from_loaded(self.loaded)
+        return Translator(model, config, to=to).translate(lines, dependency_heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.

@@ -20,8 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lm import files, run_folder
+from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, trim_malloc_memory
 from lm.model import Model, build_model, init_empty_weights
 from lm.model.layers import quantise
@@ -112,13 +113,15 @@ def _remove(folder: Path) -> None:
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
-    """Load the model of a run or checkpoint for inference.
+    """Load the model of a run or checkpoint for inference, or those of an ensemble (`run_folder.list_members`).
 
-    Adapters are merged into their base weights.
+    Adapters are merged into their base weights. The config of an ensemble is that of its first run.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
+        UsageError: the runs of an ensemble don't predict the same tokens from the same input.
     """
+    path, *others = run_folder.list_members(path)
     folder = run_folder.find_checkpoint(path, which=which)
     config, weights = run_folder.load_config(folder), load_weights(folder)
     with init_empty_weights():
@@ -127,8 +130,20 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     del weights  # so that pages are released as they are converted
     model = prepare_for_inference(model, hardware)
     trim_malloc_memory()
-    tokenizer, source_tokenizer = load_tokenizers(folder)
-    return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
+    tokenizers = load_tokenizers(folder)
+    for other in others:
+        check_predictions(other, tokenizers, config.model)
+    model.ensemble = tuple(load_model(other, hardware, which=which).model for other in others)
+    return LoadedModel(model, tokenizers[0], config, folder, tokenizers[1])
+
+
+def check_predictions(path: Path, tokenizers: tuple[Tokenizer, Tokenizer | None], model: ModelConfig) -> None:
+    """Raise UsageError unless a run predicts the same tokens as another model, from the same input."""
+    folder, (target, source) = run_folder.find_checkpoint(path), tokenizers
+    (own, own_source), config = load_tokenizers(folder), run_folder.load_config(folder).model
+    is_alike = (own.sha256, (own_source or own).sha256) == (target.sha256, (source or target).sha256)
+    if not is_alike or any(getattr(config, name) != getattr(model, name) for name in _PREDICTION):
+        raise UsageError(f"{path}: has another tokenizer, or is another kind of model, than the run it is used with")
 
 
 def prepare_for_inference(model: Model, hardware: Hardware) -> Model:
@@ -137,6 +152,9 @@ def prepare_for_inference(model: Model, hardware: Hardware) -> Model:
     if hardware.dtype == "int8":
         quantise(model)
     return model
+
+
+_PREDICTION = ("purpose", "vocab_size", "labels", "syntax")
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:

@@ -162,6 +162,11 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     return checkpoints[-1]
 
 
+def list_members(path: Path) -> list[Path]:
+    """Return the runs of an ensemble, which is written RUN,RUN; of anything else the path itself."""
+    return [path] if path.exists() else [Path(name) for name in str(path).split(",")]
+
+
 def find_tokenizer(path: Path) -> Path:
     """Return a tokenizer file: itself, in a folder, or in the last checkpoint of a run; InputError if there is none."""
     if not path.is_dir():

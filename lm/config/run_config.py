@@ -189,6 +189,9 @@ class TrainingConfig(Config):
         decay_patience: Start the decay after N evaluations without improvement.
         label_smoothing: Label smoothing.
         r_drop: R-Drop: weight of the KL term; 0: off.
+        teacher (RUN): Distillation: learn this run's predictions too. Repeatable: their mean.
+        distillation_weight: Distillation: weight of the teacher's predictions, 0 to 1.
+        distillation_temperature: Distillation: softmax temperature.
         expert_balance: MoE: weight of the load-balancing loss.
         ema: EMA decay; averaged weights are evaluated and saved; 0: off.
         best_by: Criterion of the best checkpoint.
@@ -226,6 +229,9 @@ class TrainingConfig(Config):
     decay_patience: Count | None = None
     label_smoothing: Rate = 0.0
     r_drop: NonNegative = 0.0
+    teacher: tuple[str, ...] = ()
+    distillation_weight: Annotated[Fraction, "training.teacher"] = 0.5
+    distillation_temperature: Annotated[Positive, "training.teacher"] = 1.0
     expert_balance: Annotated[NonNegative, "model.experts"] = 0.01
     ema: _Decay = 0.0
     best_by: Annotated[Criterion, "training.bleu_sentences"] = "loss"

@@ -146,7 +146,7 @@ class RunSpec(Config):
             raise UsageError("give one of batch_size and batch_tokens")
         elif self.data.text:
             refuse_settings("parallel", self.typed("parallel"), beside="a corpus of text")
-        if self.tokenizer or self.from_run:
+        if self.tokenizer or self.from_run or self.settings["training"].get("teacher"):
             refuse_settings("tokenizer", self.typed("tokenizer"), beside="an existing tokenizer")
             separate = self.typed("parallel").keys() & {"separate_vocabularies"}
             refuse_settings("parallel", separate, beside="an existing tokenizer")

@@ -7,7 +7,6 @@ commands and the API use. Nothing here imports evaluation or training.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
@@ -19,6 +18,7 @@ from lm.corpus import RaggedArray
 from lm.data import length_batches
 from lm.engine import LAST_LOGITS, NO_OUTPUT, EnginePlan, Output, OutputSpec
 from lm.engine.kv_cache import KVCache, PrefixCache
+from lm.model import average_predictions
 
 _MAX_PREFILL_TOKENS = 4096
 """Tokens per prefill batch, padding included."""
@@ -41,22 +41,16 @@ class DecodeSession:
     """Rows of tokens, continued by one model or an ensemble: add, extend, select, truncate and release them.
 
     Rows are numbered from 0 in order. The session keeps their token IDs: a sequence that outgrows the context is
-    prefilled again from its last half, and so is what no cache holds. The models of an ensemble share the target
-    vocabulary, and their probabilities are averaged.
-
-    Source: of the averaging, Sutskever et al. 2014, section 3.6.
+    prefilled again from its last half, and so is what no cache holds.
     """
 
-    def __init__(self, *plans: EnginePlan, prefixes: PrefixCache | None = None) -> None:
-        """Create a session without rows.
-
-        Args:
-            plans: of each model.
-            prefixes: of one model; rows start with them if they can.
-        """
+    def __init__(self, plan: EnginePlan, *, prefixes: PrefixCache | None = None) -> None:
+        """Create a session without rows; they start with prefixes if they can."""
         self.tokens: list[list[int]] = []
-        self.is_compiled = any(plan.is_compiled for plan in plans)
-        self._models = [_ModelRows(plan, self.tokens, prefixes) for plan in plans]
+        self.is_compiled = plan.is_compiled
+        plans = (plan, *plan.ensemble)
+        known = (prefixes, *prefixes.ensemble) if prefixes else (None,) * len(plans)
+        self._models = [_ModelRows(each, self.tokens, own) for each, own in zip(plans, known, strict=True)]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -65,22 +59,22 @@ class DecodeSession:
     def add(
         self,
         prompts: Sequence[Sequence[int]],
-        sources: Sequence[SourceBatch] | None = None,
+        sources: SourceBatch | None = None,
         output_spec: OutputSpec = LAST_LOGITS,
     ) -> Output:
         """Append rows, and prefill their prompts.
 
         Args:
             prompts: IDs, at least one each; of equal length if there are sources.
-            sources: for each model the sources, one per row; only once.
+            sources: one per row; only once.
 
         Returns:
             The output for the new rows.
         """
         first = len(self.tokens)
         self.tokens += [list(prompt) for prompt in prompts]
-        for index, model in enumerate(self._models):
-            model.add(len(prompts), None if sources is None else sources[index])
+        for model in self._models:
+            model.add(len(prompts), sources)
         tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
         return self._forward(range(first, len(self.tokens)), tokens, output_spec)
 
@@ -103,9 +97,7 @@ class DecodeSession:
             return self._models[0].forward(rows, tokens, output_spec)
         spec = OutputSpec(output_spec.logits_to_keep)
         outputs = [model.forward(rows, tokens, spec).logits for model in self._models]
-        parts = [logits.log_softmax(-1) for logits in outputs if logits is not None]
-        size = min(part.shape[-1] for part in parts)  # some vocabularies are padded
-        return Output(torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts)))
+        return Output(average_predictions([logits for logits in outputs if logits is not None]))
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:

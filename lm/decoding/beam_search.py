@@ -36,7 +36,7 @@ def beam_search(  # noqa: PLR0915 (one story)
     n: int = 1,
     refill: bool = False,
     sampler: Sampler | None = None,
-    sources: Sequence[SourceBatch] | None = None,
+    sources: SourceBatch | None = None,
 ) -> list[list[Continuation]]:
     """Find the most probable continuations of each source.
 

@@ -15,7 +15,7 @@ from lm.data.windows import truncate_text
 from lm.decoding import DecodeSession, pad
 from lm.engine import OutputSpec, plan_engines
 from lm.errors import UsageError, check_not_nan
-from lm.model import DecoderOnly, EncoderOnly, Model
+from lm.model import DecoderOnly, EncoderOnly, Model, average_predictions
 from lm.text import parse_label
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.chat_template import build_example_frame, build_text_frame, require_mask_token
@@ -92,8 +92,10 @@ class Classifier:
         if isinstance(model, EncoderOnly):
             device, context = next(model.parameters()).device, model.config.context_length
             for some, rows in zip(scores.split(self.batch_size), batched(prompts, self.batch_size), strict=True):
-                tokens, lengths = pad([truncate_text(frame.wrap(ids), context=context) for ids in rows])
-                some[:] = model(tokens.to(device), lengths=lengths.to(device))[:, 0].float().softmax(-1)
+                padded = pad([truncate_text(frame.wrap(ids), context=context) for ids in rows])
+                tokens, lengths = (each.to(device) for each in padded)
+                of_members = [member(tokens, lengths=lengths)[:, 0] for member in (model, *model.ensemble)]
+                some[:] = average_predictions(of_members).float().softmax(-1)
             return scores
         assert isinstance(model, DecoderOnly)
         most, plan = self._room - len(frame.before), plan_engines(model, tokens=max(map(len, self._completions)))
@@ -171,8 +173,11 @@ def fill_masks(
         if (longest := max(map(len, rows))) > context:
             raise UsageError(f"the text has {longest:,} tokens, more than the context {context:,}")
         tokens, lengths = (each.to(device) for each in pad(rows))
-        hidden = model.hidden(tokens, target_lengths=lengths)
-        probabilities = model.logits(hidden[tokens == mask]).float().softmax(-1)
+        logits = [
+            member.logits(member.hidden(tokens, target_lengths=lengths)[tokens == mask])
+            for member in (model, *model.ensemble)
+        ]
+        probabilities = average_predictions(logits).float().softmax(-1)
         known = probabilities[:, : tokenizer.vocab_size]  # the others are vocabulary padding
         top = known.topk(min(k, known.shape[-1]))
         candidates = iter(zip(top.indices.tolist(), top.values.tolist(), strict=True))

@@ -15,7 +15,7 @@ import torch
 
 from lm.checkpoint import LoadedModel
 from lm.config.inference import TranslationConfig
-from lm.config.model import check_heads_given
+from lm.config.model import ModelConfig, check_heads_given
 from lm.corpus import RaggedArray
 from lm.corpus.encode import TreeReader, wrap_sources
 from lm.data import batched, length_batches
@@ -74,6 +74,10 @@ class TranslationModel:
         """The tag of a target language; see `lm.tokenizer.chat_template.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
+    @property
+    def _configs(self) -> list[ModelConfig]:
+        return [model.config for model in (self.model, *self.model.ensemble)]
+
     def encode(
         self, lines: Sequence[str], heads: Sequence[Sequence[int] | None], frame: SpecialTokenFrame
     ) -> Iterator[tuple[SourceIds, int]]:
@@ -81,10 +85,9 @@ class TranslationModel:
 
         If source and target are one sequence, half of the positions are left for the target.
         """
-        config, encoded = self.model.config, self.source_tokenizer.encode_batch(lines)
-        most = config.position_limit or max(LONGEST_SOURCE, config.context_length)
-        most = max(0, (most // 2 if config.position_limit and config.decoder_only else most) - len(frame))
-        reader = None if config.syntax == "none" else TreeReader(self.source_tokenizer)
+        encoded = self.source_tokenizer.encode_batch(lines)
+        most = max(0, min(map(_max_source_length, self._configs)) - len(frame))
+        reader = None if self.model.config.syntax == "none" else TreeReader(self.source_tokenizer)
         for text, ids, sentence_heads in zip(lines, encoded, heads, strict=True):
             left_out = max(0, len(ids) - most)
             if reader is None:
@@ -96,8 +99,13 @@ class TranslationModel:
 
     def max_target_length(self, source: SourceIds) -> float:
         """The most target IDs after a source."""
-        limit = self.model.config.position_limit
-        return math.inf if limit is None else limit - len(source) if self.model.config.decoder_only else limit
+        limits = [(config.position_limit or math.inf, config.decoder_only) for config in self._configs]
+        return min(limit - decoder_only * len(source) for limit, decoder_only in limits)
+
+
+def _max_source_length(config: ModelConfig) -> int:
+    most = config.position_limit or max(LONGEST_SOURCE, config.context_length)
+    return most // 2 if config.position_limit and config.decoder_only else most
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +125,11 @@ class TranslatedLine:
 
 
 class Translator:
-    """Translates lines with one model or an ensemble."""
+    """Translates lines with a model."""
 
     def __init__(
         self,
-        models: Sequence[TranslationModel],
+        model: TranslationModel,
         config: TranslationConfig | None = None,
         *,
         sampler: Sampler | None = None,
@@ -130,21 +138,15 @@ class Translator:
         """Create a translator.
 
         Args:
-            models: one or more, with one target tokenizer.
             sampler: of the filters on logits, for beam search.
-            to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
+            to: target language, of a model with several: it has a token `<2LANGUAGE>` for each.
 
         Raises:
-            UsageError: the models differ in their target tokenizers, or the language is unknown.
+            UsageError: the language is unknown.
         """
-        self.models, self.config = tuple(models), config or TranslationConfig()
-        self.tokenizer = self.models[0].tokenizer
-        if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
-            raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
-        self._frames = [
-            build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
-        ]
-        sampler, start, self._stop_ids = sampler or Sampler(), self._frames[0].start, self._frames[0].target.after
+        self.model, self.config = model, config or TranslationConfig()
+        self._frames = build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to))
+        sampler, start, self._stop_ids = sampler or Sampler(), self._frames.start, self._frames.target.after
         ban_start = () if start in self._stop_ids else (add_biases({start: -math.inf}),)
         self._sampler = replace(sampler, filters=(*sampler.filters, *ban_start))
 
@@ -167,35 +169,31 @@ class Translator:
             UsageError: a filter rules out every token, there are heads for models that read no trees, or none for one
                 that does, or more results than the beam has.
         """
-        check_heads_given(*(model.model.config for model in self.models), are_given=dependency_heads is not None)
+        check_heads_given(self.model.model.config, are_given=dependency_heads is not None)
         trees = itertools.repeat(None) if dependency_heads is None else dependency_heads
         pairs = zip(lines, trees, strict=dependency_heads is not None)
         for chunk in batched(pairs, read_ahead):
             texts, heads = [text.strip() for text, _ in chunk], [heads for _, heads in chunk]
-            encoded = [
-                model.encode(texts, heads, frames.source)
-                for model, frames in zip(self.models, self._frames, strict=True)
-            ]
-            of_lines = list(zip(*encoded, strict=True))  # for each model the source, and the number of IDs left out
+            sources, left_out = zip(*self.model.encode(texts, heads, self._frames.source), strict=True)
             blank = [Continuation(finish_reason="blank")] * self.config.n_best
             filled = np.flatnonzero([bool(text) for text in texts])
-            lengths = np.array([max(len(source) for source, _ in of_lines[row]) for row in filled])
+            lengths = np.array([len(sources[row]) for row in filled])
             order = np.argsort(-lengths, kind="stable")  # the longest lines first
             batches = [filled[rows] for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order)]
-            sources = [[[source for source, _ in of_lines[row]] for row in rows] for rows in batches]
             found: dict[int, list[Continuation]] = {}
-            for rows, results in zip(batches, self._translate_batches(sources), strict=True):
+            translated = self._translate_batches([[sources[row] for row in rows] for rows in batches])
+            for rows, results in zip(batches, translated, strict=True):
                 found |= zip(rows.tolist(), results, strict=True)
-            for row, ((text, of_text), of_line) in enumerate(zip(chunk, of_lines, strict=True)):
-                yield TranslatedLine(text, tuple(found.get(row, blank)), max(n for _, n in of_line), of_text)
+            for row, ((text, of_text), n_left_out) in enumerate(zip(chunk, left_out, strict=True)):
+                yield TranslatedLine(text, tuple(found.get(row, blank)), n_left_out, of_text)
 
-    def _translate_batches(self, batches: Sequence[list[list[SourceIds]]]) -> Iterator[list[list[Continuation]]]:
+    def _translate_batches(self, batches: Sequence[list[SourceIds]]) -> Iterator[list[list[Continuation]]]:
         """Translate batches in order; on a CPU each thread has its own batches.
 
         Steps are too small to parallelise: two threads with a batch each are both busy; two threads on one batch wait
         for each other, and for the GIL.
         """
-        threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
+        threads, device = torch.get_num_threads(), next(self.model.model.parameters()).device.type
         workers = min(threads, len(batches))
         if workers < 2 or device != "cpu":
             yield from map(self._translate_batch, batches)
@@ -206,21 +204,22 @@ class Translator:
         finally:
             torch.set_num_threads(threads)
 
-    def _translate_batch(self, batch: Sequence[Sequence[SourceIds]]) -> list[list[Continuation]]:
-        """Translate lines, given the source of each for each model."""
-        limits = []
-        for of_models in batch:
-            room = min(map(TranslationModel.max_target_length, self.models, of_models))
-            limits.append(int(min(_MAX_LENGTH_RATIO * max(map(len, of_models)) + _MAX_LENGTH_EXTRA, room)))
+    def _translate_batch(self, batch: Sequence[SourceIds]) -> list[list[Continuation]]:
+        """Translate lines, given their sources."""
+        limits = [
+            int(min(_MAX_LENGTH_RATIO * len(source) + _MAX_LENGTH_EXTRA, self.model.max_target_length(source)))
+            for source in batch
+        ]
         found = beam_search(
-            DecodeSession(*(plan_engines(member.model) for member in self.models)),
-            torch.tensor([[self._frames[0].start]] * len(batch)), beam_size=self.config.beam, max_tokens=limits,
+            DecodeSession(plan_engines(self.model.model)),
+            torch.tensor([[self._frames.start]] * len(batch)), beam_size=self.config.beam, max_tokens=limits,
             stop_ids=self._stop_ids, n=self.config.n_best, length_penalty=self.config.length_penalty, refill=True,
-            sampler=self._sampler, sources=list(map(pad, zip(*batch, strict=True))),
+            sampler=self._sampler, sources=pad(batch),
         )  # fmt: skip
         if not all(found):
             raise UsageError(ALL_BANNED)
         for translation in itertools.chain.from_iterable(found):
-            known = [token for token in translation.tokens if token < self.tokenizer.vocab_size]  # no padding
-            translation.text = re.sub("\r\n|\n|\r", " ", self.tokenizer.decode(known))
+            tokenizer = self.model.tokenizer
+            known = [token for token in translation.tokens if token < tokenizer.vocab_size]  # no padding
+            translation.text = re.sub("\r\n|\n|\r", " ", tokenizer.decode(known))
         return found

@@ -33,7 +33,7 @@ from lm.kernels.torch_ops import TopK, initialise_numba
 from lm.model import DecoderOnly, count_parameters
 from lm.model.layers import quantise
 from lm.processes import default_signal_handling, python_command
-from lm.run_folder import find_checkpoint, weights_key
+from lm.run_folder import find_checkpoint, list_members, weights_key
 
 if TYPE_CHECKING:
     from lm.engine.compiled import CompiledEngine
@@ -164,6 +164,7 @@ class EnginePlan:
         compiled: computes steps of few tokens, if it supports the model here.
         use_cache: whether keys and values are cached; else everything is recomputed each time.
         is_compiled: whether compiled code is loaded, which finds the top k of any logits on a CPU.
+        ensemble: the plans of the other models of an ensemble.
     """
 
     model: DecoderModel
@@ -171,6 +172,7 @@ class EnginePlan:
     compiled: CompiledEngine | None
     use_cache: bool
     is_compiled: bool
+    ensemble: tuple[EnginePlan, ...] = ()
 
     def step_engine(self, tokens: int) -> TorchEngine | CompiledEngine:
         """Return the engine for a decode step with a number of tokens, of all rows together."""
@@ -188,7 +190,7 @@ class EnginePlan:
 
 
 def plan_engines(model: DecoderModel, *, tokens: int | None = None, use_cache: bool = True) -> EnginePlan:
-    """Choose the engines of a session.
+    """Choose the engines of a session, for each model of an ensemble.
 
     Args:
         model: in eval mode; its weights must not move, so the compiled engine runs none that are being trained.
@@ -209,8 +211,9 @@ def plan_engines(model: DecoderModel, *, tokens: int | None = None, use_cache: b
         and not any(parameter.requires_grad for parameter in model.parameters())
     )  # fmt: skip
     return EnginePlan(
-        model, TorchEngine(model), get_compiled_engine(model) if runs_compiled else None, use_cache, is_loaded
-    )
+        model, TorchEngine(model), get_compiled_engine(model) if runs_compiled else None, use_cache, is_loaded,
+        tuple(plan_engines(member, tokens=tokens, use_cache=use_cache) for member in model.ensemble),
+    )  # fmt: skip
 
 
 def needs_compiling(config: ModelConfig, device: str) -> bool:
@@ -237,14 +240,14 @@ _FILE = "decoding.json"
 def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
     """Load the model of a run or checkpoint to generate or translate; errors as of `load_model`."""
     hardware = select_inference_hardware(config, auto=decoding_dtype(path, config))
-    return load_model(find_checkpoint(path), hardware)
+    return load_model(path, hardware)
 
 
 def decoding_dtype(path: Path, config: HardwareConfig) -> str:
     """Return the dtype in which a run or checkpoint decodes: the configured one, else the recorded one, or float32."""
     if config.dtype != "auto":
         return config.dtype
-    return read_recorded_dtypes(find_checkpoint(path)).get(select_device(config), "float32")
+    return read_recorded_dtypes(find_checkpoint(list_members(path)[0])).get(select_device(config), "float32")
 
 
 def read_recorded_dtypes(checkpoint: Path) -> dict[str, str]:

@@ -28,11 +28,15 @@ class PrefixCache:
     """The KV caches of the first tokens of prompts, which any number of rows may start with.
 
     They are kept up to a number of tokens; the least recently used ones are dropped.
+
+    Attributes:
+        ensemble: those of the other models of an ensemble.
     """
 
     def __init__(self, model: DecoderOnly) -> None:
         self._model, self._capacity = model, _CONTEXTS * model.config.context_length
         self._caches: dict[tuple[int, ...], ModelCache] = {}
+        self.ensemble = tuple(map(PrefixCache, model.ensemble))
 
     @torch.inference_mode()
     def extend(self, ids: Sequence[int], limit: int | None = None) -> tuple[int, int]:
@@ -45,6 +49,8 @@ class PrefixCache:
             The number of its tokens that were known, and of those that were computed.
         """
         ids = tuple(ids)
+        for other in self.ensemble:
+            other.extend(ids, limit)
         if len(ids) >= self._model.config.context_length:
             return 0, 0
         known = max(self._caches, key=lambda other: self._usable_length(other, ids), default=())

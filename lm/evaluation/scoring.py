@@ -16,6 +16,7 @@ token, in one window: what fine-tuning minimises.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from lm.data import Batch, length_batches
 from lm.data.pairs import PairLayout
 from lm.data.windows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
-from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model, Transformer
 from lm.text import Record
 from lm.tokenizer import encode_pieces, split_into_pieces
 from lm.tokenizer.chat_template import (
@@ -324,20 +325,24 @@ class Scorer:
 
     @torch.inference_mode()
     def score_windows(self, windows: Sequence[Window]) -> list[Nats]:
-        """Return (scored tokens,) nats of each window."""
+        """Return (scored tokens,) nats of each window, of an ensemble by the mean probability of each token."""
+        members = (self.model, *self.model.ensemble)
+        scored = [self._score_windows(member, windows) for member in members]
+        if not all(np.isfinite(nats).all() for nats in itertools.chain(*scored)):
+            raise nan_logits_error()
+        of_windows = zip(*scored, strict=True)
+        return [math.log(len(members)) - np.logaddexp.reduce(np.negative(nats)) for nats in of_windows]
+
+    def _score_windows(self, model: Model, windows: Sequence[Window]) -> list[Nats]:
         tokens = [window.tokens for window in windows]
         sources = [window.source for window in windows if window.source is not None]
-        if isinstance(self.model, EncoderOnly):
-            scored = [self._score_masked(self.model, window) for window in windows]
-        elif sources:
-            (start,) = build_text_frame(self._tokenizer).before
-            sides = RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens)
-            scored = score_batch(self.model, self._layout.batch(*sides, start=start))
-        else:
-            scored = score_batch(self.model, Batch.from_rows(tokens, [window.is_scored for window in windows]))
-        if not all(np.isfinite(nats).all() for nats in scored):
-            raise nan_logits_error()
-        return scored
+        if isinstance(model, EncoderOnly):
+            return [self._score_masked(model, window) for window in windows]
+        if not sources:
+            return score_batch(model, Batch.from_rows(tokens, [window.is_scored for window in windows]))
+        (start,) = build_text_frame(self._tokenizer).before
+        sides = RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens)
+        return score_batch(model, PairLayout(model.config.decoder_only).batch(*sides, start=start))
 
     def _score_masked(self, model: EncoderOnly, window: Window) -> Nats:
         """Mask each token in a row of its own."""

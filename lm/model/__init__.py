@@ -7,7 +7,8 @@ parameters. Variants from the literature have a module each: `experts`, `recurre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -155,6 +156,9 @@ class Transformer(nn.Module):
     """The base of all models: input embedding, layers and output layer.
 
     The layers are called the decoder, also in an encoder-only model.
+
+    Attributes:
+        ensemble: further models, whose probabilities are averaged with this one's in decoding and scoring.
     """
 
     output_modules: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
@@ -163,6 +167,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.ensemble: tuple[Any, ...] = ()  # no submodules: their weights are not this model's
         self.embedding = InputEmbedding(config, config.vocab_size)
         self.decoder = (
             RecurrentDecoder(config)
@@ -226,6 +231,18 @@ class Transformer(nn.Module):
         _, bias = self.output_layer
         logits = self.output.matmul(hidden.reshape(-1, hidden.shape[-1]), bias)
         return soft_cap(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
+
+
+def average_predictions(logits: Sequence[Tensor]) -> Tensor:
+    """Return the logits of one model, or of an ensemble the log-probabilities of its mean distribution.
+
+    Source: Sutskever et al. 2014, section 3.6.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    size = min(each.shape[-1] for each in logits)  # some vocabularies are padded
+    logprobs = torch.stack([each[..., :size].float().log_softmax(-1) for each in logits])
+    return logprobs.logsumexp(0) - math.log(len(logits))
 
 
 def soft_cap(logits: Tensor, cap: float) -> Tensor:

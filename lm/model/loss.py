@@ -27,7 +27,7 @@ OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
 
 ChunkLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
-"""(passes, n, d_model) final states, an output layer, (n,) ids -> loss and surprisal, summed over positions."""
+"""(passes, n, d_model) final states, an output layer, their (n,) positions -> loss and surprisal, summed over them."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -105,12 +105,7 @@ class _Precomputed(torch.autograd.Function):
 
 
 def chunked_loss(
-    loss: ChunkLoss,
-    hidden: Tensor,
-    output: OutputLayer,
-    targets: Tensor,
-    *,
-    target_positions: Tensor | slice | None = None,
+    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, target_positions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Sum a loss over all positions that have a target, in chunks of positions, together with its gradient.
 
@@ -120,18 +115,15 @@ def chunked_loss(
     Args:
         loss: computes logits from final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
-        targets: (positions,) ids, IGNORE_INDEX where none.
-        target_positions: see `linear_cross_entropy`.
+        target_positions: (n,) indices.
     """
-    if not isinstance(target_positions, Tensor):
-        target_positions = _target_positions(targets)
     inputs = [tensor for tensor in (hidden, *output) if tensor is not None]
     gradients = [torch.zeros_like(tensor) for tensor in inputs]
     total, surprisal = (torch.zeros((), device=hidden.device) for _ in range(2))
     for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(output[0]))):
         with torch.enable_grad():
             states, weight, *bias = (part.detach().requires_grad_() for part in (hidden[:, some], *inputs[1:]))
-            nats, nll = loss(states, (weight, bias[0] if bias else None), targets[some])
+            nats, nll = loss(states, (weight, bias[0] if bias else None), some)
             gradients[0][:, some], *others = torch.autograd.grad(nats, (states, weight, *bias))
         for gradient, of_chunk in zip(gradients[1:], others, strict=True):
             gradient.add_(of_chunk)

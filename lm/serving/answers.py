@@ -28,7 +28,7 @@ from lm.decoding.translation import TranslationModel, Translator
 from lm.errors import LMError, nan_logits_error
 from lm.evaluation.attention import Unit, compute_attention
 from lm.evaluation.scoring import resolve_window_sizes, split_windows
-from lm.model import DecoderOnly
+from lm.model import DecoderOnly, average_predictions
 from lm.serving.bodies import (
     ApiError,
     AttentionBody,
@@ -311,9 +311,11 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
     parts = [(np.asarray(ids, dtype=np.int64), True)]
     for window in split_windows(parts, frame, context=context, stride=stride):
         tokens, n_scored = torch.from_numpy(window.tokens).to(device), int(window.is_scored.sum())
-        hidden, targets = model.hidden(tokens[None, :-1])[0, -n_scored:], tokens[-n_scored:]
-        for states, expected in zip(hidden.split(_ROWS), targets.split(_ROWS), strict=True):
-            logprobs = model.logits(states).float().log_softmax(-1)
+        members = (model, *model.ensemble)
+        hidden = [member.hidden(tokens[None, :-1])[0, -n_scored:].split(_ROWS) for member in members]
+        for expected, *states in zip(tokens[-n_scored:].split(_ROWS), *hidden, strict=True):
+            logits = average_predictions([each.logits(part) for each, part in zip(members, states, strict=True)])
+            logprobs = logits.float().log_softmax(-1)
             own = logprobs.gather(-1, expected[:, None])
             if not bool(own.isfinite().all()):
                 raise nan_logits_error()
@@ -371,7 +373,8 @@ def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     _check_length(model, ids, "prompt")
     window = ids[window_start(len(ids), decoder.config.context_length) :]
     tokens = torch.tensor([window], device=next(decoder.parameters()).device)
-    logits = decoder.logits(decoder.hidden(tokens)[:, -1]).float().cpu()
+    members = (decoder, *decoder.ensemble)
+    logits = average_predictions([each.logits(each.hidden(tokens)[:, -1]) for each in members]).float().cpu()
     if not bool(logits.logsumexp(-1).isfinite()):
         raise nan_logits_error()
     before = logits.softmax(-1)[0]
@@ -418,7 +421,7 @@ def translate(model: ServedModel, body: TranslateBody) -> dict[str, Any]:
     if body.translation.beam > _MAX_BEAM:
         raise invalid(f"beam must be at most {_MAX_BEAM}", param="beam")
     attends, results = not config.is_recurrent or config.recurrent_attention != "none", []
-    for line in Translator([TranslationModel.from_loaded(model.loaded)], body.translation, to=body.to).translate(lines):
+    for line in Translator(TranslationModel.from_loaded(model.loaded), body.translation, to=body.to).translate(lines):
         translations = [dataclasses.asdict(translation) for translation in line.translations]
         for values, translation in zip(translations, line.translations if body.alignments else (), strict=False):
             values["alignment"] = None

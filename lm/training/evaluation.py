@@ -127,7 +127,7 @@ def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str
     translations: dict[int, str] = {}
     for tag in {reference.tag for reference in references}:
         same_tag = [(number, each) for number, each in enumerate(references) if each.tag == tag]
-        translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
+        translator = Translator(model, TranslationConfig(beam=1), to=None if tag is None else tag.language)
         heads = None if same_tag[0][1].heads is None else (each.heads or () for _, each in same_tag)
         lines = translator.translate((each.source for _, each in same_tag), dependency_heads=heads)
         translations |= {number: line.translations[0].text for (number, _), line in zip(same_tag, lines, strict=True)}

@@ -1,4 +1,4 @@
-"""The training objective: cross-entropy, with label smoothing, R-Drop and expert load balancing; and its hardware.
+"""The training objective: cross-entropy, with label smoothing, R-Drop, distillation and load balancing; its hardware.
 
 Dtypes and thread count are selected by timing; a GPU that supports bfloat16 trains in it without timing: a short probe
 would measure kernel launches.
@@ -7,6 +7,7 @@ would measure kernel launches.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -42,32 +43,45 @@ class Objective(nn.Module):
 
     model: Model
 
-    def __init__(self, model: Model, hardware: Hardware, config: TrainingConfig, *, states: HiddenStatesFn) -> None:
+    def __init__(
+        self,
+        model: Model,
+        hardware: Hardware,
+        config: TrainingConfig,
+        *,
+        states: HiddenStatesFn,
+        teachers: Sequence[Model] = (),
+    ) -> None:
         """Create the objective of a model.
 
         Args:
-            config: label smoothing, R-Drop and weights of auxiliary losses.
+            config: label smoothing, R-Drop, distillation and weights of auxiliary losses.
             states: `hidden_states_fn(model)`, or that compiled.
+            teachers: of distillation, in eval mode, with the vocabulary of the model.
         """
         super().__init__()
         self.model, self._hardware, self._config, self._states = model, hardware, config, states
+        self._teachers = tuple(teachers)  # no submodules: they are not trained
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed loss of a batch, and the sums to report.
 
         Returns:
             The loss with a gradient; and (2,) sums in nats without: the loss without expert load balancing, and the
-                surprisal of the targets without label smoothing or R-Drop.
+                surprisal of the targets without label smoothing, R-Drop or distillation.
         """
         model, hardware, config = self.model, self._hardware, self._config
         targets, positions = _targets(batch, hardware)
         passes = batch.map_arrays(lambda ids: np.concatenate((ids, ids))) if config.r_drop else batch
         with capture_routing(model) as routes, hardware.autocast():
             hidden = _hidden_states(model, passes, hardware, states=self._states)
-            if config.r_drop:
-                hidden = hidden.unflatten(0, (2, -1)).flatten(1, 2)  # (2, rows · length, d_model)
-                output, once = model.output_layer, targets.flatten()
-                nats, nll = chunked_loss(self._r_drop_loss, hidden, output, once, target_positions=positions)
+            if config.r_drop or self._teachers:
+                hidden = hidden.unflatten(0, (config.forward_passes, -1)).flatten(1, 2)  # (passes, positions, d_model)
+                with torch.no_grad():
+                    taught = [_hidden_states(teacher, batch, hardware).flatten(0, -2) for teacher in self._teachers]
+                where = torch.arange(targets.numel(), device=targets.device)[positions]
+                loss_of_chunk = functools.partial(self._chunk_loss, targets=targets.flatten(), taught=taught)
+                nats, nll = chunked_loss(loss_of_chunk, hidden, model.output_layer, where)
             else:
                 nats, nll = _cross_entropy(model, hidden, targets, positions, label_smoothing=config.label_smoothing)
         loss = nats
@@ -75,19 +89,34 @@ class Objective(nn.Module):
             loss = nats + config.expert_balance * batch.n_targets * sum(map(load_balancing_loss, routes))
         return loss, torch.stack((nats.detach(), nll))
 
-    def _r_drop_loss(self, hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of two passes plus a weight times their divergence, and the mean surprisal.
+    def _chunk_loss(
+        self, hidden: Tensor, output: OutputLayer, where: Tensor, *, targets: Tensor, taught: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the summed loss at some positions, and the surprisal; of two passes the means.
 
         Args:
-            hidden: (2, positions, d_model) of both passes.
+            hidden: (passes, n, d_model).
             output: weights and bias of the output layer.
-            targets: (positions,) of one pass.
+            where: (n,) positions.
+            targets: (positions,) of all.
+            taught: (positions, width) final hidden states of each teacher.
         """
-        logits, both = soft_cap(linear(hidden, *output), self.model.config.softcap), targets.expand(2, -1)
-        smoothed = surprisal = cross_entropy(logits, both, label_smoothing=self._config.label_smoothing) / 2
-        if self._config.label_smoothing:
-            surprisal = cross_entropy(logits.detach(), both) / 2
-        return smoothed + self._config.r_drop / 4 * symmetric_kl(*logits), surprisal
+        config = self._config
+        logits = soft_cap(linear(hidden, *output), self.model.config.softcap)
+        passes, expected = len(logits), targets[where].expand(len(logits), -1)
+        loss = surprisal = cross_entropy(logits, expected, label_smoothing=config.label_smoothing) / passes
+        if config.label_smoothing:
+            surprisal = cross_entropy(logits.detach(), expected) / passes
+        if taught:
+            with torch.no_grad():
+                predicted = [
+                    teacher.logits(states[where]) for teacher, states in zip(self._teachers, taught, strict=True)
+                ]
+            distilled = distillation_loss(logits, predicted, temperature=config.distillation_temperature) / passes
+            loss = torch.lerp(loss, distilled, config.distillation_weight)
+        if config.r_drop:
+            loss = loss + config.r_drop / 4 * symmetric_kl(*logits)
+        return loss, surprisal
 
 
 def summed_loss(model: Model, batch: Batch, hardware: Hardware) -> Tensor:
@@ -120,6 +149,21 @@ def _cross_entropy(
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
     )
+
+
+def distillation_loss(logits: Tensor, teachers: Sequence[Tensor], *, temperature: float = 1.0) -> Tensor:
+    """Return the cross-entropy with the mean of the teachers' distributions, summed over passes and positions.
+
+    It is multiplied by the square of the temperature, so that its gradient keeps its size.
+
+    Args:
+        logits: (passes, positions, vocabulary).
+        teachers: (positions, vocabulary) logits of each.
+
+    Source: Hinton et al. 2015, section 2.
+    """
+    mean = torch.stack([(each.float() / temperature).softmax(-1) for each in teachers]).mean(0)
+    return -(temperature**2) * (mean * (logits.float() / temperature).log_softmax(-1)).sum()
 
 
 def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:

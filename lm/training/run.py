@@ -96,7 +96,8 @@ class Run:
             for table in (module for module in self.model.modules() if isinstance(module, PositionTable)):
                 table.fill(config.model.context_length, device)  # at the first step would cause a recompilation
             states = torch.compile(states)
-        loss = Objective(self.model, self.hardware, training, states=states)
+        teachers = [checkpoint.load_model(Path(name), self.hardware).model for name in training.teacher]
+        loss = Objective(self.model, self.hardware, training, states=states, teachers=teachers)
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
         self.optimizers = build_optimizers(
             self.model, training, dtype=self.hardware.torch_dtype,
@@ -457,6 +458,14 @@ def initial_weights(path: Path, tokenizers: Tokenizers, config: RunConfig) -> di
             rows[first : tokenizer.vocab_size] = value[:first].float().mean(dim=0).to(value.dtype)
             weights[name] = rows
     return weights
+
+
+def check_teacher(path: Path, tokenizers: Tokenizers, config: RunConfig) -> None:
+    """Raise UsageError unless a run can be the teacher of a run with a config."""
+    checkpoint.check_predictions(path, tokenizers, config.model)
+    model, length = run_folder.load_config(path).model, config.model.context_length
+    if model.is_encoder_decoder != config.model.is_encoder_decoder or (model.position_limit or length) < length:
+        raise UsageError(f"{path}: the teacher reads other batches, or has fewer positions than its student's context")
 
 
 def load_initial_weights(

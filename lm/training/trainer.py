@@ -53,7 +53,14 @@ from lm.training.plan import (
     should_choose_time,
 )
 from lm.training.rules import check_startup
-from lm.training.run import Run, copy_checkpoint, initial_weights, measure_initial_loss, prepare_resuming
+from lm.training.run import (
+    Run,
+    check_teacher,
+    copy_checkpoint,
+    initial_weights,
+    measure_initial_loss,
+    prepare_resuming,
+)
 from lm.training.training_corpus import (
     CorpusFiles,
     ProgressCallback,
@@ -197,6 +204,9 @@ class _Preparation:
         spec, meter = self.spec, self.speed_meter
         parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
         plan = plan_spec(spec, parent=None if parent is None else load_config(parent))
+        teachers = [find_checkpoint(Path(name)).resolve() for name in plan.config.training.teacher]
+        training = plan.config.training.replace(teacher=tuple(map(str, teachers)))
+        plan = dataclasses.replace(plan, config=plan.config.replace(training=training))
         found = CorpusFiles(spec.data, plan.config)
         spec = spec.replace(kind=found.kind)
         needs_speed = should_choose_size(spec) or should_choose_time(spec)
@@ -215,7 +225,7 @@ class _Preparation:
                 found.text_bytes,
                 pairs=spec.data.are_pairs,
                 is_prepared=found.prepared is not None,
-                has_tokenizer=found.prepared is not None or spec.tokenizer is not None,
+                has_tokenizer=bool(found.prepared or spec.tokenizer or teachers),
             )
             probe = probe_config(plan, pairs=survey.pairs)
             rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
@@ -226,7 +236,7 @@ class _Preparation:
             if parent is None:
                 raise UsageError("adapters need the weights of a run: name it, or leave them out")
             refuse_adapters(parent)
-        named = spec.tokenizer or spec.from_run
+        named = spec.tokenizer or spec.from_run or next(iter(teachers), None)
         corpus = found.prepare(plan.config, Path(named) if named else None, self.progress)
         if parent is not None:
             spare = max(0, load_config(parent).model.vocab_size - corpus.tokenizer.vocab_size)
@@ -236,6 +246,8 @@ class _Preparation:
         for prompt in plan.config.training.sample:
             (corpus.source_tokenizer or corpus.tokenizer).encode(prompt)  # is refused now rather than after steps
         plan = plan_corpus(plan, corpus)
+        for teacher in teachers:
+            check_teacher(teacher, (corpus.tokenizer, corpus.source_tokenizer), plan.config)
         data = open_data(corpus.folder, plan.config)
         measured = self._measure(plan, corpus, data, parent)
         plan, speed, max_steps = plan_length(plan, corpus, data, measured)

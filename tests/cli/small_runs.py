@@ -21,6 +21,7 @@ def make_run(
     tokenizer: Tokenizer | None = None,
     plan: RunPlan | None = None,
     data: DataConfig | None = None,
+    seed: int = 3,
     **fields,
 ) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
@@ -37,7 +38,7 @@ def make_run(
             plan=plan,
         ),
         tokenizer=tokenizer,
-        model=build_model(model, seed=3).state_dict(),
+        model=build_model(model, seed=seed).state_dict(),
         optimizer={},
         state=TrainingState(),
         is_best=True,

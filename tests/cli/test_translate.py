@@ -73,7 +73,7 @@ def test_json_has_everything_a_line(translate):
 
 
 def test_an_ensemble_of_equal_models_translates_as_one(translate, copying):
-    assert translate("--ensemble", copying, text="\n".join(SOURCES))[1] == SOURCES
+    assert translate(text="\n".join(SOURCES), folder=f"{copying},{copying}")[1] == SOURCES
 
 
 def test_a_terminal_is_answered_line_by_line(copying):

@@ -67,12 +67,11 @@ def files(folder: Path, which: str = "") -> list[str]:
 
 
 def test_translate_in_every_way(folder, capsys):
-    command = ["translate", str(folder / "one"), str(folder / "few-text.en")]
-    for options in (
-        ["--beam", "1"], ["--n-best", "2", "--json"],
-        ["--ensemble", str(folder / "one" / "checkpoints" / "step-5")],
+    one, text = str(folder / "one"), str(folder / "few-text.en")
+    for arguments in (
+        [one, text, "--beam", "1"], [one, text, "--n-best", "2", "--json"], [f"{one},{one}/checkpoints/step-5", text],
     ):  # fmt: skip
-        assert run([*command, *options]) == 0
+        assert run(["translate", *arguments]) == 0
         *lines, last = capsys.readouterr().out.split("\n")
         assert (len(lines), last) == (5, "")
     for language in ("de", "en"):

@@ -36,7 +36,7 @@ def lm(folder: Path, threads: int, *, dtype: str, sentences: int) -> Workload:
     model, sources = _load(folder, threads, dtype), _sources(sentences)
 
     def translating(batch_tokens: int) -> Callable[[], object]:
-        translator = Translator([model], TranslationConfig(beam=BEAM, batch_tokens=batch_tokens))
+        translator = Translator(model, TranslationConfig(beam=BEAM, batch_tokens=batch_tokens))
         return lambda: list(translator.translate(sources))
 
     return Workload(_fastest([translating(batch) for batch in _OUR_BATCHES]))

@@ -12,8 +12,9 @@ from lm.model import DecoderOnly, EncoderDecoder
 Model = DecoderOnly | EncoderDecoder
 
 
-def session(*models: Model, cached: bool = True) -> DecodeSession:
-    return DecodeSession(*(plan_engines(model, use_cache=cached) for model in models))
+def session(model: Model, *ensemble: Model, cached: bool = True) -> DecodeSession:
+    model.ensemble = ensemble
+    return DecodeSession(plan_engines(model, use_cache=cached))
 
 
 class SessionDriver:
@@ -29,10 +30,10 @@ class SessionDriver:
     ) -> None:
         models = models if isinstance(models, list) else [models]
         self.session = session(*models, cached=cached)
-        self._sources: list[SourceBatch] | None = None
+        self._sources: SourceBatch | None = None
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths
-            self._sources = [(source, lengths)] * len(models)
+            self._sources = (source, lengths)
 
     @property
     def length(self) -> int:

@@ -14,7 +14,7 @@ SOURCE = random_ids(4, 7)
 
 def search(model, source=SOURCE, lengths=LENGTHS, **options):
     prompts = torch.full((len(source), 1), START)
-    return beam_search(session(model), prompts, refill=True, sources=[(source, lengths)], **options)
+    return beam_search(session(model), prompts, refill=True, sources=(source, lengths), **options)
 
 
 def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):

@@ -178,7 +178,7 @@ def test_compiled_beam_search_equals_torch(monkeypatch, refill):
     def found():
         return beam_search(
             session(model), torch.zeros(10, 1, dtype=torch.long), beam_size=4, max_tokens=[*range(11, 21)],
-            stop_ids=[1, 2], n=2, refill=refill, sources=[(source, lengths)],
+            stop_ids=[1, 2], n=2, refill=refill, sources=(source, lengths),
         )  # fmt: skip
 
     of_step = found()

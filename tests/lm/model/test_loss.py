@@ -63,7 +63,12 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
         counts, output = targets != IGNORE_INDEX, (inputs[1], inputs[2] if has_bias else None)
         total, surprisal = (
-            chunked_loss(disagreeing, inputs[0], output, targets)
+            chunked_loss(
+                lambda states, layer, some: disagreeing(states, layer, targets[some]),
+                inputs[0],
+                output,
+                counts.nonzero()[:, 0],
+            )
             if ours
             else disagreeing(inputs[0][:, counts], output, targets[counts])
         )

@@ -16,9 +16,12 @@ from lm.training.objective import Objective
 from tests.tolerances import approx
 
 
-@pytest.mark.parametrize(("smoothing", "r_drop", "softcap"), [*product((0.0, 0.2), (0.0, 5.0), (0.0, 3.0))])
-def test_the_loss_of_given_final_states_is_that_of_torch_in_float64(smoothing, r_drop, softcap):
-    """Summed over targets; R-Drop has two passes that differ."""
+@pytest.mark.parametrize(
+    ("smoothing", "r_drop", "softcap", "temperature"),
+    [*product((0.0, 0.2), (0.0, 5.0), (0.0, 3.0), (None,)), *product((0.0, 0.2), (0.0, 5.0), (3.0,), (1.0, 2.0))],
+)
+def test_the_loss_of_given_final_states_is_that_of_torch_in_float64(smoothing, r_drop, softcap, temperature):
+    """Summed over targets; R-Drop has two passes that differ; with a temperature there are two teachers."""
     rows, length, size = 3, 5, 17
     model = build_model(ModelConfig(vocab_size=size, context_length=8, d_model=16, n_layers=1, n_heads=2,
                                     softcap=softcap, init_std=0.5))  # fmt: skip
@@ -32,8 +35,14 @@ def test_the_loss_of_given_final_states_is_that_of_torch_in_float64(smoothing, r
         seen.append(ids)
         return states.flatten(0, 1) if r_drop else states[0]
 
-    config = TrainingConfig(steps=1, label_smoothing=smoothing, r_drop=r_drop)
-    objective = Objective(model, Hardware("cpu", "float32", 1), config, states=states_of)
+    distillation = {} if temperature is None else {"distillation_temperature": temperature, "distillation_weight": 0.3}
+    config = TrainingConfig(steps=1, label_smoothing=smoothing, r_drop=r_drop, **distillation)
+    teachers = [
+        build_model(ModelConfig(vocab_size=size, context_length=8, d_model=width, n_layers=1, n_heads=1, init_std=0.5),
+                    seed=width).eval()
+        for width in (() if temperature is None else (8, 12))
+    ]  # fmt: skip
+    objective = Objective(model, Hardware("cpu", "float32", 1), config, states=states_of, teachers=teachers)
     loss, (_, nll) = objective(Batch(inputs, targets))
     assert torch.equal(seen[0], torch.from_numpy(inputs).repeat(2 if r_drop else 1, 1))
 
@@ -47,6 +56,14 @@ def test_the_loss_of_given_final_states_is_that_of_torch_in_float64(smoothing, r
         total = sum(
             F.cross_entropy(each, once[some], reduction="sum", label_smoothing=label_smoothing) for each in passes
         ) / len(passes)  # fmt: skip
+        if teachers:
+            ids_read = torch.from_numpy(inputs)
+            read = [each(ids_read).detach().flatten(0, 1)[some].double() for each in teachers]
+            taught = sum((logits_of_one / temperature).softmax(-1) for logits_of_one in read)
+            distilled = sum(
+                F.cross_entropy(each / temperature, taught / len(teachers), reduction="sum") for each in passes
+            ) / len(passes)  # fmt: skip
+            total = 0.7 * total + 0.3 * temperature**2 * distilled
         if not r_drop:
             return float(total)
         one, other = (each.log_softmax(-1) for each in passes)

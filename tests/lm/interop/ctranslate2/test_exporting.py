@@ -49,7 +49,7 @@ def test_an_imported_marian_translates_alike(beam, tmp_path):
     sources = [reader.encode(line, add_special_tokens=False).tokens for line in SENTENCES]
     results = translator.translate_batch(sources, beam_size=beam, min_decoding_length=0, max_decoding_length=20)
     end = model.tokenizer.end_of_text
-    for ours, other in zip(Translator([model], limits).translate(SENTENCES), results, strict=True):
+    for ours, other in zip(Translator(model, limits).translate(SENTENCES), results, strict=True):
         tokens = [model.tokenizer.token(index) for index in ours.translations[0].tokens if index != end]
         assert tokens == other.hypotheses[0]
 

@@ -79,7 +79,7 @@ def compare_translations(loaded, theirs, folder, beam):
     """Of each sentence alone: the tokens, and the score of the search."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     own = TranslationModel(loaded.model, loaded.tokenizer, loaded.source_tokenizer or loaded.tokenizer)
-    translator = Translator([own], TranslationConfig(beam=beam))
+    translator = Translator(own, TranslationConfig(beam=beam))
     for found in translator.translate(SENTENCES):
         source = tokenizer(found.source, return_tensors="pt")
         best = theirs.generate(

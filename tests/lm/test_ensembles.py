@@ -1,0 +1,93 @@
+"""An ensemble, RUN,RUN, predicts the mean of its models' distributions, in whatever uses a model."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import lm
+from cli.main import run
+from lm.config.inference import PerplexityConfig
+from lm.config.run_config import DataConfig
+from lm.evaluation.perplexity import open_texts
+from lm.evaluation.scoring import Scorer
+from tests.cli.small_runs import TEXT, make_run
+from tests.tolerances import assert_close
+
+LABELS = {"objective": "masked", "labels": ("fear", "joy", "joyful"), "data": DataConfig(label_column="label")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pairs of runs that differ in their weights, and one with another tokenizer."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        make_run(folder / f"gpt-{seed}", seed=seed, n_layers=seed)
+        make_run(folder / f"masked-{seed}", seed=seed, objective="masked")
+        make_run(folder / f"labels-{seed}", seed=seed, **LABELS)
+    make_run(folder / "char", kind="char")
+    (folder / "text.txt").write_text(TEXT)
+    return folder
+
+
+def loaded(folder, kind: str) -> list[lm.Model]:
+    """The ensemble of both runs of a kind, and each of them."""
+    names = [f"{folder}/{kind}-{seed}" for seed in (1, 2)]
+    return [lm.load(name, threads=1, dtype="float32") for name in (",".join(names), *names)]
+
+
+@pytest.mark.parametrize("kind", ["gpt", "masked"])
+def test_a_token_is_scored_by_its_mean_probability(folder, kind):
+    both, one, other = (
+        np.concatenate([
+            scored.nats[scored.unscored :]
+            for scored in Scorer(each.loaded, PerplexityConfig()).score(
+                open_texts(each.loaded, [str(folder / "text.txt")], lm.config.run_config.FilesConfig(), {})
+            )
+        ])
+        for each in loaded(folder, kind)
+    )  # fmt: skip
+    assert both == pytest.approx(-np.log((np.exp(-one) + np.exp(-other)) / 2), rel=1e-6)
+    assert not np.allclose(one, other, rtol=1e-2)
+
+
+def test_samples_continue_from_the_mean_distribution(folder):
+    """Beyond the context too, and with a prefix that a session keeps."""
+    both, *members = loaded(folder, "gpt")
+    for prompt in ("The owl", TEXT[:120]):
+        ids = both.tokenizer.encode(prompt)
+        for token in both.stream(ids, seed=1, max_tokens=12, temperature=1.5):
+            if not isinstance(token, lm.Token):
+                break
+            if len(ids) <= both.config.context_length:
+                with torch.no_grad():
+                    logits = [member.module.double()(torch.tensor([ids]))[0, -1] for member in members]
+                mean = sum(each.softmax(-1) for each in logits) / 2
+                assert_close(torch.tensor(token.logprob), mean[token.id].log(), model=both.module)
+            ids.append(token.id)
+    chat = both.generate("The owl", temperature=0, max_tokens=8)
+    assert chat == lm.load(f"{folder}/gpt-2,{folder}/gpt-1").generate("The owl", temperature=0, max_tokens=8)
+
+
+def test_labels_and_masks_have_mean_probabilities(folder):
+    both, *members = [next(model.classify(["the fox"])).probabilities for model in loaded(folder, "labels")]
+    for label, probability in both.items():
+        assert probability == pytest.approx(sum(each[label] for each in members) / 2, rel=1e-5)
+    both, *members = [model.fill("the [MASK] ran", k=300).blanks[0] for model in loaded(folder, "masked")]
+    mean = {each.id: sum(other.probability for m in members for other in m if other.id == each.id) / 2 for each in both}
+    assert [each.probability for each in both] == pytest.approx([*mean.values()], rel=1e-4)
+
+
+def test_commands_take_ensembles_of_models_that_fit_together(folder, capsys):
+    name, text = f"{folder}/gpt-1,{folder}/gpt-2", str(folder / "text.txt")
+    for command in (["perplexity", name, text], ["evaluate", name, text]):
+        assert run([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["total"]["tokens"]
+    assert run(["generate", name, "The owl", "-n", "2", "--max-tokens", "3", "--seed", "1", "--json"]) == 0
+    capsys.readouterr()
+    for other in ("char", "masked-1"):
+        assert run(["generate", f"{folder}/gpt-1,{folder}/{other}", "The"]) == 2
+        assert f"{other}: has another tokenizer, or is another kind of model" in capsys.readouterr().err
+    assert run(["generate", f"{folder}/gpt-1,{folder}/none", "The"]) == 1
+    assert "none: no run" in capsys.readouterr().err
