@@ -13,7 +13,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install bench demo golden test test-medium test-portable test-roundings test-newest test-gpu check format docs site pictures clean
+.PHONY: install bench demo test test-medium test-portable test-roundings test-newest test-gpu check format docs site pictures clean
 
 install: $(VENV)/compiled
 
@@ -44,10 +44,6 @@ test-newest:
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m device --device cuda -rs
-
-# The same commands here and before the refactoring: results must be equal to the last bit. Twenty minutes on two cores.
-golden: $(VENV)/installed-dev
-	$(BIN)/python -m tests.golden.compare
 
 # Speed against other tools, as docs/benchmarks.md describes; CLAIM names a part of it. Twenty minutes on two cores.
 bench: $(VENV)/installed-dev

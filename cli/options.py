@@ -51,10 +51,10 @@ class Options:
     values: Values
     typed: Values
 
-    def build(self, config: type[C], **defaults: Any) -> C:
+    def build(self, config: type[C]) -> C:
         """Return the config of a section."""
         section = next(name for name, kind in self.sections.items() if kind is config)
-        return config(**{**defaults, **self.values[section]})
+        return config(**self.values[section])
 
 
 def spell_flag(name: str) -> str:

@@ -67,7 +67,7 @@ def train(
     from lm.text.find import find_text_files
     from lm.tokenizer import training
 
-    config, data = options.build(TokenizerConfig), options.build(DataConfig, validation="0")
+    config, data = options.build(TokenizerConfig), DataConfig(**{"validation": "0", **options.values["data"]})
     surveyed = scan_corpus(find_text_files(corpus, data, options.build(FilesConfig)), data)
     print_notes(surveyed.notes)
     texts, size = read_training_texts(surveyed), surveyed.files_bytes

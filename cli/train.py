@@ -76,6 +76,8 @@ def train(
     """
     if "from_run" in options:
         options["from_run"] = resolve_hub_name(Path(options["from_run"]))
+    if "teacher" in options:
+        options["teacher"] = [str(resolve_hub_name(Path(name))) for name in options["teacher"]]
     spec = build_spec(corpus or (), Layer("flag", options, spell_flag))
     if dry_run and (spec.resume or spec.processes > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")

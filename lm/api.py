@@ -46,6 +46,7 @@ from lm.evaluation.scoring import Scorer
 from lm.interop import hugging_face
 from lm.interop.hugging_face import import_from_hub, is_hub_name
 from lm.interop.peft import import_adapters
+from lm.model import average_predictions
 from lm.text import parse_messages
 from lm.text.decode import normalize_text
 from lm.training import launcher_env
@@ -141,10 +142,10 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:
-        """Return (ids, vocabulary) float32 logits of the token after each ID."""
+        """Return (ids, vocabulary) float32 logits of the token after each ID; of an ensemble log-probabilities."""
         model = self._model("continues texts")
-        logits: Tensor = model(torch.tensor([[*ids]], device=next(model.parameters()).device))
-        return logits[0].float()
+        tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
+        return average_predictions([member(tokens)[0] for member in model.members]).float()
 
     def translate(self, line: str, **options: Any) -> str:
         """Return the best translation of a line; options as of `translations`."""

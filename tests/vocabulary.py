@@ -54,7 +54,6 @@ PHRASES = {
 """Patterns of whole words, and what to write instead."""
 EXCEPTIONS = (
     ("tests/vocabulary.py", ".*", "the list itself"),
-    ("tests/golden/*", ".*", "the command lines of an earlier version"),
     ("tests/cli/test_generate.py", "go on", "the beginning of a text in a test"),
     ("tests/lm/training/test_process_group.py", "peer", "an error message of torch"),
 )

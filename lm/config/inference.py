@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -120,7 +119,6 @@ class ClassificationConfig(Config):
     batch_size: Count = 16
 
 
-BleuTokenizer = Literal["13a", "intl", "char", "zh", "none"]
 AttentionUnit = Literal["words", "tokens"]
 
 
@@ -149,7 +147,7 @@ class ScoringConfig(Config):
         resamples: Bootstrap resamples, for intervals and p; 0: none.
     """
 
-    tokenize: BleuTokenizer = "13a"
+    tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
     lowercase: bool = False
     resamples: Natural = 1000
 
@@ -173,7 +171,7 @@ ExportFormat = Literal["huggingface", "peft", "gguf", "ctranslate2"]
 ExportDtype = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
 
 
-DTYPES: Mapping[ExportFormat, tuple[ExportDtype, ...]] = {
+DTYPES = {
     "gguf": ("float32", "float16", "q8_0"),
     "ctranslate2": ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
 }

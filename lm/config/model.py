@@ -306,7 +306,7 @@ OF_BLOCKS = frozenset(setting.name for setting in list_settings("model", ModelCo
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
 
 
-def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
-    """Raise UsageError unless dependency heads are given exactly if at least one of the models reads trees."""
-    if any(model.syntax != "none" for model in models) != are_given:
+def check_heads_given(model: ModelConfig, *, are_given: bool) -> None:
+    """Raise UsageError unless dependency heads are given exactly if a model reads trees."""
+    if (model.syntax != "none") != are_given:
         raise UsageError("models with a setting model.syntax need dependency_heads, others take none")

@@ -32,7 +32,6 @@ END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
 
 TokenizerKind = Literal["bpe", "char", "byte"]
-MergeScope = Literal["words", "characters"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class TokenizerConfig(Config):
 
     kind: TokenizerKind = "bpe"
     vocab_size: Annotated[int, Meta(ge=257, le=1 << 20), "tokenizer.kind=bpe"] = 4096
-    merges: Annotated[MergeScope, "tokenizer.kind=bpe"] = "words"
+    merges: Annotated[Literal["words", "characters"], "tokenizer.kind=bpe"] = "words"
 
 
 LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
@@ -151,10 +150,6 @@ class ParallelTextConfig(Config):
         return ParallelTextConfig(**{**columns, **values})
 
 
-Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
-Criterion = Literal["loss", "bleu"]
-OptimizerKind = Literal["adamw", "muon"]
-
 _Decay = Annotated[float, Meta(ge=0, le=0.99999)]
 _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
@@ -212,11 +207,11 @@ class TrainingConfig(Config):
     batch_tokens: Count | None = None
     micro_batch_size: Count | None = None
     learning_rate: NonNegative = 1e-3
-    schedule: Schedule = "cosine"
+    schedule: Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"] = "cosine"
     warmup_steps: Natural = 50
     final_learning_rate_fraction: Annotated[Fraction, "training.schedule=cosine|linear|wsd"] = 0.1
     decay_fraction: Annotated[Fraction, "training.schedule=wsd"] = 0.2
-    optimizer: OptimizerKind = "adamw"
+    optimizer: Literal["adamw", "muon"] = "adamw"
     beta1: _Decay = 0.9
     beta2: _Decay = 0.95
     epsilon: NonNegative = 1e-8
@@ -234,7 +229,7 @@ class TrainingConfig(Config):
     distillation_temperature: Annotated[Positive, "training.teacher"] = 1.0
     expert_balance: Annotated[NonNegative, "model.experts"] = 0.01
     ema: _Decay = 0.0
-    best_by: Annotated[Criterion, "training.bleu_sentences"] = "loss"
+    best_by: Annotated[Literal["loss", "bleu"], "training.bleu_sentences"] = "loss"
     bleu_sentences: Natural = 2000
     sample: tuple[str, ...] = ()
     masking_rate: Annotated[float, Meta(ge=0.001, le=0.999), "model.objective=masked"] = 0.15

@@ -32,7 +32,6 @@ Settings = Values
 
 _EXPLICIT = ("flag", "python")
 """What gives values for this run alone: conflicts with a run or corpus are errors, others are overridden."""
-_Depth = Annotated[int, Meta(ge=1, le=99)]
 
 
 def is_user_given(source: str | None) -> bool:
@@ -123,7 +122,7 @@ class RunSpec(Config):
     data: DataFiles = field(default_factory=DataFiles)
     out: str | None = None
     preset: str | None = None
-    depth: _Depth | None = None
+    depth: Annotated[int, Meta(ge=1, le=99)] | None = None
     portable: bool = False
     config: str | None = None
     from_run: str | None = None

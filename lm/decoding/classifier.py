@@ -94,7 +94,7 @@ class Classifier:
             for some, rows in zip(scores.split(self.batch_size), batched(prompts, self.batch_size), strict=True):
                 padded = pad([truncate_text(frame.wrap(ids), context=context) for ids in rows])
                 tokens, lengths = (each.to(device) for each in padded)
-                of_members = [member(tokens, lengths=lengths)[:, 0] for member in (model, *model.ensemble)]
+                of_members = [member(tokens, lengths=lengths)[:, 0] for member in model.members]
                 some[:] = average_predictions(of_members).float().softmax(-1)
             return scores
         assert isinstance(model, DecoderOnly)
@@ -174,8 +174,7 @@ def fill_masks(
             raise UsageError(f"the text has {longest:,} tokens, more than the context {context:,}")
         tokens, lengths = (each.to(device) for each in pad(rows))
         logits = [
-            member.logits(member.hidden(tokens, target_lengths=lengths)[tokens == mask])
-            for member in (model, *model.ensemble)
+            member.logits(member.hidden(tokens, target_lengths=lengths)[tokens == mask]) for member in model.members
         ]
         probabilities = average_predictions(logits).float().softmax(-1)
         known = probabilities[:, : tokenizer.vocab_size]  # the others are vocabulary padding

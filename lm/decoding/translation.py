@@ -76,7 +76,7 @@ class TranslationModel:
 
     @property
     def _configs(self) -> list[ModelConfig]:
-        return [model.config for model in (self.model, *self.model.ensemble)]
+        return [model.config for model in self.model.members]
 
     def encode(
         self, lines: Sequence[str], heads: Sequence[Sequence[int] | None], frame: SpecialTokenFrame

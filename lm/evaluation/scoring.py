@@ -326,7 +326,7 @@ class Scorer:
     @torch.inference_mode()
     def score_windows(self, windows: Sequence[Window]) -> list[Nats]:
         """Return (scored tokens,) nats of each window, of an ensemble by the mean probability of each token."""
-        members = (self.model, *self.model.ensemble)
+        members = self.model.members
         scored = [self._score_windows(member, windows) for member in members]
         if not all(np.isfinite(nats).all() for nats in itertools.chain(*scored)):
             raise nan_logits_error()

@@ -217,6 +217,11 @@ class Transformer(nn.Module):
         return self.embedding.tokens if self.head is None else self.head
 
     @property
+    def members(self) -> tuple[Any, ...]:
+        """The models of the ensemble that this one begins; without one, itself."""
+        return (self, *self.ensemble)
+
+    @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
         """The (vocabulary, d_model) weights and the (vocabulary,) bias, if any; a classifier has a row per label."""
         bias = getattr(self.output, "bias", None) if self.output_bias is None else self.output_bias

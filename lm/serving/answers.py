@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from lm.config.inference import PerplexityConfig
-from lm.decoding import window_start
+from lm.decoding import DecodeSession
 from lm.decoding.batching import Finish, Token
 from lm.decoding.sampling import Alternatives, History, apply_filters
 from lm.decoding.translation import TranslationModel, Translator
@@ -311,10 +311,9 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
     parts = [(np.asarray(ids, dtype=np.int64), True)]
     for window in split_windows(parts, frame, context=context, stride=stride):
         tokens, n_scored = torch.from_numpy(window.tokens).to(device), int(window.is_scored.sum())
-        members = (model, *model.ensemble)
-        hidden = [member.hidden(tokens[None, :-1])[0, -n_scored:].split(_ROWS) for member in members]
+        hidden = [member.hidden(tokens[None, :-1])[0, -n_scored:].split(_ROWS) for member in model.members]
         for expected, *states in zip(tokens[-n_scored:].split(_ROWS), *hidden, strict=True):
-            logits = average_predictions([each.logits(part) for each, part in zip(members, states, strict=True)])
+            logits = average_predictions([each.logits(part) for each, part in zip(model.members, states, strict=True)])
             logprobs = logits.float().log_softmax(-1)
             own = logprobs.gather(-1, expected[:, None])
             if not bool(own.isfinite().all()):
@@ -368,13 +367,10 @@ def _candidate(tokenizer: Tokenizer, token: int, probability: float) -> dict[str
 @torch.inference_mode()
 def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     """Return the most probable next tokens, before and after the filters; the prompt's end is not retokenised."""
-    decoder, generator, top = model.decoder, model.generator(body.sampling), body.top
+    generator, top = model.generator(body.sampling), body.top
     ids = generator.encode(model.normalize(body.prompt) if isinstance(body.prompt, str) else body.prompt)
     _check_length(model, ids, "prompt")
-    window = ids[window_start(len(ids), decoder.config.context_length) :]
-    tokens = torch.tensor([window], device=next(decoder.parameters()).device)
-    members = (decoder, *decoder.ensemble)
-    logits = average_predictions([each.logits(each.hidden(tokens)[:, -1]) for each in members]).float().cpu()
+    logits = DecodeSession(generator.plan(1)).add([ids]).last_logits.cpu()
     if not bool(logits.logsumexp(-1).isfinite()):
         raise nan_logits_error()
     before = logits.softmax(-1)[0]

@@ -12,7 +12,7 @@ from cli.main import run
 from lm.config.run_config import DataConfig
 from lm.errors import UsageError
 from tests.cli.small_runs import make_run
-from tests.golden.make_runs import RUNS
+from tests.tiny_runs import RUNS
 from tests.tolerances import assert_close
 
 
@@ -86,10 +86,6 @@ def threads_as_before():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def loaded(name: str) -> lm.Model:
-    return lm.load(RUNS / name, threads=1)
 
 
 def test_a_run_is_exported_and_imported_again(tmp_path):

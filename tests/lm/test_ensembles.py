@@ -1,6 +1,7 @@
 """An ensemble, RUN,RUN, predicts the mean of its models' distributions, in whatever uses a model."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import torch
 
 import lm
 from cli.main import run
-from lm.config.inference import PerplexityConfig
-from lm.config.run_config import DataConfig
+from lm.config.inference import PerplexityConfig, ServerConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.evaluation.perplexity import open_texts
 from lm.evaluation.scoring import Scorer
+from lm.serving import answers
+from lm.serving.bodies import NextBody, ScoreBody
+from lm.serving.scheduler import load_models
 from tests.cli.small_runs import TEXT, make_run
 from tests.tolerances import assert_close
 
@@ -43,7 +47,7 @@ def test_a_token_is_scored_by_its_mean_probability(folder, kind):
         np.concatenate([
             scored.nats[scored.unscored :]
             for scored in Scorer(each.loaded, PerplexityConfig()).score(
-                open_texts(each.loaded, [str(folder / "text.txt")], lm.config.run_config.FilesConfig(), {})
+                open_texts(each.loaded, [str(folder / "text.txt")], FilesConfig(), {})
             )
         ])
         for each in loaded(folder, kind)
@@ -66,8 +70,24 @@ def test_samples_continue_from_the_mean_distribution(folder):
                 mean = sum(each.softmax(-1) for each in logits) / 2
                 assert_close(torch.tensor(token.logprob), mean[token.id].log(), model=both.module)
             ids.append(token.id)
-    chat = both.generate("The owl", temperature=0, max_tokens=8)
-    assert chat == lm.load(f"{folder}/gpt-2,{folder}/gpt-1").generate("The owl", temperature=0, max_tokens=8)
+    mean = sum(member.logits(ids[:9]).softmax(-1) for member in members) / 2
+    assert_close(both.logits(ids[:9]).softmax(-1), mean, model=both.module)
+    best = both.generate("The owl", temperature=0, max_tokens=8)
+    assert best == lm.load(f"{folder}/gpt-2,{folder}/gpt-1").generate("The owl", temperature=0, max_tokens=8)
+
+
+def test_a_server_answers_by_the_mean_distribution(folder):
+    both, *_ = loaded(folder, "gpt")
+    (served,) = load_models(
+        {"both": Path(f"{folder}/gpt-1,{folder}/gpt-2")}, HardwareConfig(dtype="float32", threads=1), ServerConfig()
+    ).values()
+    scored = answers.score(served, ScoreBody(text=TEXT[:80]))
+    (folder / "part.txt").write_text(TEXT[:80])
+    assert scored["nats"] == pytest.approx(both.perplexity(folder / "part.txt").nats, rel=1e-5)
+    ids = both.tokenizer.encode("The owl")
+    (best, *_) = answers.next_tokens(served, NextBody(prompt=ids))["tokens"]
+    probabilities = both.logits(ids)[-1].softmax(-1)
+    assert best["probability"] == pytest.approx(float(probabilities.max()), rel=1e-5)
 
 
 def test_labels_and_masks_have_mean_probabilities(folder):

@@ -42,7 +42,6 @@ def test_a_compiled_run_learns_the_same_and_continues_uncompiled(place):
     plain, compiled = place / "plain", place / "compiled"
     lm("train", str(place / "text.txt"), "-o", str(plain), *FLAGS)
     said = lm("train", str(place / "text.txt"), "-o", str(compiled), *FLAGS, "--set", "training.compile=true")
-    assert "more time than it saves" in said
     assert "Recompiling" not in said
     assert losses(compiled) == approx(losses(plain), terms=64, depth=30)
     assert weights(compiled) == weights(plain)

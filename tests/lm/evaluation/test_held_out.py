@@ -17,7 +17,7 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import load_config
 from lm.training.training_corpus import TrainingCorpus
 from tests.cli.small_runs import make_run
-from tests.golden.make_runs import RUNS
+from tests.tiny_runs import RUNS
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context": 32, "steps": 1, "vocab_size": 300, "threads": 1}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from subprocess import PIPE, Popen
 
 from tests.forked import Forked, start
-from tests.golden.make_runs import RUNS  # noqa: F401 (for the tests of this folder)
+from tests.tiny_runs import RUNS  # noqa: F401 (for the tests of this folder)
 from tests.waiting import SECONDS, wait_until
 
 

@@ -1,4 +1,4 @@
-"""Tiny runs that have learned regular tasks by heart, for tests that decode, score and serve: made when first used.
+"""Tiny runs that have memorised regular tasks, for tests that decode, score and serve: made when first used.
 
 They are kept in the temporary folder until the sources of `lm` change.
 """
@@ -31,12 +31,9 @@ RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
     "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 "
     "--steps 250",
-    "lstm": f"{_TEXT.replace(' --n-heads 2', '')} --set model.architecture=lstm --learning-rate 1e-2 --steps 250",
     "questions": f"questions.jsonl --preset tiny {_SHAPE} --steps 2 --validation 0",
-    "masked": f"{_TEXT} --objective masked --steps 400",
     "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 200",
     "translation": _TWO,
-    "transformer": f"{_TWO} --preset transformer-base --learning-rate 1e-2 --set training.warmup_steps=50 --steps 1200",
     "one-stack": f"{_PAIRS} --set model.decoder_only=true --learning-rate 2e-2 --steps 400",
     "syntax": f"{_TWO} --set model.syntax=both --dependency-heads numbers.heads",
 }
