@@ -138,7 +138,9 @@ def evaluate_translations(
 ) -> None:
     """Score one system or two, each a run or a file of translations."""
     outputs = [
-        _read_lines(str(system)) if system.is_file() else translate_texts(system, texts, language, options)
+        translate_texts(system, texts, language, options)
+        if list_members(system)[0].is_dir()
+        else _read_lines(str(system))
         for system in systems
     ]
     scores = score_translations(outputs, texts.references, options.build(ScoringConfig))

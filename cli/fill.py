@@ -10,7 +10,7 @@ import typer
 
 from cli.arguments import read_input_lines
 from cli.console import escape_for_stream, format_json_line
-from cli.loading import Labels, RunPath, load_classifier, load_masked
+from cli.loading import EnsemblePath, Labels, load_classifier, load_masked
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, FillConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
@@ -30,7 +30,7 @@ _AsJson = Annotated[
     {"fill": FillConfig, "hardware": HardwareConfig},
     "top_k batch_size device dtype threads",
 )
-def fill(run: RunPath, text: _Text = None, *, as_json: _AsJson = False, options: Options) -> None:
+def fill(run: EnsemblePath, text: _Text = None, *, as_json: _AsJson = False, options: Options) -> None:
     """Predict the masked tokens of a text.
 
     The run must be a masked model (lm train --objective masked). Each [MASK] stands for one token, which in most
@@ -77,7 +77,7 @@ _LabelsAsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: t
     common="--top-k --text-column --header --labels --batch-size --json",
 )
 def classify(
-    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _LabelsAsJson = False, options: Options
+    run: EnsemblePath, files: _Files = None, *, labels: Labels = None, as_json: _LabelsAsJson = False, options: Options
 ) -> None:
     """Classify texts.
 

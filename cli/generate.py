@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from cli.arguments import read_text_argument
-from cli.loading import RunPath, import_torch, load_decoder, load_draft, resolve_hub_name, run_option, suggest_compiling
+from cli.loading import (
+    EnsemblePath,
+    import_torch,
+    load_decoder,
+    load_draft,
+    resolve_hub_name,
+    run_option,
+    suggest_compiling,
+)
 from cli.options import Options, with_settings
 from lm.config.inference import LENGTH_LIMITS, BeamConfig, SamplingConfig
 from lm.config.run_config import HardwareConfig
@@ -68,7 +76,7 @@ _TopLogprobs = Annotated[
     "--interactive --prompts --out --json",
 )
 def generate(
-    run: RunPath,
+    run: EnsemblePath,
     prompt: _Prompt = None,
     *,
     prompts: _Prompts = None,
@@ -159,7 +167,7 @@ _System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="S
     {"sampling": SamplingConfig, "hardware": HardwareConfig},
     "max_tokens temperature top_k top_p min_p repetition_penalty stop seed device dtype threads",
 )
-def chat(run: RunPath, *, system: _System = None, options: Options) -> None:
+def chat(run: EnsemblePath, *, system: _System = None, options: Options) -> None:
     r"""Chat with a model.
 
     RUN is trained on conversations (lm train chats.jsonl), or imported with a chat template.

@@ -45,7 +45,9 @@ def run_option(flag: str, metavar: str, text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=text, autocompletion=arguments.complete_runs)
 
 
-RunPath = Annotated[Path, run_argument("RUN", "A run (its best checkpoint), or a checkpoint; RUN,RUN: an ensemble.")]
+_RUN = "A run (its best checkpoint), or a checkpoint"
+RunPath = Annotated[Path, run_argument("RUN", f"{_RUN}.")]
+EnsemblePath = Annotated[Path, run_argument("RUN", f"{_RUN}; RUN,RUN: an ensemble.")]
 
 
 def import_torch() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, SentencePairs, ToLanguage
-from cli.loading import RunPath, import_torch, resolve_hub_name, run_option
+from cli.loading import EnsemblePath, import_torch, resolve_hub_name, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import PerplexityConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
@@ -58,12 +58,12 @@ _Versus = Annotated[
         "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
     },
-    "context stride batch_size text_column include exclude encoding format source_column target_column device dtype "
-    "threads",
+    "context stride batch_size adapt text_column include exclude encoding format source_column target_column device "
+    "dtype threads",
     common="--context --stride --versus --show --html --csv --per-word --json",
 )
 def perplexity(
-    run: RunPath,
+    run: EnsemblePath,
     files: _Files = None,
     *,
     source: _Sources = None,
@@ -90,6 +90,9 @@ def perplexity(
 
     Perplexity per token depends on the tokenizer, context and stride. Perplexity per word and bits/byte can be compared
     across tokenizers. Bytes are those of the text in UTF-8 after the run's normalisation, such as CRLF to LF.
+
+    --adapt is dynamic evaluation: the model learns from each batch once it is scored, before the next. Compare its
+    results only with others of the same rate and batch size.
 
     Without files, the held-out split of the run is scored. A warning is printed if a file contains training text of the
     run.

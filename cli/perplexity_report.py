@@ -63,6 +63,7 @@ _VERSUS_COLUMNS = {
     "second_bits_per_byte": "second, bits/byte", "difference": "difference", "standard_error": "std error, bits/byte",
     "z": "z",
 }  # fmt: skip
+_CONDITIONS = ("context", "stride", "adapt")
 _UNITS = {
     "text": "token", "masked": "masked token", "examples": "completion token", "conversations": "assistant token",
     "pairs": "target token",
@@ -120,6 +121,7 @@ class Measurement:
             "dtype": self.hardware.dtype,
             "context": scorer.context,
             **({"stride": scorer.stride} if self.texts.kind == "text" else {}),
+            **({"adapt": scorer.adapt} if scorer.adapt else {}),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.sha256,
         }
@@ -127,7 +129,7 @@ class Measurement:
     def describe(self) -> str:
         """Describe in a sentence how, and how much, text was scored."""
         shown, total = self.conditions(), self.rows()[-1]
-        parts = [f"per {shown['unit']}", *(f"{name} {shown[name]}" for name in ("context", "stride") if name in shown)]
+        parts = [f"per {shown['unit']}", *(f"{name} {shown[name]}" for name in _CONDITIONS if name in shown)]
         counts = [f"{total[name]:,} {name}" for name in ("unscored", "shortened", "blank") if total[name]]
         return "; ".join([", ".join(parts), format_number_of(total["documents"], "document"), *counts])
 

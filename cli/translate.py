@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import STDIN, ToLanguage, read_input_lines
-from cli.loading import RunPath, import_torch, suggest_compiling
+from cli.loading import EnsemblePath, import_torch, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
@@ -51,7 +51,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON Lines: source,
     common="--out --to --beam --n-best --length-penalty --attention --json",
 )
 def translate(
-    run: RunPath,
+    run: EnsemblePath,
     files: _Files = None,
     *,
     out: _Out = None,

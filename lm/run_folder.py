@@ -55,6 +55,7 @@ class TrainingState:
     Attributes:
         samples: windows, examples or pairs consumed; with the seed, the position in the data.
         training_seconds: without evaluations.
+        training_loss: mean nats per token of the last steps, each weighted 0.9 times the next.
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
@@ -68,6 +69,7 @@ class TrainingState:
     tokens: int = 0
     flops: float = 0.0
     training_seconds: float = 0.0
+    training_loss: float | None = None
     budget_seconds_used: float = 0.0
     best_loss: float | None = None
     best_bleu: float | None = None

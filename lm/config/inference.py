@@ -130,11 +130,13 @@ class PerplexityConfig(Config):
         context: Context window, in tokens; default the model's context.
         stride: Tokens scored per window; fewer see more context; default context / 2.
         batch_size: Windows per batch.
+        adapt: Dynamic evaluation: learn from each batch, after it is scored, at this learning rate; 0: off.
     """
 
     context: Count | None = None
     stride: Count | None = None
     batch_size: Count = 16
+    adapt: NonNegative = 0.0
 
 
 @dataclass(frozen=True)

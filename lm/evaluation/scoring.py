@@ -15,6 +15,7 @@ token, in one window: what fine-tuning minimises.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import deque
@@ -39,6 +40,7 @@ from lm.data.pairs import PairLayout
 from lm.data.windows import completion_length_error, truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
 from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model, Transformer
+from lm.model.loss import linear_cross_entropy
 from lm.text import Record
 from lm.tokenizer import encode_pieces, split_into_pieces
 from lm.tokenizer.chat_template import (
@@ -188,9 +190,16 @@ class Scorer:
 
     def __init__(self, loaded: LoadedModel, config: PerplexityConfig) -> None:
         """Use a model in eval mode; UsageError if windows would skip tokens or exceed the model's positions."""
-        self.loaded, self.model, self.batch_size = loaded, loaded.model, config.batch_size
+        self.loaded, self.batch_size, self.adapt = loaded, config.batch_size, config.adapt
+        self.model = copy.deepcopy(loaded.model) if config.adapt else loaded.model
         self.context, self.stride = resolve_window_sizes(loaded.config.model, config)
         self.is_masked = isinstance(self.model, EncoderOnly)
+        if self.adapt and (self.is_masked or not self.model.output_layer[0].is_floating_point()):
+            raise UsageError("perplexity.adapt: masked models and int8 weights can't learn while they score")
+        self._optimizers = [
+            torch.optim.Adam(member.requires_grad_(True).parameters(), lr=self.adapt, betas=(0.0, 0.99))
+            for member in (self.model.members if self.adapt else ())
+        ]
         self._tokenizer, self._offsets = loaded.tokenizer, TokenOffsets(loaded.tokenizer)
         self._layout = PairLayout(loaded.config.model.decoder_only)
 
@@ -217,7 +226,7 @@ class Scorer:
         Batches are in reading order or, if that needs much padding, of windows sorted by length.
         """
         rows, tokens = self.batch_size, _PAIR_TOKENS if kind == "pairs" else None
-        ahead = _PREFETCHED_BATCHES * rows if kind == "text" else _ROWS_AT_ONCE
+        ahead = rows if self.adapt else _PREFETCHED_BATCHES * rows if kind == "text" else _ROWS_AT_ONCE
         while pack := list(itertools.islice(windows, rows)):
             lengths = [len(window.tokens) for window in pack]
             batches = [np.arange(len(pack))]
@@ -231,6 +240,8 @@ class Scorer:
             for batch in batches:
                 for index, values in zip(batch, self.score_windows([pack[each] for each in batch]), strict=True):
                     nats[index] = values
+            if self.adapt:
+                self._learn(pack)
             yield np.concatenate(nats)
 
     def _windows(self, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
@@ -334,15 +345,32 @@ class Scorer:
         return [math.log(len(members)) - np.logaddexp.reduce(np.negative(nats)) for nats in of_windows]
 
     def _score_windows(self, model: Model, windows: Sequence[Window]) -> list[Nats]:
-        tokens = [window.tokens for window in windows]
-        sources = [window.source for window in windows if window.source is not None]
         if isinstance(model, EncoderOnly):
             return [self._score_masked(model, window) for window in windows]
+        return score_batch(model, self._batch(model, windows))
+
+    def _batch(self, model: DecoderOnly | EncoderDecoder, windows: Sequence[Window]) -> Batch:
+        """Return windows as a training batch."""
+        tokens = [window.tokens for window in windows]
+        sources = [window.source for window in windows if window.source is not None]
         if not sources:
-            return score_batch(model, Batch.from_rows(tokens, [window.is_scored for window in windows]))
+            return Batch.from_rows(tokens, [window.is_scored for window in windows])
         (start,) = build_text_frame(self._tokenizer).before
         sides = RaggedArray.from_rows(sources), RaggedArray.from_rows(tokens)
-        return score_batch(model, PairLayout(model.config.decoder_only).batch(*sides, start=start))
+        return PairLayout(model.config.decoder_only).batch(*sides, start=start)
+
+    def _learn(self, windows: Sequence[Window]) -> None:
+        """Take a step on windows that have been scored: their gradients, divided by their running RMS.
+
+        Source: Krause et al. 2018 (dynamic evaluation), who measure the RMS on the training data.
+        """
+        for model, optimizer in zip(self.model.members, self._optimizers, strict=True):
+            states, targets = _target_states(model, self._batch(model, windows))
+            weight, bias = model.output_layer
+            loss, _ = linear_cross_entropy(states, weight, targets, bias=bias, softcap=model.config.softcap)
+            (loss / len(targets)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     def _score_masked(self, model: EncoderOnly, window: Window) -> Nats:
         """Mask each token in a row of its own."""
@@ -368,6 +396,12 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
     Returns:
         (targets,) nats of each row.
     """
+    nats = compute_surprisals(model, *_target_states(model, batch))
+    return np.split(nats, np.cumsum((batch.targets != IGNORE_INDEX).sum(axis=1))[:-1])
+
+
+def _target_states(model: DecoderOnly | EncoderDecoder, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (targets, d_model) final states of a batch, and (targets,) IDs."""
     is_target, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
     inputs, targets, positions = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, is_target))
     if isinstance(model, EncoderDecoder):
@@ -377,8 +411,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         hidden = model.encode_decode(source, inputs, lengths=lengths)
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
-    nats = compute_surprisals(model, hidden[positions], targets[positions])
-    return np.split(nats, np.cumsum(is_target.sum(axis=1))[:-1])
+    return hidden[positions], targets[positions]
 
 
 def compute_surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:

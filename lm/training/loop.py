@@ -103,6 +103,16 @@ def _is_due(interval: int, step: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
+def _is_memorising(run: Run) -> bool:
+    """Whether a validation loss that no longer falls won't fall again: the training loss is below the best one.
+
+    Until then it fluctuates, above all with small batches; under a budget there is time to wait. Without one this is
+    true, as somebody has asked for patience.
+    """
+    loss, best = run.state.training_loss, run.state.best_loss
+    return run.clock is None or loss is None or best is None or loss < best
+
+
 def _is_out_of_patience(run: Run) -> bool:
     """Whether `patience` evaluations in a row were no better than the best.
 
@@ -110,7 +120,7 @@ def _is_out_of_patience(run: Run) -> bool:
     """
     training, state, plan = run.config.training, run.state, run.plan
     waits_for_decay = training.decay_patience is not None and plan.decay_step is None
-    if training.patience is None or state.best_step is None or waits_for_decay:
+    if training.patience is None or state.best_step is None or waits_for_decay or not _is_memorising(run):
         return False
     since = max(state.best_step, plan.extended_at or 0, plan.decay_step or 0)
     return state.step - since >= training.patience * max(1, training.evaluate_every)
@@ -138,7 +148,8 @@ def _decay_on_plateau(run: Run) -> DecayStarted | None:
     state, training, plan = run.state, run.config.training, run.plan
     if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
         return None
-    if state.step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
+    waits = state.step - state.best_step < training.decay_patience * max(1, training.evaluate_every)
+    if waits or not _is_memorising(run):
         return None
     steps = max(state.step + 1, total_steps_from_decay(state.step, config=training))
     if run.clock is None or plan.budget_seconds is None:

@@ -44,6 +44,7 @@ from lm.training.training_corpus import open_data, verify_data
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
+_LOSS_MEMORY = 0.9
 _EVALUATED_TOKENS = 8192
 """Enough to measure the loss of initial weights to about 0.03 nats."""
 _NOT_COPIED = {"last", "best", run_folder.LOCK}
@@ -238,6 +239,8 @@ class Run:
         if self.ema is not None:
             self.ema.update(state.step + 1)
         flops, seconds = batch_flops(self.config, batch), time.perf_counter() - start
+        nll = surprisal / n_targets
+        before = nll if state.training_loss is None else state.training_loss
         self.state = dataclasses.replace(
             state,
             step=state.step + 1,
@@ -245,8 +248,8 @@ class Run:
             tokens=state.tokens + batch.tokens,
             flops=state.flops + flops,
             training_seconds=state.training_seconds + seconds,
+            training_loss=_LOSS_MEMORY * before + (1 - _LOSS_MEMORY) * nll,
         )
-        nll = surprisal / n_targets
         return Step(self.state.step, loss, nll, rate, gradient_norm, batch.tokens, flops, seconds)
 
     def divergence(self, problem: str) -> TrainingError:

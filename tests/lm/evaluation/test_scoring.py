@@ -12,8 +12,9 @@ from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, ParallelTextConfig, TokenizerConfig
 from lm.corpus import open_split
+from lm.data import batched
 from lm.data.windows import Rows
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import ScoredTexts, Scorer, split_windows
 from lm.hardware import Hardware
@@ -21,7 +22,7 @@ from lm.model import build_model
 from lm.text.find import find_text_files
 from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import SpecialTokenFrame
+from lm.tokenizer.chat_template import SpecialTokenFrame, build_text_frame
 from lm.training.objective import summed_loss
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.corpus.preparing import prepare
@@ -120,6 +121,36 @@ def test_files_are_scored_in_order_document_by_document(tokenizer, batch_size, t
     unscored = 5 if tokenizer is CHAR else 0
     assert (result.documents, result.unscored, result.bytes) == (5, unscored, len(text.encode()) - unscored)
     assert result.words == len(" ".join(itertools.chain(*parts)).split())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_adapting_model_has_learned_from_each_batch_before_and_only_for_its_results(tmp_path, batch_size):
+    model, rate = make_model(), 1e-3
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (scored,) = score_files(model, BPE, *write(tmp_path, TEXT), adapt=rate, batch_size=batch_size, stride=CONTEXT)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    reference, found = make_model().double(), []
+    squares = [torch.zeros_like(weight) for weight in reference.parameters()]
+    parts = [(np.asarray(scored.tokens, dtype=np.int64), True)]
+    windows = list(split_windows(parts, build_text_frame(BPE), context=CONTEXT, stride=CONTEXT))
+    for some in batched(windows, batch_size):
+        nats = []
+        for window in some:
+            logits, is_scored = (
+                reference(torch.from_numpy(window.tokens[None, :-1])),
+                torch.from_numpy(window.is_scored),
+            )
+            expected = torch.from_numpy(window.tokens)[is_scored]
+            nats.append(torch.nn.functional.cross_entropy(logits[0][is_scored[1:]], expected, reduction="none"))
+        found.append(torch.cat(nats))
+        gradients = torch.autograd.grad(found[-1].mean(), [*reference.parameters()])
+        with torch.no_grad():
+            for own, gradient, square in zip(reference.parameters(), gradients, squares, strict=True):
+                square.lerp_(gradient**2, 0.01)
+                own.sub_(rate * gradient / ((square / (1 - 0.99 ** len(found))).sqrt() + 1e-8))
+    assert_close(scored.nats, torch.cat(found).detach().numpy(), model=model, depth=10, dtype=torch.float32)
+    with pytest.raises(UsageError, match="masked models and int8 weights can't learn"):
+        score_files(build_model(ModelConfig(objective="masked", vocab_size=320)), BPE, tmp_path / "0.txt", adapt=rate)
 
 
 def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
