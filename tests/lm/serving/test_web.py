@@ -159,7 +159,7 @@ def test_a_completion_streams_into_the_text_and_can_be_undone_and_redone(page, s
     editor = page.get_by_label("Prompt and completion")
     editor.fill(PROMPT)
     set_option(page, "Maximum tokens", 12)
-    set_option(page, "Greedy", True)
+    set_option(page, "Temperature", 0)
     editor.press("Control+Enter")
     until(page.locator(".progress"), r"tokens, .* tokens/s")
     completed = editor.input_value()
