@@ -1,21 +1,21 @@
-"""Tiny runs that have memorised regular tasks, for tests that decode, score and serve: made when first used.
+"""Tiny runs, some of which have memorised a regular task, for tests that decode, score and serve: made when first used.
 
 They are kept in the temporary folder until the sources of `lm` change.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import lm
+from tests import forked
 
 _NUMBERS = ("one", "two", "three", "four", "five", "six")
 _GERMAN = dict(zip(_NUMBERS, ("eins", "zwei", "drei", "vier", "fünf", "sechs"), strict=True))
@@ -26,23 +26,22 @@ _PAIRS = (
     "--set model.d_ff=32 --context 48 --batch-tokens 600 --tokenizer byte --dropout 0 --set training.ema=0 "
     "--set training.label_smoothing=0 --set training.best_by=loss"
 )
-_TWO = f"{_PAIRS} --set model.n_encoder_layers=1 --learning-rate 2e-2 --steps 400"
+_TWO = f"{_PAIRS} --set model.n_encoder_layers=1"
 RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
-    "llama": f"{_TEXT} --preset llama-15m --learning-rate 1e-2 --set training.warmup_steps=20 --set model.d_ff=32 "
-    "--steps 250",
+    "llama": f"{_TEXT} --preset llama-15m --set model.d_ff=32 --steps 2",
     "questions": f"questions.jsonl --preset tiny {_SHAPE} --steps 2 --validation 0",
-    "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 200",
-    "translation": _TWO,
-    "one-stack": f"{_PAIRS} --set model.decoder_only=true --learning-rate 2e-2 --steps 400",
-    "syntax": f"{_TWO} --set model.syntax=both --dependency-heads numbers.heads",
+    "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 9",
+    "translation": f"{_TWO} --learning-rate 2e-2 --steps 400",
+    "one-stack": f"{_PAIRS} --set model.decoder_only=true --steps 2",
+    "syntax": f"{_TWO} --steps 2 --set model.syntax=both --dependency-heads numbers.heads",
 }
 """Arguments of `lm train`, those of runs that others start from first."""
 _ALL = "--evaluate-every 0 --set training.keep_checkpoints=1 --seed 1 --device cpu --dtype float32 --threads 1"
 
 
-class _Runs(os.PathLike[str]):
-    """A folder of texts and runs: RUNS / NAME makes what is not there, `os.fspath` all of them."""
+class _Runs:
+    """A folder of texts and runs: RUNS / NAME makes what is not there."""
 
     def __truediv__(self, name: str) -> Path:
         with (self._folder / "lock").open("w") as file:
@@ -53,11 +52,6 @@ class _Runs(os.PathLike[str]):
                 if each in RUNS_BY_NAME and not (self._folder / each / "last").exists():
                     self._train(each)
         return self._folder / name
-
-    def __fspath__(self) -> str:
-        for name in RUNS_BY_NAME:
-            _ = self / name
-        return str(self._folder)
 
     @cached_property
     def _folder(self) -> Path:
@@ -70,10 +64,9 @@ class _Runs(os.PathLike[str]):
 
     def _train(self, name: str) -> None:
         words = [*RUNS_BY_NAME[name].split(), *_ALL.split(), "-o", name]
-        own = {"LM_CACHE": str(self._folder / "data"), "PYTHONPATH": str(Path(lm.__file__).parents[1])}
-        subprocess.run(
-            [sys.executable, "-P", "-m", "cli", "train", *words], cwd=self._folder, env=os.environ | own, check=True
-        )
+        with contextlib.chdir(self._folder):
+            done = forked.lm("train", *words, env=os.environ | {"LM_CACHE": str(self._folder / "data")})
+        assert done.returncode == 0, done.stderr
 
 
 RUNS = _Runs()

@@ -27,12 +27,6 @@ def nothing_on_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
 
-@pytest.fixture
-def among_runs(monkeypatch):
-    """Runs name their data relative to this folder."""
-    monkeypatch.chdir(RUNS)
-
-
 @pytest.fixture(scope="module")
 def documents() -> list[str]:
     """Each other than all, some with a line that would end a document in plain text, one of two tokens."""
@@ -80,7 +74,8 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
 
 
 @pytest.mark.parametrize("name", ["syntax", "one-stack"])
-def test_held_out_pairs(among_runs, tmp_path, capsys, name):
+def test_held_out_pairs(monkeypatch, tmp_path, capsys, name):
+    monkeypatch.chdir((RUNS / name).parent)  # where its data are named from
     pairs = list(held_out_file(RUNS / name).records())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert {(pair.source, pair.text) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
@@ -95,8 +90,8 @@ def test_held_out_pairs(among_runs, tmp_path, capsys, name):
     assert split == reported(capsys, name, *named)["total"]
 
 
-def test_a_run_that_held_nothing_out_or_was_not_trained(among_runs, tmp_path, capsys):
-    assert run(["perplexity", "questions"]) == 1
+def test_a_run_that_held_nothing_out_or_was_not_trained(tmp_path, capsys):
+    assert run(["perplexity", str(RUNS / "questions")]) == 1
     assert "this run held nothing out; name text to measure it on" in capsys.readouterr().err
     untrained = make_run(tmp_path / "untrained")
     with pytest.raises(InputError, match="not trained here, so nothing is held out; name text"):
