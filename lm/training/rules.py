@@ -34,9 +34,10 @@ _MIN_BATCH_TOKENS = 512  # four windows of the context of shallow presets
 _MAX_BATCH_TOKENS, _MAX_PAIR_BATCH_TOKENS = 2048, 1024  # per layer
 _MIN_STEPS_PER_EPOCH = 8
 """Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49."""
-_TOKENS_PER_VOCAB_ENTRY = 192
-"""Of text, for more than two layers: 3 layers that saw 87 on the King James Bible were 3% worse than 2 layers in equal
-time, 135 still 1%."""
+_TOKENS_PER_VOCAB_ENTRY, _MIN_TOKENS, _MIN_EPOCHS = 192, 350_000, 5
+"""Of text, for more than two layers. For each entry: 3 layers that saw 87 on the King James Bible were 3% worse than 2
+layers in equal time, 135 still 1%. In all: with 220,000 to 280,000 they were 1% to 5% worse, unless these are epochs
+enough: on 100 kB they were 1% better."""
 _MAX_PARAMETERS_PER_TOKEN = 200
 """Block parameters for each token of a text: ten minutes on 20 kB gave 3.58 bits/byte of unseen text by 4 layers (260
 parameters for each token) and 3.52 by 3 layers (110)."""
@@ -131,9 +132,9 @@ def choose_size(
             parameters, tokens = at_depth_1 * depth**3, training_tokens(depth)
             if pairs:
                 return tokens >= enough * parameters
-            for_vocabulary = _TOKENS_PER_VOCAB_ENTRY * vocab_size if depth > 2 else 0
+            least = max(min(_MIN_TOKENS, _MIN_EPOCHS * corpus_tokens), _TOKENS_PER_VOCAB_ENTRY * vocab_size)
             fits_corpus = parameters <= _MAX_PARAMETERS_PER_TOKEN * corpus_tokens
-            return tokens >= max(enough * parameters, for_vocabulary) and fits_corpus
+            return tokens >= max(enough * parameters, least if depth > 2 else 0) and fits_corpus
 
         layers = depth or 1 + len([*takewhile(is_suitable, range(2, _MAX_DEPTH + 1))])
         tokens = training_tokens(layers)
