@@ -172,6 +172,8 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
         section, name = key.split(".")
         if value := getattr(getattr(config, section), name):
             yield name.replace("_", " "), f"{value:g}", because(key)
+    for teacher in training.teacher:
+        yield "teacher", teacher, because("training.teacher")
     interval = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
     yield "evaluation", interval, because("training.evaluate_every")
     yield (
