@@ -13,7 +13,7 @@ from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
 from lm.errors import UsageError
-from lm.run_folder import find_checkpoint, list_members, load_config
+from lm.run_folder import find_first, load_config
 from lm.text.find import STDIN, has_piped_text
 
 _Run = Annotated[
@@ -103,7 +103,7 @@ def evaluate(
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
-    if run is not None and not (config := load_config(find_checkpoint(list_members(run)[0]))).model.translates:
+    if run is not None and not (config := load_config(find_first(run))).model.translates:
         if not files and has_piped_text():
             files = [STDIN]
         import_torch()

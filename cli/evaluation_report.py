@@ -19,7 +19,7 @@ from lm.engine import load_for_decoding
 from lm.errors import UsageError, list_some
 from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_classifier, score_translations
 from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
-from lm.run_folder import find_checkpoint, list_members, load_config
+from lm.run_folder import find_first, list_members, load_config
 from lm.text import Record
 from lm.text.decode import read_file_lines
 from lm.text.parallel_text import find_parallel_texts
@@ -90,7 +90,7 @@ def find_texts(
     options: Options,
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
-    trained = ParallelTextConfig() if run is None else load_config(find_checkpoint(list_members(run)[0])).parallel
+    trained = ParallelTextConfig() if run is None else load_config(find_first(run)).parallel
     columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
     find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
     files: Sequence[Any]

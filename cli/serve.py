@@ -38,7 +38,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
 
     import_torch()
     from cli.console import print_note
-    from lm.run_folder import find_checkpoint, list_members, load_config
+    from lm.run_folder import find_first, load_config
     from lm.serving.scheduler import name_models
 
     try:
@@ -47,7 +47,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
         raise missing_packages("lm serve", "starlette", "uvicorn") from None
 
     named = name_models(runs)
-    first = load_config(find_checkpoint(list_members(next(iter(named.values())))[0])).model
+    first = load_config(find_first(next(iter(named.values())))).model
     suggest_compiling(first, hardware)
     run_server(
         named, config, hardware,

@@ -55,7 +55,7 @@ class TrainingState:
     Attributes:
         samples: windows, examples or pairs consumed; with the seed, the position in the data.
         training_seconds: without evaluations.
-        training_loss: mean nats per token of the last steps, each weighted 0.9 times the next.
+        training_loss: mean nats per token of the last steps, each weighted 0.9 times the next; 0 before the first.
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.
@@ -69,7 +69,7 @@ class TrainingState:
     tokens: int = 0
     flops: float = 0.0
     training_seconds: float = 0.0
-    training_loss: float | None = None
+    training_loss: float = 0.0
     budget_seconds_used: float = 0.0
     best_loss: float | None = None
     best_bleu: float | None = None
@@ -167,6 +167,11 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
 def list_members(path: Path) -> list[Path]:
     """Return the runs of an ensemble, which is written RUN,RUN; of anything else the path itself."""
     return [path] if path.exists() else [Path(name) for name in str(path).split(",")]
+
+
+def find_first(path: Path) -> Path:
+    """Return the best checkpoint of a run, or of the first one of an ensemble; errors as of `find_checkpoint`."""
+    return find_checkpoint(list_members(path)[0])
 
 
 def find_tokenizer(path: Path) -> Path:

@@ -33,7 +33,7 @@ from lm.kernels.torch_ops import TopK, initialise_numba
 from lm.model import DecoderOnly, count_parameters
 from lm.model.layers import quantise
 from lm.processes import default_signal_handling, python_command
-from lm.run_folder import find_checkpoint, list_members, weights_key
+from lm.run_folder import find_first, weights_key
 
 if TYPE_CHECKING:
     from lm.engine.compiled import CompiledEngine
@@ -247,7 +247,7 @@ def decoding_dtype(path: Path, config: HardwareConfig) -> str:
     """Return the dtype in which a run or checkpoint decodes: the configured one, else the recorded one, or float32."""
     if config.dtype != "auto":
         return config.dtype
-    return read_recorded_dtypes(find_checkpoint(list_members(path)[0])).get(select_device(config), "float32")
+    return read_recorded_dtypes(find_first(path)).get(select_device(config), "float32")
 
 
 def read_recorded_dtypes(checkpoint: Path) -> dict[str, str]:

@@ -109,8 +109,7 @@ def _is_memorising(run: Run) -> bool:
     Until then it fluctuates, above all with small batches; under a budget there is time to wait. Without one this is
     true, as somebody has asked for patience.
     """
-    loss, best = run.state.training_loss, run.state.best_loss
-    return run.clock is None or loss is None or best is None or loss < best
+    return run.clock is None or run.state.training_loss < (run.state.best_loss or 0.0)
 
 
 def _is_out_of_patience(run: Run) -> bool:

@@ -240,7 +240,7 @@ class Run:
             self.ema.update(state.step + 1)
         flops, seconds = batch_flops(self.config, batch), time.perf_counter() - start
         nll = surprisal / n_targets
-        before = nll if state.training_loss is None else state.training_loss
+        before = state.training_loss or nll
         self.state = dataclasses.replace(
             state,
             step=state.step + 1,
