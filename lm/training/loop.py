@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from lm.training.evaluation import evaluate
 from lm.training.optimizers import total_steps_from_decay
 from lm.training.run import Run
-from lm.training.run_log import DecayStarted, EndRescheduled, Event, StoppedEarly, log_event, log_step
+from lm.training.run_log import DecayStarted, Event, StoppedEarly, log_event, log_step
 
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
@@ -44,9 +44,9 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Generator[Ev
                 log_step(run.folder, step, epoch=run.state.samples / run.data.samples)
             yield step
             is_stopping = bool(run.world.all_reduce_max(stop()))
-            if changed := _follow_clock(run):
-                yield changed
-            if (yield from _follow_step(run, is_stopping=is_stopping, has_decayed=isinstance(changed, DecayStarted))):
+            if decay := _follow_clock(run):
+                yield decay
+            if (yield from _follow_step(run, is_stopping=is_stopping, has_decayed=decay is not None)):
                 return
     except GeneratorExit:
         # saving is collective; the rest of the step follows on resuming
@@ -125,7 +125,7 @@ def _is_out_of_patience(run: Run) -> bool:
     return state.step - since >= training.patience * max(1, training.evaluate_every)
 
 
-def _follow_clock(run: Run) -> DecayStarted | EndRescheduled | None:
+def _follow_clock(run: Run) -> DecayStarted | None:
     """Under a budget, start the decay when the time left requires it; later, move an end that misses the deadline."""
     if run.clock is None:
         return None
@@ -136,10 +136,9 @@ def _follow_clock(run: Run) -> DecayStarted | EndRescheduled | None:
             return None
         return _start_decay(run, steps, plan.decay_scale, "budget clock")
     steps = run.clock.rescheduled_total(step, plan.steps, config=training)
-    if steps is None or (plan.on_plateau and steps > plan.steps):
-        return None  # the rest of the budget isn't used
-    run.change_plan("budget clock", steps=steps, decay_step=step, decay_scale=_peak_fraction(run))
-    return EndRescheduled(step, steps)
+    if steps is not None and not (plan.on_plateau and steps > plan.steps):  # then the rest of the budget isn't used
+        run.change_plan("budget clock", steps=steps, decay_step=step, decay_scale=_peak_fraction(run))
+    return None
 
 
 def _decay_on_plateau(run: Run) -> DecayStarted | None:

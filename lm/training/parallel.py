@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -229,17 +229,13 @@ class ParallelLoss:
             torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as in torch
         return norm
 
-    def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
-        """Yield weights, or tensors sharded like them, as full tensors; copy each before taking the next."""
-        return ((name, full_tensor(value)) for name, value in tensors.items())
-
     def full_model(self, model: M) -> M:
         """Return the model with full weights in this process, for inference; collective."""
         if self.ranks != "sharded":
             return model
         with init_empty_weights():
             copy = type(model)(model.config)
-        copy.load_state_dict(dict(self.full_tensors(model.state_dict())), assign=True)
+        copy.load_state_dict({name: full_tensor(value) for name, value in model.state_dict().items()}, assign=True)
         return copy.eval().requires_grad_(False)
 
 

@@ -97,22 +97,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What is known of a corpus before it is tokenized.
-
-    Attributes:
-        text_bytes: of UTF-8 text; of both sides of pairs.
-        is_prepared: whether it is prepared, so that the held-out split is fixed.
-        has_tokenizer: whether there is a tokenizer already, so that the size of its vocabulary is fixed.
-    """
-
-    text_bytes: int
-    pairs: bool = False
-    is_prepared: bool = False
-    has_tokenizer: bool = False
-
-
-@dataclass(frozen=True)
 class Measured:
     """What was measured on the prepared corpus, on this machine.
 
@@ -187,16 +171,29 @@ def probe_config(plan: Plan, *, pairs: bool) -> RunConfig:
     return dataclasses.replace(like, hardware=config.hardware)
 
 
-def plan_model(plan: Plan, spec: RunSpec, survey: Survey, *, flops_per_second: float, elapsed: float) -> Plan:
+def plan_model(
+    plan: Plan,
+    spec: RunSpec,
+    *,
+    text_bytes: int,
+    pairs: bool = False,
+    is_prepared: bool = False,
+    has_tokenizer: bool = False,
+    flops_per_second: float,
+    elapsed: float,
+) -> Plan:
     """Choose the training time, if none is given, and the largest model that sees enough tokens in it.
 
     Args:
+        text_bytes: of UTF-8 text; of both sides of pairs.
+        is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
+        has_tokenizer: whether there is a tokenizer already, so that the size of its vocabulary is fixed.
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         elapsed: seconds of the budget used before; of a chosen time start-up takes at most a quarter.
     """
     before, fixed, is_default = plan.config, plan.fixed, plan.reasons["preset"] == "default"
     corpus: dict[str, Any] = {
-        "text_bytes": survey.text_bytes, "pairs": survey.pairs, "kind": before.tokenizer.kind,
+        "text_bytes": text_bytes, "pairs": pairs, "kind": before.tokenizer.kind,
         "decoder_only": before.model.decoder_only,
     }  # fmt: skip
     if before.training.budget is None:
@@ -212,18 +209,18 @@ def plan_model(plan: Plan, spec: RunSpec, survey: Survey, *, flops_per_second: f
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
     size = rules.choose_size(flops, depth=depth, **corpus)
     chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}}
-    if not survey.has_tokenizer and before.tokenizer.kind == "bpe":
+    if not has_tokenizer and before.tokenizer.kind == "bpe":
         chosen["tokenizer"] = {"vocab_size": size.vocab_size}
-    name = _preset_of_depth(before, size.depth, pairs=survey.pairs)
+    name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
     by_budget = [f"{section}.{name}" for section in chosen for name in chosen[section].keys() - fixed[section]]
     reasons = {**plan.reasons, **dict.fromkeys(by_budget, "budget"), "training.budget": plan.reasons["training.budget"]}
     if depth is None:
         reasons["preset"] = "budget"
     sized = Plan(config, reasons, fixed, is_regularised=True)
-    if survey.pairs or survey.is_prepared:
+    if pairs or is_prepared:
         return sized
-    fraction = rules.choose_held_out_fraction(survey.text_bytes)
+    fraction = rules.choose_held_out_fraction(text_bytes)
     return sized.choose("size of the corpus", data={"validation": f"{fraction:.2g}"})
 
 
@@ -386,7 +383,6 @@ def add_run_plan(
     data: TrainingData,
     hardware: Hardware,
     *,
-    data_key: str,
     processes: int = 1,
     step_seconds: float = 1.0,
     spent: float = 0.0,
@@ -395,7 +391,6 @@ def add_run_plan(
     """Add what is fixed for the run: its hardware, number of steps and data.
 
     Args:
-        data_key: hash of everything that the data were made from.
         step_seconds: for a budget.
         spent: seconds of the budget used before.
         max_steps: limit of the number of steps in a budget.
@@ -410,7 +405,7 @@ def add_run_plan(
         epochs=steps / data.steps_per_epoch,
         max_steps=max_steps,
         data=str(corpus.folder.resolve()),
-        data_key=data_key,
+        data_key=corpus.manifest.key,
         budget_seconds=None if training.budget is None else parse_duration(training.budget),
     )
     return dataclasses.replace(plan, config=dataclasses.replace(plan.config, plan=run_plan))

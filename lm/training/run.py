@@ -36,7 +36,7 @@ from lm.training.optimizers import (
     load_optimizer_state,
     optimizer_state_tensors,
 )
-from lm.training.parallel import SINGLE_PROCESS, ParallelLoss, World, shard_like
+from lm.training.parallel import SINGLE_PROCESS, ParallelLoss, World, full_tensor, shard_like
 from lm.training.plan import Plan, extend
 from lm.training.rules import BudgetClock
 from lm.training.run_log import Saved, Step, truncate_logs
@@ -288,7 +288,7 @@ class Run:
         weights, optimizer = (
             {
                 name: value.detach().to("cpu", copy=True)
-                for name, value in self.parallel.full_tensors(some)  # gathers each on every rank
+                for name, value in ((name, full_tensor(value)) for name, value in some.items())  # on every rank
                 if self.world.is_main
             }
             for some in (tensors, optimizer)

@@ -60,14 +60,6 @@ class DecayStarted:
     restored_step: int | None = None
 
 
-@dataclass(frozen=True)
-class EndRescheduled:
-    """The end of a decay was moved to step `steps`, because the speed of the machine has changed."""
-
-    step: int
-    steps: int
-
-
 METRICS = ("loss", "bits_per_byte", "tokens", "bleu", "accuracy")
 """Fields of an Evaluation that are logged, as `validation_` and the name."""
 
@@ -134,7 +126,7 @@ class StoppedEarly:
     patience_ran_out: bool = False
 
 
-Event = Step | DecayStarted | EndRescheduled | Evaluation | Sample | Saved | StoppedEarly
+Event = Step | DecayStarted | Evaluation | Sample | Saved | StoppedEarly
 
 
 _MAX_PLOTTED_VALUE = 1e300

@@ -42,7 +42,6 @@ from lm.training.parallel import World, init_distributed
 from lm.training.plan import (
     Measured,
     Plan,
-    Survey,
     add_run_plan,
     plan_corpus,
     plan_length,
@@ -221,15 +220,18 @@ class _Preparation:
             made_with = dataclasses.replace(plan.config, data=Manifest.read(found.prepared).config)
             plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
-            survey = Survey(
-                found.text_bytes,
+            probe = probe_config(plan, pairs=spec.data.are_pairs)
+            rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
+            plan = plan_model(
+                plan,
+                spec,
+                text_bytes=found.text_bytes,
                 pairs=spec.data.are_pairs,
                 is_prepared=found.prepared is not None,
                 has_tokenizer=bool(found.prepared or spec.tokenizer or teachers),
+                flops_per_second=rate,
+                elapsed=self.elapsed(),
             )
-            probe = probe_config(plan, pairs=survey.pairs)
-            rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
-            plan = plan_model(plan, spec, survey, flops_per_second=rate, elapsed=self.elapsed())
         # what would otherwise be refused only after the corpus is prepared
         check_model_fits_data(plan.config.model, pairs=spec.data.are_pairs)
         if plan.config.lora:
@@ -266,7 +268,6 @@ class _Preparation:
             corpus,
             self.data,
             hardware,
-            data_key=corpus.manifest.key,
             processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
             spent=self.elapsed(),

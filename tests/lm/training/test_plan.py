@@ -16,7 +16,6 @@ from lm.training.loop import train
 from lm.training.plan import (
     Measured,
     Plan,
-    Survey,
     choose_evaluations,
     compute_steps,
     plan_corpus,
@@ -125,7 +124,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert not should_choose_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
     assert not should_choose_size(run_spec(*corpus, steps=5, **files))
     small, large = (
-        plan_model(plan_spec(spec), spec, Survey(10_000_000, pairs=pairs), flops_per_second=rate, elapsed=0.0)
+        plan_model(plan_spec(spec), spec, text_bytes=10_000_000, pairs=pairs, flops_per_second=rate, elapsed=0.0)
         for rate in (1e10, 1e13)
     )
     for chosen in (small, large):
