@@ -6,14 +6,12 @@ Paths are in `lm.run_folder`.
 from __future__ import annotations
 
 import dataclasses
-import json
-import mmap
 import shutil
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -192,7 +190,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[st
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Load the tensors of a file, memory-mapped; pages are read on use, and released with the tensor.
+    """Load the tensors of a file, each memory-mapped by itself; its pages are read on use, and released with it.
 
     So a model converted weight by weight never needs the memory twice: 400 MB in bfloat16 become float32 with a peak of
     810 MB, with safetensors' own tensors, which release their pages together, of 1,200 MB. Writing to a tensor doesn't
@@ -202,31 +200,17 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         InputError: the file cannot be read.
     """
     try:
-        with safe_open(path, "np"), path.open("rb") as file:  # safetensors validates the header
-            start = 8 + int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(start - 8))
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        header.pop("__metadata__", None)
+        with safe_open(path, "np"):  # validates the header
+            header, start = run_folder.read_tensor_header(path)
         return {
-            name: _map_tensor(
-                mapping, _DTYPES[each["dtype"]], each["shape"], *(start + n for n in each["data_offsets"])
-            )
+            name: _map_tensor(path, _DTYPES[each["dtype"]], each["shape"], *(start + n for n in each["data_offsets"]))
             for name, each in header.items()
         }
     except (SafetensorError, KeyError) as error:
         raise InputError(f"{path}: not a .safetensors file that can be read ({error}); use another one") from None
 
 
-def _map_tensor(mapping: mmap.mmap, dtype: torch.dtype, shape: Sequence[int], start: int, end: int) -> Tensor:
+def _map_tensor(path: Path, dtype: torch.dtype, shape: Sequence[int], start: int, end: int) -> Tensor:
     if start == end:
         return torch.empty(shape, dtype=dtype)
-    content = memoryview(mapping)[start:end]
-    weakref.finalize(content, _release_pages, mapping, start, end).atexit = False
-    return torch.frombuffer(content, dtype=dtype).view(shape)
-
-
-def _release_pages(mapping: mmap.mmap, start: int, end: int) -> None:
-    """Release the pages that belong only to this tensor."""
-    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
-        mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return torch.from_numpy(np.memmap(path, mode="c", offset=start, shape=end - start)).view(dtype).view(shape)

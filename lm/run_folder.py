@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -226,11 +226,17 @@ def _load(path: Path, build: Callable[..., T]) -> T:
 def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
     try:
-        with (folder / file).open("rb") as weights:
-            header = msgspec.json.decode(weights.read(int.from_bytes(weights.read(8), "little")))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        return sum(math.prod(tensor["shape"]) for tensor in read_tensor_header(folder / file)[0].values())
     except (ValueError, LookupError, TypeError, OverflowError, MemoryError):
         raise InputError(f"{folder / file}: not a .safetensors file that can be read") from None
+
+
+def read_tensor_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the dtype, shape and offsets of each tensor in a .safetensors file, and where the first begins."""
+    with path.open("rb") as weights:
+        size = int.from_bytes(weights.read(8), "little")
+        header = msgspec.json.decode(weights.read(size))
+    return {name: each for name, each in header.items() if name != "__metadata__"}, 8 + size
 
 
 def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
