@@ -135,7 +135,7 @@ class ChatTemplate:
         if "".join(parts) != text or len(ends) != len(prompts) or not all(map(text.startswith, prompts)):
             if messages[-1].role == "assistant":
                 raise InputError("chat template: a reply does not follow the generation prompt as it is")
-            prompts = ends = []
+            prompts, ends = [], []
         starts = [*map(len, prompts)]
         ids, firsts, lasts = tokenizer.encode_special(text)
         if cuts := [start for start in starts if ((firsts < start) & (start < lasts)).any()]:

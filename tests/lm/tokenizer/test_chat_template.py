@@ -100,11 +100,11 @@ def test_no_token_crosses_the_end_of_the_generation_prompt():
 
 
 def test_a_template_that_rewrites_earlier_replies_can_be_prompted_but_not_learned():
-    template = (
-        "{% for m in messages %}{{ m.role + ': ' + (m.content if loop.last else m.content[:2]) + '\n' }}{% endfor %}"
+    template = "{% for m in messages %}{{ m.role + ': ' + (m.content if loop.last else m.content[:2]) + '\n' }}"
+    tokenizer = _load(
+        qwen3()._replace(template=template + "{% endfor %}{% if add_generation_prompt %}{{ 'bot:' }}{% endif %}")
     )
-    tokenizer = _load(qwen3()._replace(template=template + "{% if add_generation_prompt %}{{ 'bot:' }}{% endif %}"))
-    (ids, texts) = tokenizer.chat_template.encode(tokenizer, TURNS[:3])
+    ids, texts = tokenizer.chat_template.encode(tokenizer, TURNS[:3])
     assert tokenizer.decode(ids) == f"user: Wh\nassistant: It\nuser: {TURNS[2].text}\nbot:"
     assert {*texts} == {None}
     with pytest.raises(InputError, match="generation prompt"):
