@@ -95,8 +95,8 @@ class DataConfig(Config):
         separator: Line that ends a document.
         text_column: Text column: name, names or number; default text, or the run's.
         label_column: Label column: labels are learned; default the run's.
-        source_column: Source column of pairs; default source, or the run's.
-        target_column: Target column of pairs; default target, or the run's.
+        source_column: Source column; default source, or the run's.
+        target_column: Target column; default target, or the run's.
     """
 
     validation: str = "0.1"
