@@ -20,14 +20,6 @@ CorpusFiles = Annotated[
     list[str],
     typer.Argument(metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, or - (stdin)."),
 ]
-SentencePairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pairs",
-        metavar="FILE",
-        help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
-    ),
-]
 ToLanguage = Annotated[
     str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
 ]

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import AsJson, SentencePairs, ToLanguage
+from cli.arguments import AsJson, ToLanguage
 from cli.loading import Labels, import_torch, run_argument, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringConfig, TranslationConfig
-from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_first, load_config
 from lm.text.find import STDIN, has_piped_text
@@ -22,7 +22,9 @@ _Run = Annotated[
 ]
 _Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE]...", help="Labelled examples, or text; - for stdin. [default: held-out split]"),
+    typer.Argument(
+        metavar="[FILE]...", help="Labelled examples, pairs or text; - for stdin. [default: held-out split]"
+    ),
 ]
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
@@ -47,13 +49,12 @@ _Versus = Annotated[
         "classification": ClassificationConfig,
         "files": FilesConfig,
         "data": DataConfig,
-        "parallel": ParallelTextConfig,
         "perplexity": PerplexityConfig,
         "hardware": HardwareConfig,
     },
     "tokenize lowercase resamples beam length_penalty batch_size text_column label_column header "
     "source_column target_column format include exclude encoding device dtype threads",
-    common="--source --target --pairs --hypotheses --versus --beam --text-column --label-column --json",
+    common="--source --target --hypotheses --versus --beam --text-column --label-column --json",
 )
 def evaluate(
     run: _Run = None,
@@ -62,7 +63,6 @@ def evaluate(
     labels: Labels = None,
     target: _Target = None,
     source: _Source = None,
-    pairs: SentencePairs = None,
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
@@ -79,9 +79,9 @@ def evaluate(
     --json the confusion matrix too. Labels unknown to the model count as wrong. A warning is printed if FILE contains
     training examples of the run.
 
-    For a translation model: --source is translated, and scored against --target by BLEU, chrF and TER. --pairs reads
-    both from one file. Without files, the held-out pairs of the run are used. --hypotheses scores existing
-    translations. Line n of each file belongs to line n of the others. Each score is printed with its sacreBLEU
+    For a translation model: --source is translated, and scored against --target by BLEU, chrF and TER; or FILE has
+    both, in its columns source and target. Without files, the held-out pairs of the run are used. --hypotheses scores
+    existing translations. Line n of each file belongs to line n of the others. Each score is printed with its sacreBLEU
     signature, which names everything that it depends on, and with a 95% bootstrap interval.
 
     Higher is better for BLEU and chrF, lower for TER. Compare scores only if their signatures are equal. For papers
@@ -98,11 +98,14 @@ def evaluate(
       lm evaluate runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       lm evaluate runs/en-de
       lm evaluate runs/en-de --source test.en --target test.de
-      lm evaluate runs/en-de --pairs test.tsv
+      lm evaluate runs/en-de test.csv --source-column english --target-column german
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
       lm evaluate --hypotheses test.out --target test.de
+      lm evaluate --hypotheses test.out test.jsonl
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
+    if hypotheses is not None and run is not None:
+        run, files = None, [str(run), *(files or ())]
     if run is not None and not (config := load_config(find_first(run))).model.translates:
         if not files and has_piped_text():
             files = [STDIN]
@@ -119,12 +122,10 @@ def evaluate(
             run, options, lambda loaded: open_texts(loaded, files or (), reading, data)
         )
         return perplexity_report.measure(measured, as_json=as_json)
-    if (run is None) == (hypotheses is None):
+    if run is None and hypotheses is None:
         raise UsageError("give a run, or translations (--hypotheses)")
-    if files:
-        raise UsageError(f"{files[0]}: translations are scored on --source and --target, or --pairs")
     from cli.evaluation_report import evaluate_translations, find_texts
 
-    texts = find_texts(run, source=source, targets=target or (), pairs=pairs or (), heads=heads, options=options)
+    texts = find_texts(run, files or (), source=source, targets=target or (), heads=heads, options=options)
     systems = [each for each in (run or Path(str(hypotheses)), versus) if each]
     return evaluate_translations(systems, texts, language, as_json=as_json, options=options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ from cli.console.figures import print_table, show_counter
 from cli.loading import load_classifier
 from cli.options import Options
 from lm.config.inference import ClassificationConfig, ScoringConfig, TranslationConfig
-from lm.config.run_config import FilesConfig, HardwareConfig, ParallelTextConfig
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.engine import load_for_decoding
-from lm.errors import UsageError, list_some
+from lm.errors import InputError, UsageError, list_some
 from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_classifier, score_translations
 from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
 from lm.run_folder import find_first, list_members, load_config
 from lm.text import Record
 from lm.text.decode import read_file_lines
-from lm.text.parallel_text import find_parallel_texts
+from lm.text.parallel_text import find_sources
 
 
 def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: Options) -> None:
@@ -86,24 +85,23 @@ class Texts:
 
 
 def find_texts(
-    run: Path | None, *, source: str | None, targets: Sequence[str], pairs: Sequence[str], heads: str | None,
+    run: Path | None, names: Sequence[str], *, source: str | None, targets: Sequence[str], heads: str | None,
     options: Options,
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
-    trained = ParallelTextConfig() if run is None else load_config(find_first(run)).parallel
-    columns, reading = trained.for_other_files(**options.values["parallel"]), options.build(FilesConfig)
-    find = partial(find_parallel_texts, columns, reading, heads=[] if heads is None else [heads])
-    files: Sequence[Any]
     if targets and source is None:
         return Texts(targets[0], (), [*map(_read_lines, targets)])
-    if targets and source is not None:
-        files = find(source=[source], target=targets[:1])
-    elif pairs:
-        files = find(pairs=pairs)
-    elif run is not None and source is None:
+    if names or source is not None:
+        trained = DataConfig() if run is None else load_config(find_first(run)).data
+        data, sides = trained.for_other_files(**options.values["data"]), {"source": source, "heads": heads}
+        given = {side: [name] for side, name in sides.items() if name is not None}
+        files: Sequence[Any] = find_sources(names, data, options.build(FilesConfig), target=targets[:1], **given)
+    elif run is not None:
         files = open_held_out(load_for_decoding(run, options.build(HardwareConfig))).files
     else:
-        raise UsageError("translations need references: give --target, or --pairs")
+        raise UsageError("translations need references: give --target, or a file of pairs")
+    if others := [file for file in files if file.kind != "pairs"]:
+        raise InputError(f"{others[0].name}: holds {others[0].kind}, not pairs")
     records = [pair for file in files for pair in file.records()]
     print_notes(note for file in files for note in file.notes)
     references = [[pair.text for pair in records], *map(_read_lines, targets[1:])]

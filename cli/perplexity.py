@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import AsJson, SentencePairs, ToLanguage
+from cli.arguments import AsJson, ToLanguage
 from cli.loading import EnsemblePath, import_torch, resolve_hub_name, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import PerplexityConfig
-from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig, ParallelTextConfig
-from lm.errors import UsageError
+from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.files import check_writable
 from lm.text.find import STDIN, has_piped_text
 
@@ -55,7 +54,6 @@ _Versus = Annotated[
         "perplexity": PerplexityConfig,
         "files": FilesConfig,
         "data": DataConfig,
-        "parallel": ParallelTextConfig,
         "hardware": HardwareConfig,
     },
     "context stride batch_size adapt text_column include exclude encoding format source_column target_column device "
@@ -68,7 +66,6 @@ def perplexity(
     *,
     source: _Sources = None,
     target: _Targets = None,
-    pairs: SentencePairs = None,
     heads: _Heads = None,
     language: ToLanguage = None,
     as_json: AsJson = False,
@@ -104,8 +101,8 @@ def perplexity(
 
     A run trained on examples is scored on files of examples: each completion
     and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
-    --source and --target, or --pairs: each target token and the end, given the source. Pairs with a blank side are
-    skipped.
+    --source and --target, or files with both: each target token and the end, given the source. Pairs with a blank side
+    are skipped.
 
     For a masked model (lm train --objective masked) the result is the pseudo-perplexity: each token is masked in turn
     and predicted from both sides. This takes one pass of a window per token. In the overlap of two windows, each token
@@ -122,30 +119,22 @@ def perplexity(
       lm perplexity runs/novel held-out.txt --versus runs/other
       lm perplexity runs/answers questions.jsonl
       lm perplexity runs/en-de --source test.en --target test.de
-      lm perplexity runs/en-de --pairs test.tsv
+      lm perplexity runs/en-de pairs.jsonl
     """
-    has_pairs = bool(source or target or pairs or heads)
-    if has_pairs and files:
-        raise UsageError(f"{files[0]}: give files of text, or pairs (--source and --target, or --pairs), not both")
     if html is not None:
         check_writable(html)
-    if not (has_pairs or files) and has_piped_text():
+    if not (files or source or target or heads) and has_piped_text():
         files = [STDIN]
     import_torch()
     from cli import perplexity_report
     from lm.evaluation.perplexity import open_texts
-    from lm.evaluation.scoring import ScoredTexts
-    from lm.text.parallel_text import find_parallel_texts
 
     def find_texts(loaded: LoadedModel) -> ScoredTexts:
-        reading = options.build(FilesConfig)
-        if not has_pairs:
-            return open_texts(loaded, files or (), reading, options.values["data"])
-        columns = loaded.config.parallel.for_other_files(**options.values["parallel"])
-        found = find_parallel_texts(
-            columns, reading, source=source or (), target=target or (), pairs=pairs or (), heads=heads or ()
-        )
-        return ScoredTexts(found, language)
+        reading, data = options.build(FilesConfig), options.values["data"]
+        return open_texts(
+            loaded, files or (), reading, data, language=language, source=source or (), target=target or (),
+            heads=heads or (),
+        )  # fmt: skip
 
     first = perplexity_report.Measurement(resolve_hub_name(run), options, find_texts)
     if versus is not None:

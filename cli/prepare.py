@@ -12,14 +12,14 @@ from cli.arguments import AsJson, CorpusFiles
 from cli.console import escape_for_stream, format_json_line, print_note, print_notes, quote
 from cli.loading import load_tokenizer, run_option, warn_of_repetition
 from cli.options import Options, with_settings
-from lm.config.run_config import DataConfig, FilesConfig, TokenizerConfig, TokenizerKind
+from lm.config.run_config import DataConfig, FilesConfig, ParallelTextConfig, TokenizerConfig, TokenizerKind
 from lm.config.run_spec import refuse_settings
 from lm.errors import UsageError
 
 
 @with_settings(
-    {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    "vocab_size validation text_column label_column include exclude encoding format",
+    {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig, "parallel": ParallelTextConfig},
+    "vocab_size validation text_column label_column source_column target_column include exclude encoding format",
     common="--out --tokenizer --vocab-size --validation --text-column --label-column --processes --force --json",
 )
 def prepare(
@@ -66,18 +66,20 @@ def prepare(
     if tokenizer is not None:
         refuse_settings("tokenizer", options.typed["tokenizer"], beside="an existing tokenizer")
     number = None if part is None else _parse_part(part, out)
-    config = options.build(DataConfig)
+    config, parallel = options.build(DataConfig), options.build(ParallelTextConfig)
     files = find_text_files(corpus, config, options.build(FilesConfig))
-    loaded = None if tokenizer is None else load_tokenizer(Path(tokenizer))
-    surveyed = scan_corpus(files, config, workers=processes)
+    loaded, source = None if tokenizer is None else load_tokenizer(Path(tokenizer)), None
+    surveyed = scan_corpus(files, config, parallel, workers=processes)
     print_notes(surveyed.notes)
-    loaded = loaded or train_tokenizers(surveyed, options.build(TokenizerConfig))[0]
+    if loaded is None:
+        loaded, source = train_tokenizers(surveyed, options.build(TokenizerConfig), parallel)
     if surveyed.kind == "conversations" and loaded.chat_template is None:
         loaded = loaded.with_chat_template()
     with show_counter("tokenizing", "bytes") as progress:
         prepared = prepare_corpus(
-            surveyed, loaded, folder=out, force=force, workers=processes, part=number, progress=progress
-        )
+            surveyed, loaded, source_tokenizer=source, parallel=parallel, folder=out, force=force, workers=processes,
+            part=number, progress=progress,
+        )  # fmt: skip
     manifest = prepared.manifest
     splits = {
         name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes}

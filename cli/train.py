@@ -25,11 +25,11 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _FLAGS = (
-    "source target pairs validation_source validation_target dependency_heads validation_dependency_heads out "
+    "source target validation_source validation_target dependency_heads validation_dependency_heads out "
     "preset depth portable config from_run teacher tokenizer resume processes budget steps epochs n_layers n_heads "
     "d_model context vocab_size objective optimizer batch_size batch_tokens learning_rate weight_decay dropout "
-    "positions seed evaluate_every validation text_column label_column include exclude encoding sample "
-    "lora device dtype threads shard "
+    "positions seed evaluate_every validation text_column label_column source_column target_column include exclude "
+    "encoding sample lora device dtype threads shard "
 )
 _COMMON = (
     "--out --budget --steps --epochs --preset --depth --source --target --validation --learning-rate --seed --portable "
@@ -71,6 +71,7 @@ def train(
       lm train book.txt --teacher runs/book-1 --teacher runs/book-2 --budget 10m -o runs/student
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
+      lm train pairs.csv --source-column english --target-column german
       lm train book.txt --set model.experts=8 --set model.experts_per_token=2
       lm train texts/ --preset gpt2 --processes 8
     """

@@ -69,7 +69,7 @@ class FilesConfig(Config):
         include: Read only files that match, as '*.py'. Repeatable.
         exclude: Skip files and folders that match. Repeatable.
         skip_malformed: Skip malformed rows and unreadable files, and count them.
-        header: CSV, TSV: the first row names the columns; default yes, TSV pairs no.
+        header: CSV, TSV: the first row names the columns.
     """
 
     format: Format | None = None
@@ -77,7 +77,7 @@ class FilesConfig(Config):
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     skip_malformed: bool = False
-    header: bool | None = None
+    header: bool = True
 
     def __post_init__(self) -> None:
         try:
@@ -95,21 +95,26 @@ class DataConfig(Config):
         separator: Line that ends a document.
         text_column: Text column: name, names or number; default text, or the run's.
         label_column: Label column: labels are learned; default the run's.
+        source_column: Source column; default source, or the run's.
+        target_column: Target column; default target, or the run's.
     """
 
     validation: str = "0.1"
     separator: str = END_OF_TEXT
     text_column: str | None = None
     label_column: str | None = None
+    source_column: str | None = None
+    target_column: str | None = None
 
     def for_other_files(self, **values: Any) -> DataConfig:
         """Return settings for files that the run was not trained on; those of its columns that were numbers are gone.
 
-        With a text column and without a label column, labels are not read.
+        With a text column and without other columns, only text is read.
         """
-        own = {name: getattr(self, name) for name in ("text_column", "label_column") if "text_column" not in values}
+        columns = [name for name in self.__dataclass_fields__ if name.endswith("_column")]
+        own = {name: getattr(self, name) for name in columns if "text_column" not in values}
         named = {name: column for name, column in own.items() if not str(column).isdecimal()}
-        return replace(self, **{"text_column": None, "label_column": None, **named, **values})
+        return replace(self, **{**dict.fromkeys(columns), **named, **values})
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,6 @@ class ParallelTextConfig(Config):
         bidirectional: Train both directions in one model.
         source_language: Source language; default the suffix, as in train.en.
         target_language: Target language; default the suffix, as in train.de.
-        source_column: Source column.
-        target_column: Target column.
         separate_vocabularies: Train a tokenizer per language.
         max_length: Drop longer sentence pairs, in tokens.
         max_ratio: Drop sentence pairs with a larger length ratio.
@@ -132,8 +135,6 @@ class ParallelTextConfig(Config):
     bidirectional: bool = False
     source_language: _Language | None = None
     target_language: _Language | None = None
-    source_column: str = "source"
-    target_column: str = "target"
     separate_vocabularies: bool = False
     max_length: Count = 256
     max_ratio: Positive = 9.0
@@ -143,11 +144,6 @@ class ParallelTextConfig(Config):
     def __post_init__(self) -> None:
         if self.bidirectional and self.separate_vocabularies:
             raise UsageError("bidirectional models have no separate_vocabularies")
-
-    def for_other_files(self, **values: Any) -> ParallelTextConfig:
-        """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
-        columns = {"source_column": self.source_column, "target_column": self.target_column}
-        return ParallelTextConfig(**{**columns, **values})
 
 
 _Decay = Annotated[float, Meta(ge=0, le=0.99999)]
@@ -330,7 +326,7 @@ class LoraConfig(Config):
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Format version of `config.json` and the run folder; prepared data have their own."""
 
 

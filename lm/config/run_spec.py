@@ -12,7 +12,6 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
-from lm.config.presets import depth_preset_name
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, DataKind, TokenizerKind
 from lm.config.settings import (
     LENGTHS,
@@ -41,10 +40,10 @@ def is_user_given(source: str | None) -> bool:
 
 @dataclass(frozen=True)
 class DataFiles(Config):
-    """The files that a run learns from, of text or examples, or of sentence pairs.
+    """The files that a run learns from.
 
     Attributes:
-        text: files, globs, folders, - for stdin, or a folder of prepared tokens.
+        text: files of text, rows or pairs, globs, folders, - for stdin, or a folder of prepared tokens.
 
     Raises:
         UsageError: the files do not go together.
@@ -52,7 +51,6 @@ class DataFiles(Config):
     Settings:
         source (FILE): Source sentences, one per line. Repeatable.
         target (FILE): Translations of --source, line by line. Repeatable.
-        pairs (FILE): Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.
         validation_source (FILE): Held-out source sentences, instead of a fraction.
         validation_target (FILE): Translations of --validation-source.
         heads (FILE): Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.
@@ -62,33 +60,24 @@ class DataFiles(Config):
     text: tuple[str, ...] = ()
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
     validation_source: str | None = None
     validation_target: str | None = None
     heads: tuple[str, ...] = ()
     validation_heads: str | None = None
 
     def __post_init__(self) -> None:
-        if self.text and self.are_pairs:
-            raise UsageError("a run learns from a text or from pairs: give either a corpus, or source and target")
         for names in (("source", "target"), ("validation_source", "validation_target")):
             if len({bool(getattr(self, name)) for name in names}) > 1:
                 raise UsageError(f"{' and '.join(names)} go together")
-        if (self.validation_source or self.heads) and not self.are_pairs:
-            raise UsageError("validation_source and dependency_heads need source and target, or pairs")
 
     def __bool__(self) -> bool:
         return bool(self.names)
 
     @property
-    def are_pairs(self) -> bool:
-        return bool(self.source or self.pairs)
-
-    @property
     def names(self) -> list[str]:
         """Return all names, with text and sources first."""
         held_out = (self.validation_source, self.validation_target, self.validation_heads)
-        return [*self.text, *self.source, *self.pairs, *self.target, *self.heads, *filter(None, held_out)]
+        return [*self.text, *self.source, *self.target, *self.heads, *filter(None, held_out)]
 
 
 @dataclass(frozen=True)
@@ -131,7 +120,7 @@ class RunSpec(Config):
     processes: Count = 1
     settings: Settings = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
-    kind: DataKind = "text"
+    kind: DataKind | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {section: self.settings.get(section, {}) for section in SECTIONS})
@@ -143,8 +132,10 @@ class RunSpec(Config):
             raise UsageError("a run keeps its blocks: give one of portable and from_run")
         elif {"batch_size", "batch_tokens"} <= self.typed("training").keys():
             raise UsageError("give one of batch_size and batch_tokens")
-        elif self.data.text:
-            refuse_settings("parallel", self.typed("parallel"), beside="a corpus of text")
+        elif self.kind not in (None, "pairs"):
+            refuse_settings("parallel", self.typed("parallel"), beside=f"a corpus of {self.kind}")
+        elif self.depth is not None and (self.preset is not None or "n_layers" in self.settings["model"]):
+            raise UsageError("depth is a preset and a number of layers: leave out preset and n_layers")
         if self.tokenizer or self.from_run or self.settings["training"].get("teacher"):
             refuse_settings("tokenizer", self.typed("tokenizer"), beside="an existing tokenizer")
             separate = self.typed("parallel").keys() & {"separate_vocabularies"}
@@ -192,14 +183,8 @@ def build_spec(corpus: Sequence[PathLike], options: Layer) -> RunSpec:
         layers.insert(0, read_toml(Path(given["config"])))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
-    data = DataFiles(tuple(names), **files)
-    if run.get("depth") is not None:
-        named = depth_preset_name(run["depth"], pairs=data.are_pairs)
-        if "preset" in run or "n_layers" in settings["model"]:
-            raise UsageError(f"depth {run['depth']} is the preset {named}: leave out preset and n_layers")
-        run["preset"], set_by["run.preset"] = named, set_by["run.depth"]
     set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
-    return RunSpec(data, **run, settings=settings, set_by=set_by)
+    return RunSpec(DataFiles(tuple(names), **files), **run, settings=settings, set_by=set_by)
 
 
 def read_toml(path: Path) -> Layer:

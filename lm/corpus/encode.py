@@ -4,6 +4,7 @@ text            start, text, end; a start token that ends the previous document 
 example         start, prompt, completion, end: prompt and completion apart, so that training sees the boundary that
 generation sees; completion and end are learned
 conversation    as the chat template writes it; what the assistant writes is learned
+prompt          a record that a model continues: a text without its end, or a conversation that ends with the user
 pair            bare tokens of both sides; batches add the special tokens
 
 A source token with a dependency tree is four integers: its ID and the three of
@@ -20,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.corpus import RaggedArray
-from lm.errors import InputError
-from lm.text import Record
+from lm.errors import InputError, UsageError
+from lm.text import Part, Record
 from lm.text.parallel_text import TreePositions, compute_tree_positions
 from lm.tokenizer import Tokenizer, encode_pieces
 from lm.tokenizer.chat_template import SpecialTokenFrame, build_example_frame, build_text_frame
@@ -73,6 +74,20 @@ def encode(records: Sequence[Record], tokenizers: Tokenizers) -> list[Encoded]:
     return (_encode_examples if kind == "examples" else _encode_text)(records, tokenizer)
 
 
+def encode_prompt(prompt: str | Sequence[Part], tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that a model continues: of a text, or of messages of which the last one has no reply.
+
+    Raises:
+        InputError: as of `encode`.
+        UsageError: the text is empty, and the tokenizer has no start token.
+    """
+    record = Record.of_text(prompt)._replace(ends=False) if isinstance(prompt, str) else Record(tuple(prompt))
+    ids: list[int] = encode([record], (tokenizer, None))[0].tokens.tolist()
+    if not ids:
+        raise UsageError("the prompt is empty, and this tokenizer has no start-of-text token: give a prompt")
+    return ids
+
+
 def _encode_text(records: Sequence[Record], tokenizer: Tokenizer) -> list[Encoded]:
     frame = build_text_frame(tokenizer)
     after = frame.after if frame.after != frame.before else ()
@@ -98,7 +113,7 @@ def _encode_examples(records: Sequence[Record], tokenizer: Tokenizer) -> list[En
 def _encode_conversation(record: Record, tokenizer: Tokenizer) -> Encoded:
     if tokenizer.chat_template is None:
         raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
-    encoded = tokenizer.chat_template.encode_replies(tokenizer, record.parts)
+    encoded = tokenizer.chat_template.encode(tokenizer, record.parts)
     sizes = np.array([-1 if text is None else len(text.encode()) for text in encoded.texts], dtype=np.int64)
     return Encoded(
         np.array(encoded.ids),

@@ -23,7 +23,6 @@ from lm.config.run_config import (
     MASK,
     DataConfig,
     DataKind,
-    FilesConfig,
     ParallelTextConfig,
     TokenizerConfig,
 )
@@ -33,8 +32,7 @@ from lm.errors import InputError, UsageError
 from lm.files import sha256
 from lm.text import Record
 from lm.text.find import find_text_files
-from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_file import TextFile
+from lm.text.parallel_text import Source
 from lm.tokenizer import FILE_NAME, Tokenizer, split_into_pieces
 from lm.tokenizer.chat_template import format_language_tag
 from lm.tokenizer.training import train
@@ -52,7 +50,6 @@ _ALL_HASHES = 1 << 64
 _MAX_DEVIATION = Fraction(1, 3)  # relative standard deviation of the held-out fraction of bytes
 _MULTIPROCESSING_BYTES = 1 << 26  # worth the start of processes
 
-Source = TextFile | ParallelText
 Hashes = NDArray[np.uint64]
 
 
@@ -125,7 +122,7 @@ class Corpus:
 
     @property
     def has_dependency_heads(self) -> bool:
-        return all(getattr(summary.source, "heads", None) is not None for summary in self.summaries)
+        return all(summary.source.heads is not None for summary in self.summaries)
 
     def identity(self, summaries: Sequence[Summary]) -> list[object]:
         """Return what determines the records of files: checksums, and how they are read."""
@@ -243,53 +240,38 @@ def _parse_fraction(validation: str) -> Fraction | None:
     return fraction
 
 
-def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
-    """Read every file once. Files that are also named as validation are removed from the rest.
+def scan_corpus(
+    sources: Sequence[Source],
+    config: DataConfig,
+    parallel: ParallelTextConfig | None = None,
+    *,
+    held_out: Sequence[Source] = (),
+    workers: int | None = None,
+) -> Corpus:
+    """Read every file once. Files that are also held out are removed from the rest.
 
     Args:
+        config: what is held out, if `held_out` is not given: a fraction, or files.
+        parallel: the languages of pairs, if the names of files or columns don't tell.
         workers: maximum number of processes, for large corpora [default: one per processor].
 
     Raises:
         InputError: a file is not text, there is no text at all, or files hold different kinds of records.
         UsageError: the validation fraction is not in [0, 1).
     """
-    held_out: Sequence[TextFile] = ()
-    if _parse_fraction(config.validation) is None:
-        held_out = find_text_files([config.validation], config, files[0].reading)
-    held_out_paths = {file.path.resolve() for file in held_out}
-    kept = [file for file in files if file.path.resolve() not in held_out_paths]
-    if len(kinds := {file.kind for file in (*kept, *held_out)}) > 1:
+    if not held_out and _parse_fraction(config.validation) is None:
+        held_out = find_text_files([config.validation], config, sources[0].files[0].reading)
+    held_out_paths = {file.path.resolve() for each in held_out for file in each.files}
+    kept = [source for source in sources if held_out_paths.isdisjoint(file.path.resolve() for file in source.files)]
+    if len(kinds := {source.kind for source in (*kept, *held_out)}) > 1:
         raise InputError(f"the files hold {' and '.join(sorted(kinds))}; train on one kind at a time")
-    return Corpus(next(iter(kinds), "text"), _scan_all(kept, held_out, workers=workers), config)
+    known, parallel = {source.languages for source in kept}, parallel or ParallelTextConfig()
+    first, second = known.pop() if len(known) == 1 else (None, None)
+    languages = (parallel.source_language or first, parallel.target_language or second)
+    return Corpus(next(iter(kinds), "text"), _scan_all(kept, held_out, workers=workers), config, languages)
 
 
-def scan_parallel_corpus(
-    texts: Sequence[ParallelText],
-    data: DataConfig,
-    config: ParallelTextConfig,
-    *,
-    validation: Sequence[ParallelText] = (),
-    reading: FilesConfig | None = None,
-) -> Corpus:
-    """Read every file of a parallel corpus once.
-
-    Args:
-        data: what is held out, if `validation` is not given: a fraction, or a file of pairs.
-        config: the languages, if file names don't tell.
-        reading: how a validation file of pairs is read.
-
-    Raises:
-        InputError: a file is not text, files differ in length, or there are no pairs.
-        UsageError: the fraction is not in [0, 1).
-    """
-    if not validation and _parse_fraction(data.validation) is None:
-        validation = find_parallel_texts(config, reading, pairs=[data.validation])
-    languages = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
-    source, target = config.source_language or languages[0], config.target_language or languages[1]
-    return Corpus("pairs", _scan_all(texts, validation), data, (source, target))
-
-
-def _scan_all(files: Sequence[Source], held_out: Sequence[Source], workers: int | None = None) -> tuple[Summary, ...]:
+def _scan_all(files: Sequence[Source], held_out: Sequence[Source], workers: int | None) -> tuple[Summary, ...]:
     sources = [*files, *held_out]
     size = sum(file.path.stat().st_size for source in sources for file in source.files)
     used = max(1, min(workers or processes.available_cores(), len(sources), size // _MULTIPROCESSING_BYTES))
@@ -317,11 +299,10 @@ def _scan(source: Source) -> Summary:
 
 def _reading(source: Source) -> object:
     """Return what a source's records depend on beside its bytes."""
-    columns = source.columns if isinstance(source, ParallelText) else ()
-    return columns, [[file.format, str(file.data), str(file.reading)] for file in source.files]
+    return [[file.format, str(file.data), str(file.reading)] for file in source.files]
 
 
-def read_training_texts(corpus: Corpus, sides: Sequence[str] = ()) -> Iterator[str]:
+def read_training_texts(corpus: Corpus, sides: Sequence[str] = ("source", "target")) -> Iterator[str]:
     """Yield the text of a corpus for training a tokenizer: in pieces cut between words, or these sides of pairs."""
     for summary in corpus.sources:
         if corpus.kind == "pairs":
@@ -342,8 +323,9 @@ def train_tokenizers(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
+    parallel = parallel if parallel and corpus.kind == "pairs" else ParallelTextConfig()
     special = [END_OF_TEXT, MASK] if has_mask else [END_OF_TEXT] if corpus.kind in ("examples", "conversations") else []
-    if parallel is not None and parallel.bidirectional:
+    if parallel.bidirectional:
         special = [format_language_tag(language) for language in corpus.languages if language]
 
     def trained(*sides: str) -> Tokenizer:
@@ -358,6 +340,6 @@ def train_tokenizers(
         tokenizer.save(path)
         return tokenizer
 
-    if parallel is not None and parallel.separate_vocabularies:
+    if parallel.separate_vocabularies:
         return trained("target"), trained("source")
     return trained("source", "target"), None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Events
 
+from lm.corpus.encode import encode_prompt
 from lm.decoding.batching import Finish, Token
-from lm.decoding.generator import Generator, encode_text
+from lm.decoding.generator import Generator
 from lm.errors import UsageError
 from lm.text import Part, Record
 
@@ -62,8 +63,8 @@ class Chat:
             UsageError: the tokenizer has no chat template, and it is no text.
         """
         self.generator, self.messages, self.dropped, self.is_text = generator, list(messages), 0, is_text
-        self._template, self._replies = generator.tokenizer.chat_template, 0
-        if self._template is None and not is_text:
+        self._replies = 0
+        if generator.tokenizer.chat_template is None and not is_text:
             raise UsageError("this model was not trained on conversations: it has no chat template")
 
     def reply(self, content: str) -> Events[Token | Finish, None, None]:
@@ -98,10 +99,8 @@ class Chat:
                 self.messages.pop()
 
     def _encode(self, messages: Sequence[Part]) -> list[int]:
-        tokenizer = self.generator.tokenizer
-        if self._template is None or self.is_text:
-            return encode_text(tokenizer, "".join(message.text for message in messages))
-        return self._template.encode(tokenizer, messages)
+        prompt = "".join(message.text for message in messages) if self.is_text else messages
+        return encode_prompt(prompt, self.generator.tokenizer)
 
     def undo(self) -> str | None:
         """Remove the last message of the user with its reply, and return it; None if there is none."""

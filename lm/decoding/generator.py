@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from lm.config.inference import SamplingConfig
+from lm.corpus.encode import encode_prompt
 from lm.decoding import DecodeSession
 from lm.decoding.batching import Continuation, Finish, Sample, TextStream, Token, decode
 from lm.decoding.beam_search import beam_search
@@ -21,7 +22,6 @@ from lm.errors import UsageError
 from lm.model import DecoderOnly
 from lm.text.text_file import Prompt
 from lm.tokenizer import Tokenizer
-from lm.tokenizer.chat_template import build_text_frame
 
 PROMPT_LOOKUP = "prompt"
 """The draft that stands for prompt lookup decoding."""
@@ -220,7 +220,7 @@ class Generator:
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Encode a text, or check IDs; errors as of `generate`."""
         if isinstance(prompt, str):
-            return encode_text(self.tokenizer, prompt)
+            return encode_prompt(prompt, self.tokenizer)
         size = self.model.config.vocab_size
         if not len(prompt) or not all(0 <= token < size for token in prompt):
             raise UsageError(f"the prompt needs at least one token, and IDs from 0 to {size - 1}")
@@ -231,16 +231,3 @@ class Generator:
         # a completion of an example is a text of its own, a reply is part of a conversation
         is_own_text = self.follows_examples and self.tokenizer.chat_template is None
         return TextStream(self.tokenizer.decode_stream(() if is_own_text else prompt), stops)
-
-
-def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode the text of a prompt, after the start-of-text token if the tokenizer has one.
-
-    Raises:
-        InputError: the tokenizer has no token for a character.
-        UsageError: the text is empty, and there is no start token.
-    """
-    ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(text)]
-    if not ids:
-        raise UsageError("the prompt is empty, and this tokenizer has no start-of-text token: give a prompt")
-    return ids

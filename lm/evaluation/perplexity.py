@@ -28,8 +28,7 @@ from lm.errors import InputError, UsageError, list_some
 from lm.evaluation.scoring import Nats, Scored, ScoredTexts
 from lm.run_folder import find_checkpoint, load_config
 from lm.text import Record, parse_messages
-from lm.text.find import find_text_files
-from lm.text.text_file import TextFile
+from lm.text.parallel_text import Source, find_sources
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.offsets import ByteOffsets, assign_word_indices
 
@@ -380,33 +379,39 @@ def open_texts(
     data: Mapping[str, Any],
     *,
     kind: Literal["examples"] | None = None,
+    language: str | None = None,
+    **sides: Sequence[str],
 ) -> ScoredTexts:
     """Return files to score by a run, or without any what it held out.
 
     Args:
         names: files, folders and globs.
         data: settings of `DataConfig` that differ from those of the run.
-        kind: what files hold [default: the text of files, the completions of examples, or replies of conversations].
+        kind: what files hold [default: what their columns tell].
+        language: target language of pairs.
+        sides: source, target and heads, as for `find_sources`.
 
     Raises:
         InputError: a file is missing, or not of the kind; or as of `open_held_out`.
         UsageError: the model scores no such texts, or the files are of different kinds.
     """
-    if not names:
+    if not (names or any(sides.values())):
         return open_held_out(loaded)
     config = loaded.config.data.for_other_files(**data)
-    files = (find_examples if kind == "examples" else find_text_files)(names, config, reading)
-    if kind is None:
-        check_kinds(loaded, files)
-    return ScoredTexts(files)
+    if kind == "examples":
+        return ScoredTexts(find_examples(names, config, reading))
+    files = find_sources(names, config, reading, **sides)
+    check_kinds(loaded, files)
+    return ScoredTexts(files, language)
 
 
-def check_kinds(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
+def check_kinds(loaded: LoadedModel, files: Sequence[Source]) -> None:
     """Raise UsageError unless a run scores what files hold, and that is of one kind."""
     config, kinds = loaded.config, sorted({file.kind for file in files})
     if len(kinds) > 1:
         raise UsageError(f"the files hold {' and '.join(kinds)}; measure them separately")
-    if config.model.translates or config.model.labels or (config.model.is_masked and kinds != ["text"]):
+    translates = config.model.translates != (kinds == ["pairs"])
+    if translates or config.model.labels or (config.model.is_masked and kinds != ["text"]):
         raise UsageError(f"{loaded.folder}: this run {config.purpose}; it does not score {kinds[0]}")
     if kinds == ["conversations"] and loaded.tokenizer.chat_template is None:
         raise UsageError(f"{loaded.folder}: has no chat template, so it cannot score conversations; train it on some")

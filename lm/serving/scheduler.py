@@ -27,6 +27,7 @@ from lm.checkpoint import LoadedModel
 from lm.config.inference import SamplingConfig, ServerConfig
 from lm.config.run_config import HardwareConfig
 from lm.config.settings import LARGEST
+from lm.corpus.encode import encode_prompt
 from lm.decoding import DecodeSession, window_start
 from lm.decoding.batching import Batch, Finish, Sample, Token
 from lm.decoding.chat import fit_into_context
@@ -328,12 +329,12 @@ class ServedModel:
             ApiError: the model has no chat template, or the last message exceeds the context.
             InputError: the template refuses the messages.
         """
-        context, template = self.decoder.config.context_length, self.tokenizer.chat_template
-        if template is None:
+        context = self.decoder.config.context_length
+        if self.tokenizer.chat_template is None:
             message = f"model {self.name!r} has no chat template: use /v1/completions"
             raise invalid(message, param="model", code="no_chat_template")
         try:
-            encode = partial(template.encode, self.tokenizer)
+            encode = partial(encode_prompt, tokenizer=self.tokenizer)
             return fit_into_context(messages, encode, context=context, max_tokens=max_tokens)
         except UsageError as error:
             raise invalid(str(error), param="messages", code="context_length_exceeded") from None

@@ -7,21 +7,20 @@ from 1, or 0 for the root.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.run_config import LANGUAGE_PATTERN, DataKind, FilesConfig, ParallelTextConfig
+from lm.config.run_config import DataConfig, DataKind, FilesConfig
 from lm.errors import InputError, UsageError
 from lm.text import Record
 from lm.text.decode import split_lines, strip_compression_suffix
 from lm.text.find import find_text_files
-from lm.text.text_file import FORMATS, TextFile, Values, find_column, read_column
+from lm.text.text_file import FORMATS, TextFile, match_languages
 
 T = TypeVar("T")
 
@@ -114,37 +113,31 @@ def _preorder(heads: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """A source file and its translation, in two files or in one.
+    """A source file and its translation, line by line.
 
     Attributes:
-        source: the file of sources, or of both source and target.
-        target: the file of targets, unless `source` has both.
-        columns: of source and target, if `source` has both.
         heads: the file of dependency heads, if there is one.
     """
 
     kind: ClassVar[DataKind] = "pairs"
 
     source: TextFile
-    target: TextFile | None = None
-    columns: tuple[str, str] = ("source", "target")
+    target: TextFile
     heads: TextFile | None = None
 
     @property
     def files(self) -> tuple[TextFile, ...]:
         """Return the files of text, and of heads if there is one."""
-        return tuple(file for file in (self.source, self.target, self.heads) if file is not None)
+        return (self.source, self.target) + (() if self.heads is None else (self.heads,))
 
     @property
     def name(self) -> str:
-        return self.source.name if self.target is None else f"{self.source.name} and {self.target.name}"
+        return f"{self.source.name} and {self.target.name}"
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
-        """Return the source and target language, as far as file or column names tell."""
-        names = self.columns if self.target is None else (_suffix(self.source.name), _suffix(self.target.name))
-        source, target = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in names)
-        return source, target
+        """Return the source and target language, as far as the file names tell."""
+        return match_languages(_suffix(self.source.name), _suffix(self.target.name))
 
     @property
     def notes(self) -> list[str]:
@@ -154,78 +147,56 @@ class ParallelText:
         """Yield all pairs in order, including blank ones.
 
         Raises:
-            InputError: a file is not text in its encoding, a line is not a pair or has invalid heads, or the files
-                differ in length.
+            InputError: a file is not text in its encoding, a line has invalid heads, or the files differ in length.
         """
-        pairs = self._two_files(self.target) if self.target else self.source.parsed_rows(self._read_pair, self.columns)
         if self.heads is None:
-            yield from pairs
+            yield from self._pairs()
             return
         names, lines = (self.source.name, self.heads.name), split_lines(self.heads.text())
-        for pair, heads in attach_heads(pairs, lines, sentence=lambda pair: pair.source or "", names=names):
+        for pair, heads in attach_heads(self._pairs(), lines, sentence=lambda pair: pair.source or "", names=names):
             yield pair._replace(dependency_heads=heads)
 
-    def _two_files(self, target: TextFile) -> Iterator[Record]:
-        sides = (split_lines(file.text()) for file in (self.source, target))
+    def _pairs(self) -> Iterator[Record]:
+        sides = (split_lines(file.text()) for file in (self.source, self.target))
         for line, (first, second) in enumerate(itertools.zip_longest(*sides), 1):
             if first is None or second is None:
-                ended = self.source.name if first is None else target.name
+                ended = self.source.name if first is None else self.target.name
                 raise InputError(f"{self.name}: not as many lines in both: {ended} has {line - 1:,}")
             yield Record.of_pair(first.strip(), second.strip(), line=line)
 
-    def _read_pair(self, values: Values, line: int) -> Record:
-        source, target = (read_column(values, column).strip() for column in self.columns)
-        return Record.of_pair(source, target, line=line)
+
+Source = TextFile | ParallelText
 
 
-def find_parallel_texts(
-    config: ParallelTextConfig,
+def find_sources(
+    names: Sequence[str] = (),
+    data: DataConfig | None = None,
     reading: FilesConfig | None = None,
     *,
     source: Sequence[str] = (),
     target: Sequence[str] = (),
-    pairs: Sequence[str] = (),
     heads: Sequence[str] = (),
-) -> list[ParallelText]:
-    """Resolve the files of a parallel corpus.
+) -> list[Source]:
+    """Resolve the files of a corpus: each alone, or source and target.
 
     Args:
-        config: names the columns of source and target.
+        names: files of text, rows or pairs, as for `find_text_files`.
+        data: names their columns.
         reading: which files to include, and how they are read.
         source: files of sources, as for `find_text_files`.
         target: as many files of their translations, in the same order.
-        pairs: files with source and target.
-        heads: none, or a file of heads for each of `source`, then of `pairs`, in order.
+        heads: none, or a file of heads for each of `source`, in order.
 
     Raises:
         InputError: a file is missing, or a folder or glob has none.
-        UsageError: the numbers of files differ, or it isn't clear which columns hold the pair.
+        UsageError: the numbers of files differ.
     """
     sources, targets, trees = (find_text_files(side, reading=reading) for side in (source, target, heads))
-    if len(sources) != len(targets):
-        raise UsageError(f"{len(sources)} files of sources and {len(targets)} of targets")
-    texts = [ParallelText(*files) for files in zip(sources, targets, strict=True)]
-    columns = (config.source_column, config.target_column)
-    texts += [_find_pairs(file, columns) for file in find_text_files(pairs, reading=reading)]
-    if trees and len(trees) != len(texts):
-        raise UsageError(f"{len(texts)} files of sources and {len(trees)} of heads")
-    return [replace(text, heads=file) for text, file in itertools.zip_longest(texts, trees)]
-
-
-def _find_pairs(file: TextFile, columns: tuple[str, str]) -> ParallelText:
-    """Return a file of pairs: with columns of these names or numbers, or just two; text is divided at tabs."""
-    if file.format in ("text", "tsv"):
-        first = next(split_lines(file.text()), "").split("\t")
-        header = {*columns} <= {*first} if file.reading.header is None else file.reading.header
-        file = replace(file, reading=replace(file.reading, format="tsv", header=header))
-    names = file.columns
-    try:
-        source, target = (find_column(names, column, column) for column in columns)
-    except UsageError as error:
-        if len(names) != 2:
-            raise error.at(file.name) from None
-        source, target = names
-    return ParallelText(file, None, (source, target))
+    for noun, others in (("targets", targets), ("heads", trees or sources)):
+        if len(sources) != len(others):
+            raise UsageError(f"{len(sources)} files of sources and {len(others)} of {noun}")
+    texts = itertools.starmap(ParallelText, itertools.zip_longest(sources, targets, trees))
+    return [*find_text_files(names, data, reading), *texts]
 
 
 def _suffix(name: str) -> str:

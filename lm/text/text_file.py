@@ -3,6 +3,7 @@
     {"messages": [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}]}
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"instruction": "Translate to German.", "input": "Good morning.", "output": "Guten Morgen."}
+    {"source": "Good morning.", "target": "Guten Morgen."}       or columns that are named, or just two of languages
     {"text": "What a lovely day.", "label": "joy"}       with a label column; otherwise each row is a document
 
 A label or output is learned on the line after its text, so that a model is trained on exactly what `lm generate` asks
@@ -17,14 +18,15 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from lm.config.run_config import DataConfig, DataKind, FilesConfig, Format
+from lm.config.run_config import LANGUAGE_PATTERN, DataConfig, DataKind, FilesConfig, Format
 from lm.errors import InputError, LMError, UsageError, list_some, missing_packages
 from lm.text import LABEL_DELIMITER, Record, check_text, decode, parse_messages
 from lm.text.decode import split_lines
@@ -39,6 +41,7 @@ _DELIMITERS = ",;\t|"
 _LONGEST_FIELD = 1 << 28
 _PARQUET_ROWS, _PARQUET_BYTES = 256, 1 << 20  # at a time: a few megabytes of long documents
 _USUAL = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
+_SIDES = ("source", "target")
 _UNREADABLE = -1
 
 T = TypeVar("T")
@@ -57,6 +60,8 @@ class TextFile:
         temporary_copy: of stdin or a pipe, deleted with the last TextFile that refers to it.
         skipped: what was wrong with rows that were left out, by number.
     """
+
+    heads: ClassVar[None] = None
 
     name: str
     path: Path
@@ -96,6 +101,11 @@ class TextFile:
     def kind(self) -> DataKind:
         """Return what its records are."""
         return self._reader[0] if self.has_rows else "text"
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Return the source and target language of pairs, as far as the names of their columns tell."""
+        return match_languages(*self._reader[1]) if self.kind == "pairs" else (None, None)
 
     @property
     def notes(self) -> list[str]:
@@ -165,7 +175,7 @@ class TextFile:
         lines = decode.split_lines(self.text())
         if self.format == "jsonl":
             return ((number, _parse_object(line)) for number, line in enumerate(lines, 1) if line.strip())
-        return _read_table(lines, is_tsv=self.format == "tsv", header=self.reading.header is not False)
+        return _read_table(lines, is_tsv=self.format == "tsv", header=self.reading.header)
 
     def _read_parquet(self, columns: Sequence[str] | None) -> Iterator[Row]:
         """Yield the rows of a Parquet file, a few at a time: all columns, or those of some that there are."""
@@ -183,13 +193,16 @@ class TextFile:
             self._skip(_UNREADABLE, InputError(f"{self.name}: a damaged Parquet file ({problem})"))
 
     @cached_property
-    def _reader(self) -> tuple[DataKind, Sequence[str] | None, Callable[[Values], Record]]:
+    def _reader(self) -> tuple[DataKind, Sequence[str], Callable[[Values], Record]]:
         """Return the kind of the records, the columns that they are made from, and the function that makes them."""
         columns, data = self.columns, self.data
-        known = [(kind, None, read) for needed, kind, read in _READERS if {*columns} >= needed]
-        if known and data.text_column is None and data.label_column not in columns:
-            return known[0]
+        known = [(kind, columns, read) for needed, kind, read in _READERS if {*columns} >= needed]
+        is_plain = data.text_column is None and data.label_column not in columns
         try:
+            if is_plain and columns and (sides := _find_sides(columns, data)):
+                return "pairs", sides, partial(_read_pair, sides)
+            if is_plain and known:
+                return known[0]
             if data.label_column is not None and columns:
                 label = find_column(columns, data.label_column, "label")
                 text = find_column([name for name in columns if name != label], data.text_column, "text")
@@ -280,6 +293,23 @@ def find_column(columns: Sequence[str], requested: str | None, noun: str) -> str
     return found[0]
 
 
+def _find_sides(columns: Sequence[str], data: DataConfig) -> Sequence[str]:
+    """Return the columns of pairs; none if rows aren't pairs.
+
+    They are those of the settings, else `source` and `target`, else the only two, if languages or numbers name them.
+    """
+    named = (data.source_column, data.target_column)
+    if any(named) or {*columns} >= {*_SIDES}:
+        return [find_column(columns, name or side, side) for name, side in zip(named, _SIDES, strict=True)]
+    return columns if len(columns) == 2 and all(re.fullmatch("[a-z]{2}|[12]", name) for name in columns) else ()
+
+
+def match_languages(source: str, target: str) -> tuple[str | None, str | None]:
+    """Return two names, or None for one that is no code of a language."""
+    first, second = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in (source, target))
+    return first, second
+
+
 def read_column(values: Values, name: str) -> str:
     """Return the text in a column of a row; InputError if there is none."""
     if values.get(name) is None:
@@ -295,6 +325,11 @@ def _read_example(prompts: Sequence[str], completion: str, delimiter: str, value
     if not answer:
         raise InputError("the completion is empty, so there is nothing to learn")
     return Record.of_example(prompt, delimiter + answer)
+
+
+def _read_pair(sides: Sequence[str], values: Values) -> Record:
+    source, target = (read_column(values, name).strip() for name in sides)
+    return Record.of_pair(source, target)
 
 
 def _read_conversation(values: Values) -> Record:

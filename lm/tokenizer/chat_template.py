@@ -104,11 +104,8 @@ class ChatTemplate:
         """Return it as `tokenizer_config.json` holds it."""
         return {**self.special_tokens, "chat_template": self.source}
 
-    def render(self, messages: Sequence[Part], *, add_generation_prompt: bool = True) -> str:
-        """Return the text of messages.
-
-        Args:
-            add_generation_prompt: whether a reply of the assistant follows.
+    def render(self, messages: Sequence[Part]) -> str:
+        """Return the text of messages, and after one of the user the generation prompt.
 
         Raises:
             InputError: the template is invalid, refuses the messages, or does what the sandbox forbids.
@@ -116,37 +113,29 @@ class ChatTemplate:
         try:
             return _compile(self.source).render(
                 messages=[message.to_message() for message in messages], tools=None, documents=None,
-                add_generation_prompt=add_generation_prompt, **self.special_tokens,
+                add_generation_prompt=messages[-1].role != "assistant", **self.special_tokens,
             )  # fmt: skip
         except Exception as error:  # a template can raise whatever Python can
             raise InputError(f"chat template: {' '.join(str(error).split())}") from None
 
-    def encode(
-        self, tokenizer: Tokenizer, messages: Sequence[Part], *, add_generation_prompt: bool = True
-    ) -> list[int]:
-        """Return the tokens of messages.
+    def encode(self, tokenizer: Tokenizer, messages: Sequence[Part]) -> EncodedConversation:
+        """Return the tokens of a conversation, and which of them the assistant writes.
 
-        The spelling of a special token in a message gets a zero-width space after its first character, so that it is
-        text.
-
-        Raises:
-            InputError: as of `render`.
-        """
-        text = self._write(tokenizer, messages, add_generation_prompt=add_generation_prompt)
-        return tokenizer.encode_special(text)[0]
-
-    def encode_replies(self, tokenizer: Tokenizer, messages: Sequence[Part]) -> EncodedConversation:
-        """Return the tokens of a whole conversation, and which of them the assistant writes.
+        A conversation that ends with the user is a prompt: it ends with the generation prompt, and a reply to it begins
+        with the next token. The spelling of a special token in a message gets a zero-width space after its first
+        character, so that it is text.
 
         Raises:
-            InputError: as of `render`; or the replies cannot be found in the text.
+            InputError: as of `render`; or the replies cannot be found in the text, unless it is a prompt.
         """
-        text = self._write(tokenizer, messages, add_generation_prompt=False)
-        parts = self._write(tokenizer, messages, add_generation_prompt=False, mark_ends=True).split(_END)
+        text = self._write(tokenizer, messages)
+        parts = self._write(tokenizer, messages, mark_ends=True).split(_END)
         ends = [*itertools.accumulate(map(len, parts[:-1]))]
         prompts = [self._write(tokenizer, messages[:n]) for n, each in enumerate(messages) if each.role == "assistant"]
         if "".join(parts) != text or len(ends) != len(prompts) or not all(map(text.startswith, prompts)):
-            raise InputError("chat template: a reply does not follow the generation prompt as it is")
+            if messages[-1].role == "assistant":
+                raise InputError("chat template: a reply does not follow the generation prompt as it is")
+            prompts, ends = [], []
         starts = [*map(len, prompts)]
         ids, firsts, lasts = tokenizer.encode_special(text)
         if cuts := [start for start in starts if ((firsts < start) & (start < lasts)).any()]:
@@ -165,20 +154,13 @@ class ChatTemplate:
     def end_of_turn(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Return the ID of the token that ends a reply, if there is one."""
         try:
-            ids, texts = self.encode_replies(tokenizer, [Part("user", "a"), Part("assistant", "b")])
+            ids, texts = self.encode(tokenizer, [Part("user", "a"), Part("assistant", "b")])
         except InputError:
             return ()
         after = [index for index, text in zip(ids, texts, strict=True) if text is not None]
         return tuple(index for index in after if index in tokenizer.added_tokens.values())[-1:]
 
-    def _write(
-        self,
-        tokenizer: Tokenizer,
-        messages: Sequence[Part],
-        *,
-        add_generation_prompt: bool = True,
-        mark_ends: bool = False,
-    ) -> str:
+    def _write(self, tokenizer: Tokenizer, messages: Sequence[Part], *, mark_ends: bool = False) -> str:
         """Return the text of messages without special tokens of their own, with the ends of replies marked if asked."""
         names, harmless = "|".join(map(re.escape, tokenizer.special_tokens)) or "(?!)", []
         for role, content in messages:
@@ -188,7 +170,7 @@ class ChatTemplate:
                 size = len(text.rstrip())  # templates often remove white space
                 text = text[:size] + _END + text[size:]
             harmless.append(Part(role, text))
-        return self.render(harmless, add_generation_prompt=add_generation_prompt)
+        return self.render(harmless)
 
 
 @lru_cache(maxsize=32)

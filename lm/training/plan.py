@@ -126,7 +126,10 @@ def plan_spec(spec: RunSpec, *, parent: RunConfig | None = None) -> Plan:
         UsageError: there is no such preset, or settings contradict each other.
     """
     fixed = {section: dict(values) for section, values in spec.settings.items()}
-    name = spec.preset or (DEFAULT_TRANSLATION_PRESET if spec.data.are_pairs else DEFAULT_PRESET)
+    pairs, is_default = spec.kind == "pairs", spec.preset is None and spec.depth is None
+    name = spec.preset or (DEFAULT_TRANSLATION_PRESET if pairs else DEFAULT_PRESET)
+    if spec.depth is not None:
+        name = depth_preset_name(spec.depth, pairs=pairs)
     inherited = [] if parent is None or spec.tokenizer else ["tokenizer.vocab_size"]
     if parent is not None:
         fixed["model"] = {**parent.model.settings(), **fixed["model"]}
@@ -136,13 +139,13 @@ def plan_spec(spec: RunSpec, *, parent: RunConfig | None = None) -> Plan:
     config = build_run_config(name, fixed)
     reasons = {
         **dict.fromkeys(setting_values(config), "default"),
-        "preset": "default" if spec.preset is None else "given",
+        "preset": "default" if is_default else "given",
         **dict.fromkeys(inherited, "from_run"),
         **spec.set_by,
     }
     is_regularised = parent is None and config.training.budget is not None and not has_training_recipe(name)
     plan = Plan(config, reasons, fixed, is_regularised)
-    if parent is None or spec.preset is not None or config.lora:
+    if parent is None or not is_default or config.lora:
         return plan
     return plan.choose("from_run", training={"optimizer": parent.training.optimizer})
 

@@ -202,12 +202,13 @@ class _Preparation:
         """
         spec, meter = self.spec, self.speed_meter
         parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
+        reading = {section: spec.settings[section] for section in ("files", "data", "parallel")}
+        found = CorpusFiles(spec.data, build_run_config(DEFAULT_PRESET, reading))
+        spec = spec.replace(kind=found.kind)
         plan = plan_spec(spec, parent=None if parent is None else load_config(parent))
         teachers = [find_checkpoint(Path(name)).resolve() for name in plan.config.training.teacher]
         training = plan.config.training.replace(teacher=tuple(map(str, teachers)))
         plan = dataclasses.replace(plan, config=plan.config.replace(training=training))
-        found = CorpusFiles(spec.data, plan.config)
-        spec = spec.replace(kind=found.kind)
         needs_speed = should_choose_size(spec) or should_choose_time(spec)
         check_requirements(SECTIONS, spec.settings, plan.known_values(is_open=needs_speed))
         if spec.out is not None:  # before anything is measured or prepared
@@ -220,20 +221,21 @@ class _Preparation:
             made_with = dataclasses.replace(plan.config, data=Manifest.read(found.prepared).config)
             plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
-            probe = probe_config(plan, pairs=spec.data.are_pairs)
+            pairs = spec.kind == "pairs"
+            probe = probe_config(plan, pairs=pairs)
             rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
             plan = plan_model(
                 plan,
                 spec,
                 text_bytes=found.text_bytes,
-                pairs=spec.data.are_pairs,
+                pairs=pairs,
                 is_prepared=found.prepared is not None,
                 has_tokenizer=bool(found.prepared or spec.tokenizer or teachers),
                 flops_per_second=rate,
                 elapsed=self.elapsed(),
             )
         # what would otherwise be refused only after the corpus is prepared
-        check_model_fits_data(plan.config.model, pairs=spec.data.are_pairs)
+        check_model_fits_data(plan.config.model, pairs=spec.kind == "pairs")
         if plan.config.lora:
             if parent is None:
                 raise UsageError("adapters need the weights of a run: name it, or leave them out")

@@ -17,20 +17,13 @@ from lm.config.run_spec import DataFiles
 from lm.corpus import Manifest
 from lm.corpus.encode import Tokenizers
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.survey import (
-    Corpus,
-    scan_corpus,
-    scan_parallel_corpus,
-    train_tokenizers,
-)
+from lm.corpus.survey import Corpus, scan_corpus, train_tokenizers
 from lm.data import TrainingData, batch_rows
 from lm.data.pairs import PairLayout, Pairs
 from lm.data.windows import Masking, Rows, Windows, find_label_completions, load_labels
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint
-from lm.text.find import find_text_files
-from lm.text.parallel_text import ParallelText, find_parallel_texts
-from lm.text.text_file import TextFile
+from lm.text.parallel_text import Source, find_sources
 from lm.tokenizer import FILE_NAME, Tokenizer
 
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
@@ -94,7 +87,7 @@ class TrainingCorpus:
 
 
 class CorpusFiles:
-    """Files of text, examples or sentence pairs, or a folder of prepared tokens.
+    """The files of a corpus, or a folder of prepared tokens.
 
     Attributes:
         prepared: the folder of prepared tokens, or None.
@@ -102,25 +95,19 @@ class CorpusFiles:
     """
 
     def __init__(self, files: DataFiles, config: RunConfig) -> None:
-        """Find the files, without reading them; InputError if one is missing."""
+        """Find the files, and read the first row of the first one; InputError if one is missing."""
         is_prepared = len(files.text) == 1 and corpus.is_store(Path(files.text[0]))
         self.prepared = Path(files.text[0]) if is_prepared else None
-        self._config, self._texts = config, list[TextFile]()
-        self._pairs, self._held_out = list[ParallelText](), list[ParallelText]()
+        self._config, self._sources, self._held_out = config, list[Source](), list[Source]()
         if self.prepared:
             self.kind = Manifest.read(self.prepared).kind
-        elif files.are_pairs:
-            self.kind, reading = "pairs", config.files
-            self._pairs = find_parallel_texts(
-                config.parallel, reading, source=files.source, target=files.target, pairs=files.pairs, heads=files.heads
-            )
-            if files.validation_source and files.validation_target:
-                heads = [files.validation_heads] if files.validation_heads else ()
-                sides = {"source": [files.validation_source], "target": [files.validation_target]}
-                self._held_out = find_parallel_texts(config.parallel, reading, **sides, heads=heads)
         else:
-            self._texts = find_text_files(files.text, config.data, config.files)
-            self.kind = self._texts[0].kind
+            sides: dict[str, Sequence[str]] = {"source": files.source, "target": files.target, "heads": files.heads}
+            self._sources = find_sources(files.text, config.data, config.files, **sides)
+            self.kind = self._sources[0].kind
+            held_out = (files.validation_source, files.validation_target, files.validation_heads)
+            sides = {side: [name] for side, name in zip(sides, held_out, strict=True) if name}
+            self._held_out = find_sources((), None, config.files, **sides)
 
     @property
     def text_bytes(self) -> int:
@@ -132,12 +119,7 @@ class CorpusFiles:
     @cached_property
     def survey(self) -> Corpus:
         """The result of reading the files once."""
-        config = self._config
-        if self.kind != "pairs":
-            return scan_corpus(self._texts, config.data)
-        return scan_parallel_corpus(
-            self._pairs, config.data, config.parallel, validation=self._held_out, reading=config.files
-        )
+        return scan_corpus(self._sources, self._config.data, self._config.parallel, held_out=self._held_out)
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> TrainingCorpus:
         """Find or create tokenizers and tokens.
@@ -152,11 +134,10 @@ class CorpusFiles:
             manifest = Manifest.read(self.prepared)
             verify_data(self.prepared, key=manifest.key)
             return TrainingCorpus(self.prepared, *corpus.open_tokenizers(self.prepared, manifest), reused=True)
-        surveyed, is_pairs = dataclasses.replace(self.survey, config=config.data), self.kind == "pairs"
-        parallel = config.parallel if is_pairs else None
+        surveyed, parallel = dataclasses.replace(self.survey, config=config.data), config.parallel
         with progress() as report:
             if tokenizer is not None:
-                target, source = _load_named_tokenizers(tokenizer, pairs=is_pairs)
+                target, source = _load_named_tokenizers(tokenizer, pairs=self.kind == "pairs")
             else:
                 has_mask = config.model.is_masked
                 target, source = train_tokenizers(surveyed, config.tokenizer, parallel, has_mask=has_mask)

@@ -66,12 +66,14 @@ def test_a_run_is_scored_by_what_it_translates(succeed, translation_run, files):
 
 def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, translation_run, files):
     sides = [lines(files / name) for name in ("test.en", "test.de")]
-    (files / "test.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True)))
+    (files / "test.tsv").write_text(
+        "en\tde\n" + "".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True))
+    )
     (files / "test.csv").write_text("n,german,english\n" + "".join(f"1,{b},{a}\n" for a, b in zip(*sides, strict=True)))
     expected = scores(succeed, translation_run, "--source", "test.en", "--target", "test.de")
     columns = ["--source-column", "3", "--target-column", "german"]
     for file, flags in (("test.tsv", []), ("test.csv", columns)):
-        assert scores(succeed, translation_run, "--pairs", file, *flags) == expected
+        assert scores(succeed, translation_run, file, *flags) == expected
 
 
 def test_the_table_says_what_the_figures_depend_on(succeed, files):

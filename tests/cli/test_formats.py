@@ -106,19 +106,15 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
         ("a.csv", "source,target\n{}", []),
         ("b.csv", "de,en\n{}", []),
         ("c.csv", "{}", ["--set", "files.header=false"]),
-        ("d.tsv", "{}", []),
-        (
-            "e.tsv",
-            "target\tsource\n{}",
-            ["--set", "parallel.source_column=target", "--set", "parallel.target_column=source"],
-        ),
+        ("d.tsv", "en\tde\n{}", []),
+        ("e.tsv", "target\tsource\n{}", ["--source-column", "target", "--target-column", "source"]),
     ],
 )
 def test_pairs_come_in_tables(name, text, flags, place):
     delimiter = "\t" if name.endswith("tsv") else ","
     Path(name).write_text(text.format("".join(f"eins {n}{delimiter}one {n}\n" for n in range(30))))
     shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--tokenizer", "byte", "--steps", "1"]
-    assert run(["train", "--pairs", name, *flags, *shape, "--device", "cpu", "-o", "run"]) == 0
+    assert run(["train", name, *flags, *shape, "--device", "cpu", "-o", "run"]) == 0
     config = load_config(find_checkpoint(Path("run")))
     assert config.plan is not None
     texts = [

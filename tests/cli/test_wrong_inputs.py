@@ -76,7 +76,6 @@ USAGE = """
     train text.txt --set model.qk_norm=true --set model.d_head=3 --steps 1
     train text.txt --lora 4 --steps 1
     train text.txt --from run --portable
-    train text.txt --source text.txt --target text.txt
     train --source text.txt
     train --target text.txt
     train --source text.txt --target text.txt --validation-source text.txt
@@ -122,6 +121,7 @@ OTHERS = """
     train missing.txt
     train 'missing*.txt'
     train text.txt --config missing.toml
+    train text.txt --source text.txt --target text.txt
     train --source missing.en --target missing.de
     train empty.txt --steps 1
     train binary.txt --steps 1

@@ -5,20 +5,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.config.run_config import DataConfig, ParallelTextConfig
+from lm.config.run_config import DataConfig
 from lm.corpus import SplitName, open_split
-from lm.corpus.survey import Corpus, scan_parallel_corpus
-from lm.text.parallel_text import find_parallel_texts
+from lm.corpus.survey import Corpus, scan_corpus
+from lm.text.parallel_text import find_sources
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.text.random_trees import random_heads
-
-PLAIN = ParallelTextConfig()
 
 
 def corpus(folder: Path, sources: list[str], targets: list[str], *, validation: str = "0") -> Corpus:
     source, target = write(folder, sources, targets)
-    files = find_parallel_texts(PLAIN, source=[source], target=[target])
-    return scan_parallel_corpus(files, DataConfig(validation=validation), PLAIN)
+    files = find_sources(source=[source], target=[target])
+    return scan_corpus(files, DataConfig(validation=validation))
 
 
 def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: int = 0) -> Corpus:
@@ -30,8 +28,8 @@ def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: in
     heads = folder / "train.heads"
     trees = [random_heads(len(sentence.split()), chance) for sentence in sources]
     heads.write_text("".join(" ".join(map(str, tree)) + "\n" for tree in trees))
-    files = find_parallel_texts(PLAIN, source=[source], target=[target], heads=[str(heads)])
-    return scan_parallel_corpus(files, DataConfig(validation=validation), PLAIN)
+    files = find_sources(source=[source], target=[target], heads=[str(heads)])
+    return scan_corpus(files, DataConfig(validation=validation))
 
 
 def ids(folder: Path, split: SplitName = "train") -> tuple[list[list[int]], list[list[int]]]:

@@ -9,7 +9,7 @@ from lm.config.run_config import DataConfig, ParallelTextConfig, TokenizerConfig
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
-from lm.text.parallel_text import find_parallel_texts
+from lm.text.parallel_text import find_sources
 from lm.tokenizer import Tokenizer
 from tests.lm.corpus.parallel_text import lines, write
 
@@ -31,9 +31,9 @@ def stored(tmp_path_factory) -> Stored:
     sources, targets = lines(COUNT)
     source, target = write(folder, sources + sources[:20], targets + targets[:20])
     held = write(folder, *lines(HELD, seed=1), name="held")
-    files = find_parallel_texts(BOTH, source=[source], target=[target])
-    validation = find_parallel_texts(BOTH, source=[held[0]], target=[held[1]])
-    corpus = survey.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
+    files = find_sources(source=[source], target=[target])
+    validation = find_sources(source=[held[0]], target=[held[1]])
+    corpus = survey.scan_corpus(files, DataConfig(), BOTH, held_out=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)

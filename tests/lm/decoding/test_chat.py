@@ -8,6 +8,7 @@ import pytest
 
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.corpus.encode import encode_prompt
 from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
 from lm.model import DecoderOnly, build_model
@@ -84,5 +85,5 @@ def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised
     settings = SamplingConfig(logit_bias=(f"{word}=30",), max_tokens=3)
     chat = Chat(Generator(model(tokenizer), tokenizer, settings, follows_examples=supervised))
     assert say(chat, "Hi") == " the the the"
-    (sample,) = chat.generator.samples(tokenizer.chat_template.encode(tokenizer, chat.messages[:1]))
+    (sample,) = chat.generator.samples(encode_prompt(chat.messages[:1], tokenizer))
     assert sample.text == " the the the"

@@ -4,7 +4,8 @@ import pytest
 
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generator import Generator, encode_text
+from lm.corpus.encode import encode_prompt
+from lm.decoding.generator import Generator
 from lm.model import DecoderOnly, build_model
 from lm.text.text_file import Prompt
 from tests.cli.small_runs import make_tokenizer
@@ -74,7 +75,7 @@ def outputs(ours: Generator, way: str, texts=("The owl", "saw", "fox ran")) -> l
 def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
     """Decoders of many tokenizers remove the space before the first token, which is that of the prompt."""
     prompt, ids = "the cat", elsewhere.encode("the cat sat")
-    prompt_ids = encode_text(elsewhere, prompt)
+    prompt_ids = encode_prompt(prompt, elsewhere)
     settings = {"tokenizer": elsewhere, "logit_bias": (f"{ids[len(elsewhere.encode(prompt))]}=30",)}
     for sample in (sample for each in outputs(generator(**settings), way, [prompt]) for sample in each):
         assert prompt + sample.text == elsewhere.decode([*prompt_ids, *sample.tokens])

@@ -7,7 +7,8 @@ import torch
 
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_text
+from lm.corpus.encode import encode_prompt
+from lm.decoding.generator import PROMPT_LOOKUP, Generator
 from lm.model import build_model
 from tests.cli.small_runs import make_tokenizer
 
@@ -28,7 +29,7 @@ def generator(**settings) -> Generator:
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_the_prompt(prompt):
     """With speculative decoding too; what is shown is what it adds, and the prompt's own token is no sample."""
-    ours, ids = generator(temperature=0), encode_text(TOKENIZER, prompt)
+    ours, ids = generator(temperature=0), encode_prompt(prompt, TOKENIZER)
     end = TOKENIZER.token_bytes(ids[-1])
     fit = [token for token in range(TOKENIZER.vocab_size) if TOKENIZER.token_bytes(token).startswith(end)]
     logits = ours.model(torch.tensor([ids[:-1]]))[0, -1]
@@ -46,7 +47,7 @@ def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_t
 
 
 def test_only_the_text_of_a_prompt_is_healed():
-    ids, off = encode_text(TOKENIZER, "The owl "), generator(token_healing=False).samples("The owl ", n=3)
+    ids, off = encode_prompt("The owl ", TOKENIZER), generator(token_healing=False).samples("The owl ", n=3)
     assert generator().samples(ids, n=3) == off
     assert dataclasses.replace(generator(), follows_examples=True).samples("The owl ", n=3) == off
     assert generator().samples("The owl ", n=3) != off

@@ -138,11 +138,13 @@ def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(trained, docu
 
 def test_training_pairs_are_recognised(trained, tmp_path, capsys):
     rows = [f"The owl saw {number} foxes.\tDie Eule sah {number} Füchse.\n" for number in range(60)]
-    (trained / "pairs.tsv").write_text("".join(rows))
-    lm.train(pairs=trained / "pairs.tsv", out=trained / "pairs", n_encoder_layers=1, **SMALL)
-    (tmp_path / "new.tsv").write_text("".join(f"The fox saw {n} owls.\tDer Fuchs sah {n} Eulen.\n" for n in range(60)))
+    (trained / "pairs.tsv").write_text("".join(["source\ttarget\n", *rows]))
+    lm.train(trained / "pairs.tsv", out=trained / "pairs", n_encoder_layers=1, **SMALL)
+    (tmp_path / "new.tsv").write_text(
+        "en\tde\n" + "".join(f"The fox saw {n} owls.\tDer Fuchs sah {n} Eulen.\n" for n in range(60))
+    )
     for file in (trained / "pairs.tsv", tmp_path / "new.tsv"):
-        said = warned(capsys, trained / "pairs", "--pairs", file)
+        said = warned(capsys, trained / "pairs", file)
         assert [bool(re.match(rf"{file} \(9\d%\): training", line)) for line in said] == [True] * (
             file.name == "pairs.tsv"
         )

@@ -10,7 +10,7 @@ import torch
 
 from lm.config.inference import PerplexityConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, ParallelTextConfig, TokenizerConfig
+from lm.config.run_config import END_OF_TEXT, MASK, DataConfig, FilesConfig, TokenizerConfig
 from lm.corpus import open_split
 from lm.data import batched
 from lm.data.windows import Rows
@@ -20,7 +20,6 @@ from lm.evaluation.scoring import ScoredTexts, Scorer, split_windows
 from lm.hardware import Hardware
 from lm.model import build_model
 from lm.text.find import find_text_files
-from lm.text.parallel_text import find_parallel_texts
 from lm.tokenizer import training
 from lm.tokenizer.chat_template import SpecialTokenFrame, build_text_frame
 from lm.training.objective import summed_loss
@@ -259,7 +258,7 @@ def test_each_pair_scores_as_it_does_alone(tmp_path, positions, fields, monkeypa
     shape |= {"positions": positions, **fields}
     model = build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape), seed=3).eval()
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
-    texts = ScoredTexts(find_parallel_texts(ParallelTextConfig(), pairs=[str(tmp_path / "pairs.tsv")]))
+    texts = ScoredTexts(find_text_files([str(tmp_path / "pairs.tsv")], reading=FilesConfig(header=False)))
     whole = [pair for pair in PAIRS if all(pair)]
     for tokens in (1, 40, 100_000):
         monkeypatch.setattr("lm.evaluation.scoring._PAIR_TOKENS", tokens)

@@ -4,11 +4,11 @@ import pytest
 
 from lm.config.inference import SamplingConfig
 from lm.config.run_config import END_OF_TEXT, HardwareConfig, TokenizerConfig
+from lm.corpus.encode import encode_prompt
 from lm.decoding.generator import Generator
 from lm.engine import load_for_decoding
 from lm.text import parse_messages
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import ChatTemplate
 from tests.cli.small_runs import TEXT, make_run
 from tests.lm.serving.conftest import served
 
@@ -46,8 +46,7 @@ def ask(client, **settings):
 
 def test_a_reply_continues_the_rendered_messages(client, runs):
     loaded = load_for_decoding(runs / "chat", HardwareConfig(threads=1))
-    template = ChatTemplate.default(END_OF_TEXT)
-    ids = template.encode(loaded.tokenizer, parse_messages(MESSAGES))
+    ids = encode_prompt(parse_messages(MESSAGES), loaded.tokenizer)
     generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20))
     expected = generator.samples(ids, n=3)
     given = ask(client, n=3)

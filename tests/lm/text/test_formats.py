@@ -100,6 +100,41 @@ def test_examples(tmp_path, name, row, data, expected):
     assert [*file.records()][1] == Record.of_example(*expected, line=line)
 
 
+PAIR = {"source": "Two dogs.", "target": "Zwei Hunde."}
+
+
+@in_every_format
+@pytest.mark.parametrize(
+    ("row", "data", "languages"),
+    [
+        ({"id": "1", **PAIR}, {}, (None, None)),
+        ({"en": PAIR["source"], "de": PAIR["target"]}, {}, ("en", "de")),
+        (
+            {"text": "x", "de": PAIR["target"], "english": PAIR["source"]},
+            {"source_column": "english", "target_column": "2"},
+            (None, "de"),
+        ),
+    ],
+)
+def test_pairs(tmp_path, name, row, data, languages):
+    path = write(tmp_path, name, [row, row])
+    file = read(path, DataConfig(**data))
+    assert (file.kind, file.languages) == ("pairs", languages)
+    assert [record.to_json() for record in file.records()] == [json.dumps(PAIR)] * 2
+    plain = read(path, DataConfig(**data, text_column="2"))
+    assert (plain.kind, plain.languages) == ("text", (None, None))
+
+
+def test_two_columns_without_names_are_a_pair_and_a_malformed_row_is_refused(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Two dogs.\tZwei Hunde.\r\n\tleer\n")
+    pairs = [(record.source, record.text) for record in read(path, header=False).records()]
+    assert pairs == [("Two dogs.", "Zwei Hunde."), ("", "leer")]
+    path.write_text("en\tde\na\tb\nno tab\n")
+    with pytest.raises(InputError, match=r"pairs\.tsv: line 3: "):
+        [*read(path).records()]
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
 def test_conversations_of_both_forms(tmp_path, name):
     openai = [

@@ -1,15 +1,10 @@
-"""Pairs are read alike from two files, from tabs and from JSON Lines; files that do not belong together are refused."""
+"""Pairs are read from two files of any line end; files that do not belong together are refused."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from lm.config.run_config import ParallelTextConfig
-from lm.errors import InputError
-from lm.text.parallel_text import ParallelText, find_parallel_texts
-
-PLAIN = ParallelTextConfig()
+from lm.text.parallel_text import ParallelText, find_sources
 
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]
 
@@ -18,12 +13,7 @@ def aligned(folder: Path, source: bytes, target: bytes) -> ParallelText:
     paths = folder / "text.en", folder / "text.de"
     for path, data in zip(paths, (source, target), strict=True):
         path.write_bytes(data)
-    return find_parallel_texts(PLAIN, source=[str(paths[0])], target=[str(paths[1])])[0]
-
-
-def one_file(folder: Path, name: str, data: str | bytes, config: ParallelTextConfig = PLAIN) -> ParallelText:
-    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-    return find_parallel_texts(config, pairs=[str(folder / name)])[0]
+    return find_sources(source=[str(paths[0])], target=[str(paths[1])])[0]
 
 
 def texts(found: ParallelText) -> list[tuple[str, str]]:
@@ -46,14 +36,3 @@ def test_files_of_any_line_end(end, last, mark, tmp_path):
 def test_blank_lines_at_the_end_count(tmp_path):
     assert texts(aligned(tmp_path, b"a\n\n\n", b"b\n\nc")) == [("a", "b"), ("", ""), ("", "c")]
     assert texts(aligned(tmp_path, b"", b"")) == []
-
-
-def test_tabs_json_lines_and_compression_say_the_same(tmp_path):
-    tabs = "".join(f"{source}\t{target}\r\n" for source, target in PAIRS)
-    objects = "".join(json.dumps({"en": source, "de": target, "x": 1}) + "\n" for source, target in PAIRS)
-    named = ParallelTextConfig(source_column="en", target_column="de")
-    assert texts(one_file(tmp_path, "pairs.tsv", tabs)) == PAIRS
-    with pytest.raises(InputError, match="pairs.tsv: line 5: "):
-        texts(one_file(tmp_path, "pairs.tsv", f"{tabs}no tab\n"))
-    assert texts(one_file(tmp_path, "pairs.jsonl", objects, named)) == PAIRS
-    assert one_file(tmp_path, "pairs.jsonl", objects, named).languages == ("en", "de")

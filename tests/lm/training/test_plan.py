@@ -117,12 +117,10 @@ def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
-    files = {"source": "a.en", "target": "a.de"} if pairs else {}
-    corpus = () if pairs else ("text.txt",)
-    spec = run_spec(*corpus, budget="10m", vocab_size=300, batch_size=5, **files)
+    spec = run_spec("text.txt", budget="10m", vocab_size=300, batch_size=5).replace(kind="pairs" if pairs else "text")
     assert should_choose_size(spec)
-    assert not should_choose_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
-    assert not should_choose_size(run_spec(*corpus, steps=5, **files))
+    assert not should_choose_size(run_spec("text.txt", budget="10m", preset="tiny"))
+    assert not should_choose_size(run_spec("text.txt", steps=5))
     small, large = (
         plan_model(plan_spec(spec), spec, text_bytes=10_000_000, pairs=pairs, flops_per_second=rate, elapsed=0.0)
         for rate in (1e10, 1e13)

@@ -10,7 +10,7 @@ from lm.config.run_config import DataConfig, ParallelTextConfig, RunConfig, Toke
 from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
-from lm.text.parallel_text import find_parallel_texts
+from lm.text.parallel_text import find_sources
 from lm.tokenizer import Tokenizer
 from lm.training.loop import train
 from lm.training.run import Run
@@ -67,10 +67,10 @@ def start_on(
     files: Path, folder: Path, config: RunConfig, *, tokenizers: tuple[Tokenizer, Tokenizer | None] | None = None
 ) -> Run:
     found, held_out = (
-        find_parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        find_sources(source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
-    corpus = survey.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
+    corpus = survey.scan_corpus(found, DataConfig(), config.parallel, held_out=held_out)
     tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_corpus(corpus, tokenizers[0], parallel=config.parallel, source_tokenizer=tokenizers[1])
     return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))

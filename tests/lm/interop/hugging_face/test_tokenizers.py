@@ -13,6 +13,7 @@ from lm.checkpoint import load_tokenizers
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig
+from lm.corpus.encode import encode_prompt
 from lm.decoding.generator import Generator
 from lm.engine import load_for_decoding
 from lm.interop.hugging_face import import_model
@@ -153,9 +154,9 @@ def test_chat_templates_go_out_and_in_again(tmp_path, kind):
         ours = Tokenizer(family.backend, chat_template=ChatTemplate(family.template, special))
     export(random_run(tmp_path / "run", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    messages = [Part("system", "the mill"), Part("user", "The owl"), Part("assistant", "saw the fox")]
+    messages = [Part("system", "the mill"), Part("user", "The owl")]
     plain = [message.to_message() for message in messages]
-    expected = ours.chat_template.encode(ours, messages)
+    expected = encode_prompt(messages, ours)
     assert theirs.apply_chat_template(plain, add_generation_prompt=True, return_dict=False) == expected
     assert (theirs.padding_side, theirs.pad_token_id) == ("left", ours.end_of_text)
     stops = json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"]
@@ -163,5 +164,5 @@ def test_chat_templates_go_out_and_in_again(tmp_path, kind):
     import_model(tmp_path / "out", tmp_path / "again")
     again, _ = load_tokenizers(find_checkpoint(tmp_path / "again"))
     assert again.chat_template.source == ours.chat_template.source
-    assert again.chat_template.encode(again, messages) == expected
+    assert encode_prompt(messages, again) == expected
     assert again.stop_ids == ours.stop_ids
