@@ -51,7 +51,6 @@ from lm.text import parse_messages
 from lm.text.decode import normalize_text
 from lm.training import launcher_env
 from lm.training.derived_runs import write_merged_run
-from lm.training.multiprocess import train_in_processes
 from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.trainer import Event, Started, train_events
 
@@ -274,7 +273,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
 
         lm.train("my.txt", budget="10m")
         lm.train("letters.txt", from_run="runs/novel", lora=8, steps=200)
-        lm.train(source="train.en", target="train.de", epochs=20, processes=2)
+        lm.train(source="train.en", target="train.de", epochs=20)
         lm.train(resume="runs/novel", steps=5000)
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
@@ -282,8 +281,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
 
     Args:
         corpus: text files, globs, folders, or a folder of prepared tokens.
-        on_event: called with each event of preparation and training; with several processes, with those of training
-            alone, in a thread.
+        on_event: called with each event of preparation and training.
         options: the flags of `lm train`, with underscores.
 
     Raises:
@@ -293,14 +291,11 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     """
     spec = run_spec(*corpus, **options)
     hardware = {**spec.settings["hardware"], "dtype": "auto"}  # it decodes in the fastest
-    if spec.processes > 1 and launcher_env.world_size() == 1:
-        folder = train_in_processes(spec, on_event=on_event)
-    else:
-        folder = Path()
-        with closing(train_events(spec)) as events:
-            for event in events:
-                folder = event.run.folder if isinstance(event, Started) else folder
-                on_event(event)
+    folder = Path()
+    with closing(train_events(spec)) as events:
+        for event in events:
+            folder = event.run.folder if isinstance(event, Started) else folder
+            on_event(event)
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
         measure_and_record_dtype(folder, HardwareConfig(**hardware))
     return load(folder, **hardware)

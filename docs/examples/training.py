@@ -1,4 +1,4 @@
-"""Train from Python what `lm train` trains: a budget, fine-tuning, adapters, resuming, pairs, labels, two processes.
+"""Train from Python what `lm train` trains: a budget, fine-tuning, adapters, resuming, pairs, labels.
 
 Run it in a folder with text.txt, letters.txt, train.en, train.de and reviews.jsonl ({"text": …, "label": …} a line):
 
@@ -53,9 +53,6 @@ def main() -> None:
     lm.train("text.txt", out="runs/masked", objective="masked", steps=5, **SMALL)
     labeller = lm.train("reviews.jsonl", out="runs/labels", label_column="label", from_run="runs/masked", steps=5)
     print([each.label for each in labeller.classify(["good", "bad"])])
-
-    # Two processes, each with its half of every batch.
-    lm.train("text.txt", out="runs/two", steps=5, processes=2, **SMALL)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,17 @@
-"""Training in several processes of this machine, launched by torch; those started from Python run this module.
-
-Of those, rank 0, or the first that fails, writes its events to a named pipe, which the parent reads.
-"""
+"""Training in several processes of this machine, launched by torch; and the signals that stop a training."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
-from pathlib import Path
+from contextlib import AbstractContextManager
 
-import msgspec
-
-from lm.config.run_spec import RunSpec
-from lm.errors import LMError, TrainingError
 from lm.processes import handling_signals
 from lm.training import launcher_env
-from lm.training.run_log import Event
 
 
 class StopSignals:
@@ -90,85 +78,3 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:
         os.environ.clear()
         os.environ.update(before)
     return 0
-
-
-def train_in_processes(spec: RunSpec, *, on_event: Callable[[Event], None] = lambda _: None) -> Path:
-    """Train in `spec.processes` processes; returns the run folder.
-
-    Args:
-        spec: of a new run, or of one to resume.
-        on_event: called with training events, on a thread.
-
-    Raises:
-        LMError: raised by one of the processes.
-        TrainingError: the processes were killed.
-    """
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder, ThreadPoolExecutor(1) as thread:
-        pipe = Path(folder, "events")
-        os.mkfifo(pipe)
-        writer = os.open(pipe, os.O_RDWR)  # the reader doesn't wait for processes that fail before they open it
-        trained = thread.submit(_read_events, pipe, on_event)
-        try:
-            command = ["-m", __name__, msgspec.json.encode(spec).decode(), str(pipe)]
-            code = launch(command, processes=spec.processes, start_time=start)
-        finally:
-            os.write(writer, pickle.dumps(None))
-            os.close(writer)
-    if (run := trained.result()) is None or code:
-        raise TrainingError(f"the {spec.processes} processes of this training ended with code {code}")
-    return run
-
-
-def _read_events(pipe: Path, on_event: Callable[[Event], None]) -> Path | None:
-    """Pass events on; return the folder of the run, or raise the first error of a rank or of `on_event`."""
-    folder: Path | None = None
-    problem: Exception | None = None
-    with pipe.open("rb") as stream:
-        while (event := pickle.load(stream)) is not None:
-            if isinstance(event, Path):
-                folder = event
-            elif isinstance(event, LMError):
-                problem = problem or event
-            elif problem is None:
-                try:
-                    on_event(event)
-                except Exception as error:
-                    problem = error
-    if problem is not None:
-        raise problem
-    return folder
-
-
-def main(spec: str, pipe: str) -> int:
-    """Run one of the processes; returns the exit code."""
-    from lm.training.trainer import Started, train_events  # noqa: PLC0415 (the launcher doesn't need it)
-
-    with Path(pipe).open("wb") as stream:
-
-        def send(event: object) -> None:
-            stream.write(pickle.dumps(event))
-            stream.flush()
-
-        asked, signals = msgspec.json.decode(spec, type=RunSpec), StopSignals()
-        try:
-            with (
-                signals.handling(),
-                closing(train_events(asked, stop=signals.received, start_time=launcher_env.start_time())) as training,
-            ):
-                for event in training:
-                    if launcher_env.rank():
-                        continue
-                    if isinstance(event, Started):
-                        send(event.run.folder)
-                    elif isinstance(event, Event):
-                        send(event)
-        except LMError as error:
-            if launcher_env.is_reporting():
-                send(error)
-            return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

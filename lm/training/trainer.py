@@ -124,7 +124,7 @@ def train_events(
     began = clock() if start_time is None else start_time
     with init_distributed() as world:
         if spec.processes > 1 and world.size == 1:
-            raise UsageError("this trains in one process; `lm.train` starts several")
+            raise UsageError("one process trains here: several are started by the command lm train, or by torchrun")
         is_restarted = world.all_reduce_max(launcher_env.restart_count()) > 0
         if is_restarted and spec.out is not None and list_checkpoints(Path(spec.out)):
             spec = RunSpec(resume=spec.out)

@@ -98,15 +98,6 @@ def test_an_exception_of_the_callers_saves_and_closes(tmp_path):
     assert load_config(find_checkpoint(tmp_path / "run", which="last")).training.steps == 7
 
 
-@pytest.mark.medium
-def test_two_processes(tmp_path):
-    events: list[object] = []
-    lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)
-    assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
-    assert any(isinstance(event, lm.Saved) and event.folder.is_dir() for event in events)
-    assert "RANK" not in os.environ
-
-
 @pytest.mark.slow
 def test_the_script_in_the_docs_runs(tmp_path, monkeypatch, files):
     """Each of its runs is there in the end, and one that was resumed has the weights of one that never stopped."""
@@ -115,7 +106,7 @@ def test_the_script_in_the_docs_runs(tmp_path, monkeypatch, files):
         (tmp_path / name).write_text((files / name).read_text())
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
     subprocess.run([sys.executable, str(SCRIPT)], check=True, timeout=900, env=environment)
-    names = {"budget", "base", "again", "tuned", "adapted", "translator", "masked", "labels", "two"}
+    names = {"budget", "base", "again", "tuned", "adapted", "translator", "masked", "labels"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
     assert all(load_state(find_checkpoint(tmp_path / "runs" / name, which="last")).finished for name in names)
     assert tensors(tmp_path / "runs" / "again") == tensors(tmp_path / "runs" / "base")
