@@ -121,9 +121,7 @@ def compile_(
 
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it."""
-    from cli.console import print_note
     from lm.benchmark import compare_dtypes, select_fastest_dtype
-    from lm.config.run_config import HardwareConfig
     from lm.engine import save_fastest_dtype
     from lm.hardware import select_device
 

@@ -44,7 +44,7 @@ def fill(run: EnsemblePath, text: _Text = None, *, as_json: _AsJson = False, opt
     """
     config = options.build(FillConfig)
     model, loaded = load_masked(run, options.build(HardwareConfig))
-    from cli.console import format_json_line, format_label, print_paragraph
+    from cli.console import format_label, print_paragraph
     from cli.console.figures import print_table
     from lm.decoding.classifier import fill_masks
 

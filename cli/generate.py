@@ -63,7 +63,9 @@ _Draft = Annotated[
     str | None,
     run_option("--draft-model", "RUN", "Draft model for speculative decoding."),
 ]
-_PromptLookup = Annotated[bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt.")]
+_PromptLookup = Annotated[
+    bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt, not by a model.")
+]
 _TopLogprobs = Annotated[
     int, typer.Option("--top-logprobs", min=0, metavar="N", help="With --json: top N tokens at each position.")
 ]

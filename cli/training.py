@@ -210,7 +210,7 @@ class TrainingDisplay:
                 reason += f"back to the weights of step {event.restored_step:,}, the best; "
             text = f"{reason}the learning rate decays from here to the end, about step {event.steps:,}"
         elif isinstance(event, StoppedEarly) and event.patience_ran_out:
-            text = "evaluations no longer improve (--patience)"
+            text = "evaluations no longer improve (training.patience)"
         elif isinstance(event, Evaluation):
             scores = format_scores(event.loss, event.bits_per_byte, event.accuracy, event.bleu)
             text = "  ".join([*scores, "best"] if event.is_best else scores)

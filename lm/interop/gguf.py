@@ -145,7 +145,7 @@ _PRE_TOKENIZERS: Mapping[str, list[Mapping[str, Any]]] = {
 """llama.cpp's names of pre-tokenizers, and how `tokenizer.json` describes them, but for offsets."""
 _IGNORES_MERGES = "llama-bpe"
 """The pre-tokenizer with which llama.cpp ignores merges for words in the vocabulary."""
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """GGUF token types."""
 
 
@@ -220,8 +220,6 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
 
 _SPACE = "▁"
 _REPLACED = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
-_UNKNOWN, _BYTE = 2, 6
-"""GGUF token types."""
 
 
 def is_sentencepiece(description: Mapping[str, Any]) -> bool:

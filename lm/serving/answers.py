@@ -44,6 +44,7 @@ from lm.serving.bodies import (
 )
 from lm.serving.scheduler import Completion, Event, ServedModel
 from lm.text import Part, Record, parse_messages
+from lm.text.decode import normalize_text
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.chat_template import SpecialTokenFrame
 from lm.tokenizer.offsets import TokenOffsets
@@ -89,7 +90,7 @@ def build_completions(
         settings = settings.replace(token_healing=False)  # the prompt's own tokens are scored
     completions = []
     for prompt in body.prompts:
-        text = model.normalize(prompt) if isinstance(prompt, str) else prompt
+        text = normalize_text(prompt) if isinstance(prompt, str) else prompt
         completion = Completion(
             model.generator(settings), text, n=0 if is_scored_only else body.n, seed=settings.seed,
             alternatives=body.logprobs or 0,
@@ -333,7 +334,7 @@ def score_prompt(model: ServedModel, prompt: str | Sequence[int], ids: Sequence[
 
 def score(model: ServedModel, body: ScoreBody) -> dict[str, Any]:
     """Score a text: nats, rank and alternatives of each token, and totals as of `lm perplexity`."""
-    decoder, text, tokens = model.decoder, model.normalize(body.text), list[dict[str, Any]]()
+    decoder, text, tokens = model.decoder, normalize_text(body.text), list[dict[str, Any]]()
     ids = model.tokenizer.encode(text)
     _check_length(model, ids, "text")
     ends = TokenOffsets(model.tokenizer).ends(Record.of_text(text), np.array(ids)).tolist() if ids else []
@@ -368,7 +369,7 @@ def _candidate(tokenizer: Tokenizer, token: int, probability: float) -> dict[str
 def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     """Return the most probable next tokens, before and after the filters; the prompt's end is not retokenised."""
     generator, top = model.generator(body.sampling), body.top
-    ids = generator.encode(model.normalize(body.prompt) if isinstance(body.prompt, str) else body.prompt)
+    ids = generator.encode(normalize_text(body.prompt) if isinstance(body.prompt, str) else body.prompt)
     _check_length(model, ids, "prompt")
     logits = DecodeSession(generator.plan(1)).add([ids]).last_logits.cpu()
     if not bool(logits.logsumexp(-1).isfinite()):
@@ -393,7 +394,7 @@ def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
 
 def attention(model: ServedModel, body: AttentionBody) -> dict[str, Any]:
     """Return the attention weights between the tokens of a text, or of a translation and its source."""
-    text, config = model.normalize(body.text), model.loaded.model.config
+    text, config = normalize_text(body.text), model.loaded.model.config
     sizes = [len(model.tokenizer.encode(each)) + 2 for each in (text, text if body.target is None else body.target)]
     if math.prod(sizes) * config.n_layers * config.n_heads > MAX_ATTENTION_VALUES:
         raise invalid(f"the attention of {sizes[0]} tokens is too large for a response: give less text", param="text")

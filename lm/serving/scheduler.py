@@ -38,7 +38,6 @@ from lm.errors import UsageError
 from lm.model import DecoderOnly
 from lm.serving.bodies import ApiError, invalid, unavailable
 from lm.text import Part
-from lm.text.decode import normalize_text
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.chat_template import find_language_tags
 
@@ -352,10 +351,6 @@ class ServedModel:
     def _build_generator(self) -> Callable[[SamplingConfig], Generator]:
         is_supervised = self.loaded.config.is_supervised
         return lru_cache(256)(partial(Generator, self.decoder, self.tokenizer, follows_examples=is_supervised))
-
-    def normalize(self, text: str) -> str:
-        """Normalise a text as the training data were."""
-        return normalize_text(text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
