@@ -8,8 +8,7 @@ tinyshakespeare   `lm train` on the first nine tenths, as nanoGPT splits it, wit
 --sizes           the same last tenth after training on the first 20 kB, 400 kB and all of the rest, with a sample
 Multi30k          `lm train --source --target` without other options than the time; `lm evaluate` on test2016
 
-Each seed is a new process, whose time includes start-up and tokenizing. The machine should do nothing else. Prints
-Markdown to stdout, commands, progress and samples to stderr. `make bench` measures speed.
+The machine should do nothing else. Prints Markdown to stdout, commands and samples to stderr. Speed: `make bench`.
 """
 
 import argparse
@@ -29,7 +28,6 @@ from tests.benchmarks.comparison import Task, call_in_process
 from tests.benchmarks.report import ROOT, describe_machine
 
 SIZES = (20_000, 400_000)
-SAMPLE = ("ROMEO:", "--max-tokens", "100", "--seed", "1")
 COLUMNS = ("task", "mean (range)", "seeds", "threads", "wall time", "peak memory", "command")
 
 
@@ -50,7 +48,7 @@ def shakespeare(corpus: Path, budgets: list[str], *, sizes: bool) -> Iterator[Wo
 
     def score(run: str) -> float:
         if sizes:
-            print(lm("generate", run, *SAMPLE), file=sys.stderr)
+            print(lm("generate", run, "ROMEO:", "--max-tokens", "100", "--seed", "1"), file=sys.stderr)
         return float(json.loads(lm("perplexity", run, "last.txt", "--json"))["total"]["nats"]) / (len(text) - end)
 
     lengths = {f"{size // 1000}kB.txt": size for size in SIZES if sizes} | {"tinyshakespeare.txt": end}
@@ -68,8 +66,7 @@ def multi30k(corpus: Path, budgets: list[str]) -> Work:
         found = json.loads(lm("evaluate", run, "--source", "test.en", "--target", "test.de", "--json"))["scores"]
         return next(float(each["value"]) for each in found if each["metric"] == "BLEU")
 
-    words = ["--source", "train.en", "--target", "train.de"]
-    return Work("Multi30k, English to German, test2016: BLEU", words, budgets, score)
+    return Work("Multi30k, test2016: BLEU", ["--source", "train.en", "--target", "train.de"], budgets, score)
 
 
 def lm(*words: str) -> str:
@@ -88,6 +85,8 @@ def measure(work: Work, budget: str, seeds: int, threads: int) -> str:
         start = time.perf_counter()
         trained = subprocess.Popen([sys.executable, "-m", "cli", "train", *words, "--seed", seed, "-o", run])
         _, trained.returncode, used = os.wait4(trained.pid, 0)
+        if trained.returncode:
+            sys.exit("training failed")
         seconds.append(time.perf_counter() - start)
         peaks.append(used.ru_maxrss * 1024)
         scores.append(work.score(run))
@@ -100,7 +99,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tinyshakespeare", type=Path, metavar="FILE")
-    parser.add_argument("--multi30k", type=Path, metavar="FOLDER", help="as `lm corpus get multi30k` makes it")
+    parser.add_argument("--multi30k", type=Path, metavar="FOLDER", help="train and test_2016_flickr, .en and .de")
     parser.add_argument("--sizes", action="store_true", help="train on parts of the text too")
     parser.add_argument("--budgets", nargs="+", metavar="TIME", help="default: 5m 10m; 15m for translation")
     parser.add_argument("--seeds", type=int, default=3)
@@ -108,7 +107,7 @@ def main() -> None:
     given = parser.parse_args()
     texts, pairs = (path and path.absolute() for path in (given.tinyshakespeare, given.multi30k))
     print(describe_machine(instructions=call_in_process(Task("machine.describe"))["instructions"]), "", sep="\n")
-    print(f"| {' | '.join(COLUMNS)} |", "|" + "-|" * len(COLUMNS), sep="\n", flush=True)
+    print(f"| {' | '.join(COLUMNS)} |", "|" + "-|" * len(COLUMNS), sep="\n")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"PYTHONPATH": str(ROOT), "LM_CACHE": "cache", "LM_THREADS": str(given.threads)}
