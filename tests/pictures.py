@@ -2,7 +2,7 @@
 
 FILE is tinyshakespeare [default: where `lm corpus get tinyshakespeare` puts it]. Models are trained on it, and on the
 stories and pairs that ship, in a terminal of a fixed size whose screen is then drawn by rich's own export; attention is
-drawn by `lm attention`. Of what `lm train` writes, a few lines are shown.
+drawn by `lm attention`, and the page of `lm serve` by Chromium. Of what `lm train` writes, a few lines are shown.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ WIDTH, HEIGHT = 100, 30
 TRAINING = ("--budget", "2m", "--seed", "1")
 TRANSLATION = ("--preset", "translation-tiny", "--steps", "1200", "--seed", "1", "--evaluate-every", "0")
 SHAKESPEARE = ("tinyshakespeare.txt", "-o", "runs/shakespeare", "--budget", "5m")
-SHOWN = re.compile("corpus |model |length |step .* validation loss")
+PLAN = re.compile("vocabulary |model |length ")
+EVALUATION = re.compile("step .* validation loss")
 SAMPLE = ("runs/shakespeare", "ROMEO:", "--seed", "1")
 SHOWN_LINES = 14
 SHOWN_CHARACTERS = 700
+SCORED = "ROMEO:\nI will not go to bed before the moon, my lord.\n\nJULIET:\nThe nurse has sold her second telephone.\n"
+SURPRISING = " sold"
+PAGE = {"width": 960, "height": 800}
 SENTENCE, TRANSLATED = "The old farmer gives the child a red apple.", "Der alte Bauer gibt dem Kind einen roten Apfel."
 
 _PAPER, _INK = (250, 250, 247), (40, 40, 38)
@@ -55,6 +59,7 @@ def draw(folder: Path, shakespeare: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         terminal = _Terminal(Path(place))
         _draw_training(terminal, shakespeare, folder / "training.svg")
+        _draw_page(terminal, folder / "web.png")
         _draw_surprisal(terminal, folder / "surprisal.svg")
         _draw_attention(terminal, folder.resolve() / "attention.png")
 
@@ -62,11 +67,34 @@ def draw(folder: Path, shakespeare: Path) -> None:
 def _draw_training(terminal: _Terminal, shakespeare: Path, file: Path) -> None:
     """Training on tinyshakespeare and a sample: the first lines of it."""
     shutil.copy(shakespeare, terminal.folder / SHAKESPEARE[0])
-    trained = screen(terminal.run("train", *SHAKESPEARE))
-    shown = [line for line in trained if SHOWN.match(Text.from_ansi(line).plain)]
+    trained = {Text.from_ansi(line).plain: line for line in screen(terminal.run("train", *SHAKESPEARE))}
+    plan, evaluations, done = (
+        [line for plain, line in trained.items() if pattern.match(plain)]
+        for pattern in (PLAN, EVALUATION, re.compile("done "))
+    )
     command = f'$ lm generate {SAMPLE[0]} "{SAMPLE[1]}"'
-    sample = terminal.run("generate", *SAMPLE).splitlines()
-    _save(file, f"lm train {' '.join(SHAKESPEARE)}", [*shown, command, *sample][:SHOWN_LINES])
+    sample = [line for line in terminal.run("generate", *SAMPLE).splitlines() if not line.startswith("note ")]
+    shown = [*plan, evaluations[0], evaluations[-1], *done, command, *sample]
+    _save(file, f"lm train {' '.join(SHAKESPEARE)}", shown[:SHOWN_LINES])
+
+
+def _draw_page(terminal: _Terminal, file: Path) -> None:
+    """The view of the page of `lm serve` that colours a text by its surprisal, at the first surprising word."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.lm.serving.conftest import served
+    from tests.lm.serving.test_web import CHROMIUM
+
+    with served(terminal.folder / SAMPLE[0]) as server, sync_playwright() as driver:
+        page = driver.chromium.launch(executable_path=CHROMIUM).new_page(viewport=PAGE)
+        page.goto(f"{server.url}/#score")
+        editor = page.get_by_label("Text to score")
+        with page.expect_response("**/score"):
+            editor.fill(SCORED)
+        editor.evaluate("(area, place) => area.setSelectionRange(place, place)", SCORED.index(SURPRISING) + 1)
+        editor.press("ArrowRight")
+        page.locator(".alternatives tbody tr").first.wait_for()
+        page.screenshot(path=file)
 
 
 def _draw_surprisal(terminal: _Terminal, file: Path) -> None:

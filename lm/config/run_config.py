@@ -162,7 +162,7 @@ class TrainingConfig(Config):
         batch_size: Sequences per step.
         batch_tokens: Tokens per step, instead of batch_size.
         micro_batch_size: Gradient accumulation: sequences per pass; default all that fit.
-        learning_rate: Peak learning rate.
+        learning_rate: Peak learning rate: near 0.02 for Muon, 0.001 for AdamW.
         schedule: Learning-rate schedule.
         warmup_steps: Learning-rate warm-up.
         final_learning_rate_fraction: Final learning rate / peak.

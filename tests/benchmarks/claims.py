@@ -58,10 +58,11 @@ def selected(claims: Sequence[Claim], names: Sequence[str]) -> list[Claim]:
 
 
 def _generate() -> Claim:
-    """As installed: `lm compile` was not called. The baselines have GPT-2's blocks of the same layers and width."""
+    """Before `lm compile`, so decoding is PyTorch's. The baselines have GPT-2's blocks of the same layers and width."""
     tokens = 128
     return Claim(
-        "generate", f"{_BLOCKS['small']}, as installed: {tokens} tokens", threads=2, amount=tokens, unit="tokens/s",
+        "generate", f"{_BLOCKS['small']}, before `lm compile`: {tokens} tokens",
+        threads=2, amount=tokens, unit="tokens/s",
         setup=Task("models.prepare", {"shapes": {"small": (), "12.3M": _ALL_EXPORTS}}), rounds=7,
         systems=[
             System(
