@@ -3,9 +3,9 @@
     python -m tests.benchmarks.results --tinyshakespeare FILE --multi30k FOLDER [--seeds 3] [--threads 2]
     python -m tests.benchmarks.results --tinyshakespeare FILE --sizes --budgets 1m 10m --seeds 1
 
-tinyshakespeare   `lm train` on the first nine tenths, as nanoGPT splits it, without other options than the time;
-                  `lm perplexity` of the last tenth, in nats/character
---sizes           the same last tenth after training on the first 20 kB, 400 kB and all of the rest, with a sample
+tinyshakespeare   `lm train` without other options than the time; `lm perplexity` of what it held out, which is the last
+                  tenth, as nanoGPT splits it, in nats/character
+--sizes           instead the last tenth after training on the first 20 kB, 400 kB and all of the rest, with a sample
 Multi30k          `lm train --source --target` without other options than the time; `lm evaluate` on test2016
 
 The machine should do nothing else. Prints Markdown to stdout, commands and samples to stderr. Speed: `make bench`.
@@ -49,10 +49,11 @@ def shakespeare(corpus: Path, budgets: list[str], *, sizes: bool) -> Iterator[Wo
     def score(run: str) -> float:
         if sizes:
             print(lm("generate", run, "ROMEO:", "--max-tokens", "100", "--seed", "1"), file=sys.stderr)
-        return float(json.loads(lm("perplexity", run, "last.txt", "--json"))["total"]["nats"]) / (len(text) - end)
+        total = json.loads(lm("perplexity", run, *["last.txt"] * sizes, "--json"))["total"]
+        return float(total["nats"]) / total["bytes"]  # of ASCII
 
-    lengths = {f"{size // 1000}kB.txt": size for size in SIZES if sizes} | {"tinyshakespeare.txt": end}
-    for name, length in lengths.items():
+    lengths = {f"{size // 1000}kB.txt": size for size in SIZES} | {"rest.txt": end}
+    for name, length in lengths.items() if sizes else [("tinyshakespeare.txt", len(text))]:
         Path(name).write_text(text[:length], encoding="utf-8")
         yield Work("tinyshakespeare, last tenth: nats/character", [name], budgets, score)
 
