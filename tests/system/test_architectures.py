@@ -106,7 +106,8 @@ def test_a_translation_model_without_an_encoder(scheme, pairs, train, succeed, t
 
 
 @each("linformer", slow=("window", "bigbird", "compressed"))
-def test_a_masked_model(scheme, place, train, succeed):
+def test_a_masked_model(scheme, place, train, succeed, tmp_path):
     trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--objective", "masked")
     assert succeed("fill", trained, "one [MASK] three")
-    assert "perplexity" in succeed("perplexity", trained, place / "text.txt")
+    (tmp_path / "short.txt").write_text((place / "text.txt").read_text()[:300])
+    assert "perplexity" in succeed("perplexity", trained, tmp_path / "short.txt")
