@@ -59,9 +59,9 @@ def train(succeed, tmp_path):
 
 @pytest.fixture
 def pairs(tmp_path) -> list[object]:
-    """Flags that name thirty sentences and their translations."""
+    """Flags that name twelve sentences and their translations."""
     for suffix in ("en", "de"):
-        lines = corpora.path(f"parallel/heldout.{suffix}").read_text().splitlines()[:30]
+        lines = corpora.path(f"parallel/heldout.{suffix}").read_text().splitlines()[:12]
         (tmp_path / suffix).write_text("\n".join(lines) + "\n")
     (tmp_path / "three").write_text("A dog runs.\nTwo men are here.\n\n")
     return ["--source", tmp_path / "en", "--target", tmp_path / "de"]

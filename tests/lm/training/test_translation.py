@@ -92,7 +92,6 @@ def test_a_layer_learns_a_rule_of_order(make_run):
 @pytest.mark.parametrize(
     ("model", "training"),
     [
-        ({}, {}),
         ({"n_layers": 2, "n_encoder_layers": 2, "experts": 3, "expert_every": 2, "gate_noise": 1.0}, {}),
         (ONE_STACK, {"r_drop": 1.0}),
     ],
