@@ -33,7 +33,10 @@ def make_recurrent(architecture: str = "lstm", **fields) -> Transformer:
 
 MODELS: dict[str, Callable[[], Transformer]] = {
     **{f"encoder-decoder, {shape}": lambda shape=shape: make_model(shape) for shape in SHAPES},
-    **{f"decoder-only, {shape}": lambda shape=shape: make_decoder_only(shape) for shape in SHAPES},
+    **{
+        f"decoder-only, {shape}": lambda shape=shape: make_decoder_only(shape)
+        for shape in ("learned", "relative, grouped heads", "window", "bigbird")
+    },
     "decoder-only, experts": lambda: make_decoder_only(experts=3, experts_per_token=2),
     "lstm": make_recurrent,
     "gru, dot": lambda: make_recurrent("gru", recurrent_attention="dot"),
