@@ -22,6 +22,7 @@ from tests.kept import kept_folder
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["NO_COLOR"] = "1"
+gc.set_threshold(200_000, 50, 100)  # 700 objects are made hundreds of times while a module is imported, or a test runs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts this in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in [name for name in os.environ if name.startswith("LM_")]:
@@ -57,14 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Collect garbage rarely: what has been imported by now stays, and to search it again and again takes time.
+    """Leave what has been imported by now out of every collection of garbage: it stays, and to search it takes time.
 
-    torch, transformers and the tests are some millions of objects. Frozen, they are left out of every collection; and
-    a young generation of 200,000 objects rather than 700 is collected a few times a test rather than hundreds of times.
+    torch, transformers and the tests are some millions of objects.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 50, 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import lm
 from tests import forked
+from tests.cli import toy_translation
 
 _NUMBERS = ("one", "two", "three", "four", "five", "six")
 _GERMAN = dict(zip(_NUMBERS, ("eins", "zwei", "drei", "vier", "fünf", "sechs"), strict=True))
@@ -26,17 +27,16 @@ _PAIRS = (
     "--set model.d_ff=32 --context 48 --batch-tokens 600 --tokenizer byte --dropout 0 --set training.ema=0 "
     "--set training.label_smoothing=0 --set training.best_by=loss"
 )
-_TWO = f"{_PAIRS} --set model.n_encoder_layers=1"
 RUNS_BY_NAME: Mapping[str, str] = {
     "gpt": f"{_TEXT} --steps 150",
     "llama": f"{_TEXT} --preset llama-15m --set model.d_ff=32 --steps 2",
     "questions": f"questions.jsonl --preset tiny {_SHAPE} --steps 2 --validation 0",
     "lora": "backwards.txt --from gpt --lora 4 --batch-size 16 --learning-rate 2e-2 --steps 9",
-    "translation": f"{_TWO} --learning-rate 2e-2 --steps 400",
     "one-stack": f"{_PAIRS} --set model.decoder_only=true --steps 2",
-    "syntax": f"{_TWO} --steps 2 --set model.syntax=both --dependency-heads numbers.heads",
+    "syntax": f"{_PAIRS} --set model.n_encoder_layers=1 --steps 2 --set model.syntax=both --dependency-heads "
+    "numbers.heads",
 }
-"""Arguments of `lm train`, those of runs that others start from first."""
+"""Arguments of `lm train`, those of runs that others start from first. Another run is `translation`."""
 _ALL = "--evaluate-every 0 --set training.keep_checkpoints=1 --seed 1 --device cpu --dtype float32 --threads 1"
 
 
@@ -49,15 +49,19 @@ class _Runs:
             if not (self._folder / "texts").exists():
                 _write_texts(self._folder)
             for each in ("gpt", "lora") if name == "lora" else (name,):
-                if each in RUNS_BY_NAME and not (self._folder / each / "last").exists():
+                if (self._folder / each / "last").exists():
+                    continue
+                if each in RUNS_BY_NAME:
                     self._train(each)
+                elif each == "translation":
+                    toy_translation.make_translation_run(self._folder / each)
         return self._folder / name
 
     @cached_property
     def _folder(self) -> Path:
         package = Path(lm.__file__).parent
-        sources = [path.read_bytes() for path in sorted(package.rglob("*.py"))]
-        key = hashlib.sha256(b"".join([str(package).encode(), Path(__file__).read_bytes(), *sources])).hexdigest()
+        paths = [Path(__file__), Path(toy_translation.__file__), *sorted(package.rglob("*.py"))]
+        key = hashlib.sha256(b"".join([str(package).encode(), *(path.read_bytes() for path in paths)])).hexdigest()
         folder = Path(tempfile.gettempdir(), f"lm-tiny-runs-{key[:16]}")
         folder.mkdir(exist_ok=True)
         return folder

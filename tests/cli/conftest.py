@@ -7,14 +7,14 @@ import pytest
 
 from cli.main import run
 from tests.cli.terminal import Terminal
-from tests.cli.toy_translation import make_translation_run
 from tests.system.conftest import place  # noqa: F401 (a fixture)
+from tests.tiny_runs import RUNS
 
 
 @pytest.fixture(scope="session")
-def translation_run(tmp_path_factory):
+def translation_run():
     """A run that translates word by word, backwards; see `toy_translation`."""
-    return make_translation_run(tmp_path_factory.mktemp("runs") / "backwards")
+    return RUNS / "translation"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def chats(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chats")
     turns = [{"role": "user", "content": "The owl"}, {"role": "assistant", "content": "It sat."}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns * 2}) + "\n") * 20)
-    command = ["train", str(folder / "chats.jsonl"), "-o", str(folder / "run"), "--steps", "80", "--validation", "0"]
+    command = ["train", str(folder / "chats.jsonl"), "-o", str(folder / "run"), "--steps", "40", "--validation", "0"]
     assert run([*command, "--learning-rate", "0.01", *SHAPE]) == 0
     return folder / "run"
 

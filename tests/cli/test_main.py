@@ -18,7 +18,9 @@ def test_the_version_says_with_which_torch(succeed):
     assert succeed("--version") == f"lm {version('lm-toolkit')} (torch {version('torch')})\n"
 
 
-@pytest.mark.parametrize("arguments", [["train", "-"], ["perplexity", "run"], ["tokenizer", "encode", "run"]])
+@pytest.mark.parametrize(
+    "arguments", [["train", "-", "--steps", "1"], ["perplexity", "run"], ["tokenizer", "encode", "run"]]
+)
 def test_a_closed_stdin_is_an_empty_one(tmp_path, monkeypatch, arguments):
     make_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)

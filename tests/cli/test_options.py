@@ -12,9 +12,9 @@ from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings
 
 GIVEN = {
-    "preset": "tiny", "steps": 2, "d_model": 32, "n_heads": 2, "context": 16, "batch_size": 4, "dropout": 0.1,
-    "optimizer": "adamw", "learning_rate": 0.01, "evaluate_every": 2, "seed": 3, "vocab_size": 300, "threads": 1,
-    "device": "cpu", "dtype": "float32", "sample": ("The owl", "Über"),
+    "preset": "tiny", "steps": 1, "d_model": 8, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4,
+    "dropout": 0.1, "optimizer": "adamw", "learning_rate": 0.01, "evaluate_every": 1, "seed": 3, "vocab_size": 300,
+    "threads": 1, "device": "cpu", "dtype": "float32", "sample": ("The owl", "Über"),
 }  # fmt: skip
 BY_KEY = {"experts": 2, "bias": True, "ema": 0.5, "exclude": ("*.md",)}
 

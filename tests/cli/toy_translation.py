@@ -17,6 +17,7 @@ DICTIONARY = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "sun": "Sonne", "fox": "Fuchs", "狐": "여우",
 }  # fmt: skip
 LONGEST = 5
+_STEPS = 400
 SOURCE, TARGET = "one 狐 three fox", "Fuchs drei 여우 eins"
 
 
@@ -27,7 +28,7 @@ def pairs(count: int, *, seed: int) -> list[tuple[str, str]]:
     return [(" ".join(words), " ".join(DICTIONARY[word] for word in reversed(words))) for words in sources]
 
 
-def make_translation_run(folder: Path, *, steps: int = 400) -> Path:
+def make_translation_run(folder: Path) -> None:
     """A run whose model was trained on such pairs by a plain loop."""
     text = "\n".join(f"{source}\n{target}" for source, target in pairs(200, seed=0))
     config = TokenizerConfig(kind="bpe", vocab_size=400)
@@ -39,8 +40,8 @@ def make_translation_run(folder: Path, *, steps: int = 400) -> Path:
     model = build_model(shape, seed=1)
     end = tokenizer.end_of_text
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 4e-3 * min((step + 1) / 40, 1 - step / steps)
+    for step in range(_STEPS):
+        optimizer.param_groups[0]["lr"] = 4e-3 * min((step + 1) / 40, 1 - step / _STEPS)
         batch = pairs(32, seed=step + 1)
         source, lengths = padded([[*tokenizer.encode(source), end] for source, _ in batch], 0)
         inputs, _ = padded([[end, *tokenizer.encode(target)] for _, target in batch], 0)
@@ -53,7 +54,6 @@ def make_translation_run(folder: Path, *, steps: int = 400) -> Path:
         folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(), optimizer={},
         state=TrainingState(), is_best=True,
     )  # fmt: skip
-    return folder
 
 
 def padded(rows: list[list[int]], filler: int) -> tuple[torch.Tensor, torch.Tensor]:

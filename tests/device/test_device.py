@@ -97,6 +97,7 @@ def test_a_loss_and_its_gradients_are_those_of_float64(device, softcap, dtype, t
         assert (mine.grad.cpu().double() - theirs.grad).norm() <= tolerance * theirs.grad.norm()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_losses_of_a_run_are_those_of_a_cpu(device, run_on, optimizer):
     settings = {"optimizer": optimizer, "micro_batch_size": 3, "label_smoothing": 0.1}
@@ -110,6 +111,7 @@ def test_bfloat16_learns_as_well(device, run_on):
     assert rounded == pytest.approx(exact, rel=0.02)
 
 
+@pytest.mark.medium
 def test_a_resumed_run_continues_as_if_it_had_never_stopped(device, run_on):
     whole = losses(run_on(device, "whole"))
     steps = iter(range(1, 100))

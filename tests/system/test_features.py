@@ -15,7 +15,6 @@ import pytest
 import lm
 from lm.evaluation.perplexity import PerplexityResult
 from tests.cli.small_runs import TEXT, make_run
-from tests.cli.toy_translation import make_translation_run
 
 LINES = ["one two", "", "sun fox"]
 LAST_PLACE = 1e-6
@@ -125,7 +124,7 @@ def runs(tmp_path_factory) -> Path:
     make_run(folder / "gpt")
     make_run(folder / "masked", objective="masked")
     make_run(folder / "labels", objective="masked", labels=("cat", "dog"))
-    make_translation_run(folder / "translation", steps=30)
+    make_run(folder / "translation", n_encoder_layers=1)
     return folder
 
 

@@ -36,7 +36,7 @@ def folder(tmp_path_factory) -> Path:
             "train", str(folder / "text.txt"), "-o", str(folder / "lm"), "--objective", "masked", *SHAPE, *MACHINE,
         ]  # fmt: skip
         sample = ["--sample", "The [MASK] and the wolf"]
-        assert run([*command, "--steps", "20", "--evaluate-every", "10", "--set", "training.ema=0.9", *sample]) == 0
+        assert run([*command, "--steps", "4", "--evaluate-every", "2", "--set", "training.ema=0.9", *sample]) == 0
         command = [
             "train",
             str(folder / "labels.jsonl"),

@@ -7,7 +7,7 @@ import pytest
 
 from lm.text.find import find_text_files
 from tests.cli.small_runs import TEXT, make_run
-from tests.cli.toy_translation import make_translation_run, pairs
+from tests.cli.toy_translation import pairs
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -38,7 +38,7 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "runs" / "novel")
     make_run(tmp_path / "runs" / "masked", objective="masked")
     make_run(tmp_path / "runs" / "labels", objective="masked", labels=("cat", "dog"))
-    make_translation_run(tmp_path / "runs" / "en-de", steps=30)
+    make_run(tmp_path / "runs" / "en-de", n_encoder_layers=1)
     for name in ("held-out.txt", "book.txt"):
         Path(name).write_text(TEXT * 50, encoding="utf-8")
     rows = '{"text": "the owl", "label": "cat"}\n{"text": "the fox", "label": "dog"}\n'

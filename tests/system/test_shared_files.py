@@ -11,7 +11,7 @@ import pytest
 
 from cli.main import run
 from tests.cli.small_runs import make_run
-from tests.cli.toy_translation import make_translation_run, pairs
+from tests.cli.toy_translation import pairs
 from tests.waiting import SECONDS, wait_until
 
 pytestmark = pytest.mark.slow  # two more processes for each command
@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
         "other": make_run(folder / "other", n_layers=1),
         "masked": make_run(folder / "masked", objective="masked"),
         "supervised": make_run(folder / "supervised", data_kind="examples"),
-        "translation": make_translation_run(folder / "translation", steps=60),
+        "translation": make_run(folder / "translation", n_encoder_layers=1),
     }
 
 

@@ -13,7 +13,7 @@ from lm.text.parallel_text import find_sources
 from lm.tokenizer import Tokenizer
 from tests.lm.corpus.parallel_text import lines, write
 
-COUNT, HELD = 400, 60
+COUNT, HELD = 200, 60
 BOTH = ParallelTextConfig(bidirectional=True)
 
 

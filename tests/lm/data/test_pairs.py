@@ -30,7 +30,7 @@ N = IGNORE_INDEX
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch):
-    monkeypatch.setattr(module, "_POOL_SIZE", 256)
+    monkeypatch.setattr(module, "_POOL_SIZE", 128)
 
 
 def data(stored, config: ParallelTextConfig, *, seed: int = 3, **options) -> Pairs:

@@ -48,8 +48,8 @@ def test_greedy_samples_are_the_same(kind, penalty):
         logits = ours(torch.tensor([PROMPT]))
         draft = model_drafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
         options = {"stop_ids": stop, "alternatives": 2}
-        found = list(decode_speculatively(session(ours), draft, make_sample(sampler, 0, 40, **options)))
-        expected = list(decode(session(ours), [make_sample(sampler, 0, 40, **options)], batch_size=1))
+        found = list(decode_speculatively(session(ours), draft, make_sample(sampler, 0, 24, **options)))
+        expected = list(decode(session(ours), [make_sample(sampler, 0, 24, **options)], batch_size=1))
         assert tokens_of(found) == tokens_of(expected)
         assert found[-1] == expected[-1]
         for one, other in zip(found[:-1], expected[:-1], strict=True):

@@ -5,6 +5,7 @@ import gzip
 import lzma
 import random
 import tracemalloc
+from functools import partial
 
 import pytest
 import zstandard
@@ -16,7 +17,7 @@ from lm.text.text_file import TextFile
 PACK = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+    ".xz": partial(lzma.compress, preset=0),
     ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
 DATA = "".join(random.Random(3).choices("abcdé한 \n", k=50_000)).encode()

@@ -65,9 +65,9 @@ def test_every_format_has_the_same_documents(tmp_path, monkeypatch, name, block)
         documents(named)
 
 
-def test_ten_thousand_random_unicode_strings_survive_every_format(tmp_path):
+def test_two_thousand_random_unicode_strings_survive_every_format(tmp_path):
     points = [point for point in range(1, 0x110000) if not 0xD800 <= point < 0xE000 and point != 13]
-    texts = ["".join(map(chr, DRAW.choices(points, k=DRAW.randrange(1, 30)))) for _ in range(10_000)]
+    texts = ["".join(map(chr, DRAW.choices(points, k=DRAW.randrange(1, 30)))) for _ in range(2000)]
     for name in NAMES:
         path = write(tmp_path, name, [{"id": "1", "text": text} for text in texts])
         assert documents(path) == texts

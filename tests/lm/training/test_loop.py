@@ -61,9 +61,10 @@ def test_evaluation_scores_the_whole_split(make_run, shards):
     model = run.model.double().eval()
     expected = 0.0
     with torch.no_grad():
-        for at in range(1, len(tokens)):
-            window = (at - 1) // 16 * 16
-            expected -= model(tokens[None, window:at])[0, -1].log_softmax(-1)[tokens[at]].item()
+        for start in range(0, len(tokens) - 1, 16):
+            window = tokens[start : start + 17]
+            logprobs = model(window[None, :-1])[0].log_softmax(-1)
+            expected -= sum(logprobs[at, token].item() for at, token in enumerate(window[1:]))
     assert predicted == len(tokens) - 1
     assert nats == approx(expected, model=model)
 

@@ -15,12 +15,7 @@ from tests.lm.training.runs import resume_run
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("stop", "optimizer", "model"),
-    [
-        (1, "adamw", {}), (7, "adamw", {}), (4, "adamw", EXPERTS), (5, "muon", EXPERTS),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stop", "optimizer", "model"), [(1, "adamw", {}), (7, "muon", EXPERTS)])
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     """Weights, optimizer and metrics, byte for byte: with dropout, accumulation and a falling rate."""
     settings = {"micro_batch_size": 4, "optimizer": optimizer, "model": model}

@@ -41,14 +41,12 @@ def alone(model: DecoderOnly, tokens: list[int]) -> torch.Tensor:
     return SessionDriver(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
 
 
-def live(steps: SessionDriver, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
+def live(steps: SessionDriver, model: DecoderOnly, *, seed: int) -> None:
     """Rows come, grow and go by chance, some far beyond the context; each has the logits that it has alone."""
     chance, rows = random.Random(seed), []
-    for _ in range(rounds):
+    for _ in range(12):
         if not rows or chance.random() < 0.4:
-            fresh = [
-                [chance.randrange(50) for _ in range(chance.randint(1, longest))] for _ in range(chance.randint(1, 4))
-            ]
+            fresh = [[chance.randrange(50) for _ in range(chance.randint(1, 20))] for _ in range(chance.randint(1, 4))]
             fresh += fresh[: chance.randint(0, 1)]  # the same once more
             found = steps.join(fresh)
             rows += [list(tokens) for tokens in fresh]

@@ -10,7 +10,7 @@ from lm.errors import UsageError
 from lm.interop.ctranslate2 import build_specification, check_supported
 from lm.model import EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.copying import lines
+from tests.cli.toy_translation import pairs
 from tests.lm.decoding.encoder_decoders import forced
 from tests.lm.model.hugging_face import randomise
 
@@ -55,7 +55,7 @@ def spelled(model: TranslationModel, text: str) -> list[str]:
 def test_both_score_translations_alike(shape, tmp_path):
     model = make_model(**SHAPES[shape])
     theirs, tokenizer = exported(model, tmp_path), model.tokenizer
-    sources, targets = lines(8, seed=1), lines(8, seed=2)
+    sources, targets = zip(*pairs(8, seed=1), strict=True)
     scored = theirs.score_batch(
         [spelled(model, source) for source in sources], [spelled(model, target) for target in targets]
     )

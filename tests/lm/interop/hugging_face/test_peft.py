@@ -49,13 +49,12 @@ def adapted(folder, base, lora):
 
 
 def their_base(base, folder):
-    if not folder.exists():
-        export(base, folder)
+    export(base, folder)
     return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
-def same_logits(run, theirs, *, seed=0):
-    tokens = ids(3, 20, seed=seed)
+def same_logits(run, theirs):
+    tokens = ids(3, 20)
     with torch.no_grad():
         assert_close(load_model(run, HARDWARE).model(tokens), theirs(tokens).logits, model=theirs)
 
@@ -104,9 +103,6 @@ def test_adapters_of_peft_are_imported(family, settings, tmp_path):
     theirs.save_pretrained(tmp_path / "adapters")
     import_adapters(tmp_path / "adapters", base, tmp_path / "run")
     same_logits(tmp_path / "run", theirs)
-    export(tmp_path / "run", tmp_path / "again", "peft")
-    again = PeftModel.from_pretrained(their_base(base, tmp_path / "out"), tmp_path / "again").eval()
-    same_logits(tmp_path / "run", again, seed=1)
 
 
 @pytest.fixture
