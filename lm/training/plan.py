@@ -179,7 +179,6 @@ def plan_model(
     spec: RunSpec,
     *,
     text_bytes: int,
-    pairs: bool = False,
     is_prepared: bool = False,
     has_tokenizer: bool = False,
     flops_per_second: float,
@@ -195,6 +194,7 @@ def plan_model(
         elapsed: seconds of the budget used before; of a chosen time start-up takes at most a quarter.
     """
     before, fixed, is_default = plan.config, plan.fixed, plan.reasons["preset"] == "default"
+    pairs = spec.kind == "pairs"
     corpus: dict[str, Any] = {
         "text_bytes": text_bytes, "pairs": pairs, "kind": before.tokenizer.kind,
         "decoder_only": before.model.decoder_only,

@@ -287,8 +287,9 @@ class Run:
             tensors = self.ema.weights
         weights, optimizer = (
             {
-                name: value.detach().to("cpu", copy=True)
-                for name, value in ((name, full_tensor(value)) for name, value in some.items())  # on every rank
+                name: full.detach().to("cpu", copy=True)
+                for name, value in some.items()
+                for full in [full_tensor(value)]  # gathered on every rank
                 if self.world.is_main
             }
             for some in (tensors, optimizer)

@@ -221,14 +221,12 @@ class _Preparation:
             made_with = dataclasses.replace(plan.config, data=Manifest.read(found.prepared).config)
             plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
-            pairs = spec.kind == "pairs"
-            probe = probe_config(plan, pairs=pairs)
+            probe = probe_config(plan, pairs=spec.kind == "pairs")
             rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
             plan = plan_model(
                 plan,
                 spec,
                 text_bytes=found.text_bytes,
-                pairs=pairs,
                 is_prepared=found.prepared is not None,
                 has_tokenizer=bool(found.prepared or spec.tokenizer or teachers),
                 flops_per_second=rate,

@@ -122,7 +122,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert not should_choose_size(run_spec("text.txt", budget="10m", preset="tiny"))
     assert not should_choose_size(run_spec("text.txt", steps=5))
     small, large = (
-        plan_model(plan_spec(spec), spec, text_bytes=10_000_000, pairs=pairs, flops_per_second=rate, elapsed=0.0)
+        plan_model(plan_spec(spec), spec, text_bytes=10_000_000, flops_per_second=rate, elapsed=0.0)
         for rate in (1e10, 1e13)
     )
     for chosen in (small, large):
