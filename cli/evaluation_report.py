@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from cli.console import format_json_line, print_notes, print_paragraph, print_warnings
@@ -15,7 +16,7 @@ from lm.config.inference import ClassificationConfig, ScoringConfig, Translation
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.decoding.translation import TranslationModel, Translator
 from lm.engine import load_for_decoding
-from lm.errors import InputError, UsageError, list_some
+from lm.errors import InputError, UsageError
 from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_classifier, score_translations
 from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
 from lm.run_folder import find_first, list_members, load_config
@@ -35,7 +36,7 @@ def evaluate_labels(run: Path, files: Sequence[str], labels: str | None, *, as_j
     print_notes(note for file in texts.files for note in file.notes)
     print_warnings(check.warnings(texts.names))
     if scores.unknown:
-        some = list_some([*map(repr, scores.unknown)], limit=5)
+        some = shorten(", ".join(map(repr, scores.unknown)), 100, placeholder=" …")
         print_warnings([f"unknown to this model: {some}; {sum(scores.unknown.values()):,} labels count as wrong"])
     report = classification_to_dict(scores, run=str(run))
     if as_json:

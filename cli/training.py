@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import resource
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import torch
 import typer
 from rich.progress import BarColumn, TextColumn
 
@@ -34,7 +36,6 @@ from cli.runs import print_plan
 from lm.config.run_spec import RunSpec
 from lm.engine import compiling_in_child, needs_compiling
 from lm.errors import missing_packages
-from lm.hardware import peak_memory
 from lm.model import count_parameters
 from lm.model.lora import trainable_weights
 from lm.run_folder import TENSORBOARD
@@ -156,13 +157,21 @@ def _report_results(run: Run) -> None:
     """Print the results of a finished run, and next commands."""
     state, config = run.state, run.config
     took = format_duration(state.training_seconds)
-    print_labelled("done", f"{took} of training in all, peak memory {format_bytes(peak_memory())}")
+    print_labelled("done", f"{took} of training in all, peak memory {format_bytes(_peak_memory())}")
     if state.best_loss is not None:
         scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
     command = "chat" if run.data.holds_conversations else COMMANDS[config.model.purpose]
     print_labelled("next", f"lm {command} {quote(run.folder)}")
+
+
+def _peak_memory() -> int:
+    """Return the peak memory of this process in bytes: on the GPU if it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 _PLAIN_LINES = 20

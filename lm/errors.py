@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Self
 
 
@@ -36,20 +34,9 @@ def missing_packages(purpose: str, *packages: str) -> InputError:
     return InputError(f"{purpose} needs {' and '.join(packages)}: pip install {' '.join(packages)}")
 
 
-def list_some(items: Sequence[str], *, limit: int) -> str:
-    """Return the first items of a list, and an ellipsis if there are more."""
-    return ", ".join(items[:limit]) + (", …" if len(items) > limit else "")
-
-
 def nan_logits_error() -> InputError:
     """Return the error for NaN or infinite logits."""
     return InputError(
         "the model's output is not a number; "
         "the model is damaged, or its values are too large for the dtype (try float32)"
     )
-
-
-def check_not_nan(value: float) -> None:
-    """Raise InputError if a probability or log-probability is NaN."""
-    if math.isnan(value):
-        raise nan_logits_error()

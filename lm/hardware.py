@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -151,11 +149,3 @@ def select_device(config: HardwareConfig) -> str:
     if config.device not in available:
         raise UsageError(f"no {config.device} device on this machine")
     return config.device
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in bytes: on the GPU if it used one, else resident."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -38,11 +38,6 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def python_command(code: str) -> list[str]:
-    """Return the command that runs code in a Python process with the import path of this one."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}\n{code}"]
-
-
 def end_after(wait: Callable[[], object]) -> None:
     """End this process when a function returns that waits in a thread, and holds no lock of the interpreter."""
 

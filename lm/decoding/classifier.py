@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from lm.data import batched, length_batches
 from lm.data.windows import truncate_text
 from lm.decoding import DecodeSession, pad
 from lm.engine import OutputSpec, plan_engines
-from lm.errors import UsageError, check_not_nan
+from lm.errors import UsageError, nan_logits_error
 from lm.model import DecoderOnly, EncoderOnly, Model, average_predictions
 from lm.text import parse_label
 from lm.tokenizer import Tokenizer
@@ -81,7 +82,8 @@ class Classifier:
         for chunk in batched(texts, _SORT_WINDOW):
             rows = self.probabilities(self.tokenizer.encode_batch(chunk)).tolist()
             for text, probabilities in zip(chunk, rows, strict=True):
-                check_not_nan(probabilities[0])
+                if math.isnan(probabilities[0]):
+                    raise nan_logits_error()
                 ranked = sorted(zip(self.labels, probabilities, strict=True), key=lambda pair: -pair[1])
                 yield ClassifiedText(text, dict(ranked))
 
@@ -184,7 +186,8 @@ def fill_masks(
             blanks, filled = [], row.copy()
             for place in (row == mask).nonzero()[0]:
                 indices, values = next(candidates)
-                check_not_nan(values[0])
+                if math.isnan(values[0]):
+                    raise nan_logits_error()
                 spelled = [tokenizer.token_bytes(index).decode(errors="replace") for index in indices]
                 blanks.append(tuple(map(MaskCandidate, indices, spelled, values)))
                 filled[place] = indices[0]

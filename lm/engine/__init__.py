@@ -32,7 +32,7 @@ from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK, initialise_numba
 from lm.model import DecoderOnly, count_parameters
 from lm.model.layers import quantise
-from lm.processes import default_signal_handling, python_command
+from lm.processes import default_signal_handling
 from lm.run_folder import find_first, weights_key
 
 if TYPE_CHECKING:
@@ -328,8 +328,10 @@ def compiling_in_child() -> Iterator[subprocess.Popen[bytes]]:
 
     What it has compiled until then is saved.
     """
-    no_output = subprocess.DEVNULL
-    with subprocess.Popen(python_command(_CHILD), stdin=subprocess.PIPE, stdout=no_output, stderr=no_output) as child:
+    no_output, code = subprocess.DEVNULL, f"import sys; sys.path[:] = {sys.path}\n{_CHILD}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=no_output, stderr=no_output
+    ) as child:
         try:
             yield child
         finally:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ from lm.config.run_config import DataKind, FilesConfig, RunConfig
 from lm.corpus import Manifest, Split, open_split, read_held_out, verify_checksums
 from lm.corpus.survey import Hashes, hash_records
 from lm.data.windows import find_examples
-from lm.errors import InputError, UsageError, list_some
+from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import Nats, Scored, ScoredTexts
 from lm.run_folder import find_checkpoint, load_config
 from lm.text import Record, parse_messages
@@ -308,7 +309,7 @@ def _is_boundary(data: bytes, place: int) -> bool:
 
 _BLOCK = 1 << 24  # tokens searched at once for the ends of documents
 _ADVICE = "name text to measure it on, or prepare its corpus again"
-_MAX_NAMED = 3
+_MAX_NAMES = 200  # characters
 
 
 def find_prepared_folder(checkpoint: Path, config: RunConfig) -> Path:
@@ -453,8 +454,9 @@ class ContaminationCheck:
         """Return a warning if files are contaminated."""
         found = ((file, np.concatenate(hashes)) for file, hashes in self._hashes.items())
         seen = {names[file]: _notable(hashes, self._train) for file, hashes in found}
-        some = list_some([f"{name} ({fraction:.0%})" for name, fraction in seen.items() if fraction], limit=_MAX_NAMED)
-        return [f"{some}: training text of {self._folder}; measure other text"] if some else []
+        named = ", ".join(f"{name} ({fraction:.0%})" for name, fraction in seen.items() if fraction)
+        shown = shorten(named, _MAX_NAMES, placeholder=" …")
+        return [f"{shown}: training text of {self._folder}; measure other text"] if shown else []
 
 
 def describe_seen_held_out(base: Path, folder: Path) -> str | None:

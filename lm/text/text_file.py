@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from lm.config.run_config import LANGUAGE_PATTERN, DataConfig, DataKind, FilesConfig, Format
-from lm.errors import InputError, LMError, UsageError, list_some, missing_packages
+from lm.errors import InputError, LMError, UsageError, missing_packages
 from lm.text import LABEL_DELIMITER, Record, check_text, decode, parse_messages
 from lm.text.decode import split_lines
 
@@ -289,7 +289,7 @@ def find_column(columns: Sequence[str], requested: str | None, noun: str) -> str
         found = [known[name] for name in (requested, *requested.split(",")) if name in known][:1]
     if len(found) != 1:
         wanted = f"no column {requested!r}" if requested else f"which column is the {noun}? Set {noun}_column"
-        raise UsageError(f"{wanted}; its columns are {list_some(columns, limit=20)}")
+        raise UsageError(f"{wanted}; its columns are {', '.join(columns)}")
     return found[0]
 
 
@@ -313,7 +313,7 @@ def match_languages(source: str, target: str) -> tuple[str | None, str | None]:
 def read_column(values: Values, name: str) -> str:
     """Return the text in a column of a row; InputError if there is none."""
     if values.get(name) is None:
-        raise InputError(f"no text in {name!r}; its columns are {list_some([*values], limit=10) or 'none'}")
+        raise InputError(f"no text in {name!r}; its columns are {', '.join(values) or 'none'}")
     return check_text(values[name], repr(name))
 
 

@@ -265,8 +265,8 @@ def choose_rate_fraction(initial_loss: float | None, parent_loss: float | None, 
 UNLIMITED_STEPS = 1 << 40
 _MAX_STARTUP = 0.75  # fraction of a budget
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
-_EXIT_SECONDS = 1.0  # seconds to end the process
-_TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = 0.02, 0.5, 1.5
+_EXIT_OF_LONG, _EXIT_OF_SHORT = 4.0, 1.0  # seconds to end the process, after a long budget also to choose a dtype
+_TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = 0.01, 0.5, 1.5
 """Fraction of the budget, seconds, steps: the end is moved if it misses the deadline by more."""
 _MIN_TIMED_STEPS = 10  # after which the speed is known
 _LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = 120.0, 0.1, 0.2
@@ -410,4 +410,5 @@ class BudgetClock:
         interval = config.evaluate_every
         pauses = 1 + ((steps - 1) // interval - step // interval if interval else 0)
         affordable = max(self._evaluation_seconds, self._reserve - sum(self._evaluations))
-        return min(pauses * self._evaluation_seconds, affordable) + _EXIT_SECONDS
+        end = _EXIT_OF_LONG if self._budget > _LONG_BUDGET / 2 else _EXIT_OF_SHORT
+        return min(pauses * self._evaluation_seconds, affordable) + end

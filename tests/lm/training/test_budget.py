@@ -40,7 +40,7 @@ def test_a_run_takes_the_time_it_is_given(make_run, time, step, evaluation):
     run = make_run(**BUDGET, evaluate_every=10)
     began = time.now
     events = list(driven(run, time, step=step, evaluation=evaluation))
-    assert 100 - 2 * (step + evaluation) - 1 <= time.now - began <= 100
+    assert 100 - 2 * (step + evaluation) - 4 <= time.now - began <= 100
     assert run.state.finished
     (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     rates = [event.learning_rate for event in events if isinstance(event, Step)]
@@ -100,27 +100,17 @@ def test_a_finished_run_can_be_given_more_time(make_run, time):
 
 
 def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, time):
-    """Fifty steps of a second are half of the time, less one to finish. Then they take two.
-
-    After two of them 46 s are left for 47 steps, of 1.02 s on average over all before the last: 44 fit beside the
-    second to finish. The rate falls from where it is, and the decay doesn't restart.
-    """
-    run = make_run(**BUDGET, evaluate_every=0, warmup_steps=0)
-    events, found = train(run), {}
-    for event in events:
+    """The rate falls from where it is to its end, which is as late as it was to be."""
+    run, rates, began = make_run(**BUDGET, evaluate_every=0, warmup_steps=0), [], time.now
+    for event in train(run):
         if isinstance(event, Step):
-            time.now += 1.0 if event.step <= 50 else 2.0
-        if isinstance(event, DecayStarted):
-            assert (event.step, event.steps) == (50, 99)
-        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.budget_seconds, run.learning_rate)
-        if run.state.step == 54:
-            events.close()
-            break
+            rates.append(event.learning_rate)
+            time.now += 1.0 if event.step <= 60 else 2.0
+    assert time.now - began == pytest.approx(100 - 4, abs=2)  # four seconds are for what follows
     peak = run.config.training.learning_rate
-    assert found[49] == (100, None, 100.0, peak)
-    assert found[51] == (99, (50, 1.0), None, pytest.approx(peak * 48 / 49))
-    assert found[53][:3] == (96, (52, pytest.approx(47 / 49)), None)
-    assert found[53][3] == pytest.approx(peak * 47 / 49 * 43 / 44)
+    decay = rates[rates.index(peak) + rates.count(peak) :]
+    assert 0 < decay[-1] < 0.2 * peak
+    assert all(0 < before - after < 0.2 * peak for before, after in itertools.pairwise(decay))
 
 
 @pytest.fixture
