@@ -205,7 +205,7 @@ def _save_picture(path: Path, maps: Sequence[Values]) -> None:
     figure, axes = plot.subplots(len(maps), figsize=(size, size * len(maps)), layout="constrained", squeeze=False)
     for (drawing,), values in zip(axes, maps, strict=True):
         drawing.imshow(np.sqrt(values["mean"]), vmin=0, vmax=1)
-        drawing.set_title(_describe(values)[-1])
+        drawing.set_title(_describe(values)[-1], wrap=True)
         queries, keys = ([name.replace("$", r"\$") for name in values[axis]["labels"]] for axis in ("queries", "keys"))
         drawing.set_xticks(range(len(keys)), keys, rotation=90)
         drawing.set_yticks(range(len(queries)), queries)

@@ -25,6 +25,7 @@ from cli.console import (
 from cli.loading import run_argument
 from lm.config.presets import PRESETS, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig, setting_values
+from lm.config.run_spec import is_user_given
 from lm.config.settings import LENGTHS, list_all_settings
 from lm.errors import UsageError
 from lm.run_folder import RUNS, find_checkpoint, load_config, load_state, verify_checkpoint
@@ -158,7 +159,8 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
     by = "from_run" if reasons.get("model.d_model") == "from_run" else chosen
     yield "model", f"{layers} layers, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
     vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
-    yield "vocabulary", vocabulary, because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
+    by = plan.tokenizer or because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
+    yield "vocabulary", vocabulary, by
     yield "context", f"{model.context_length:,} tokens", because("model.context_length")
     tokens = training.batch_tokens
     batch = f"{training.batch_size:,} sequences" if tokens is None else f"{tokens:,} tokens"
@@ -179,10 +181,10 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
     yield (
         "hardware",
         f"{plan.dtype} on {plan.device}, {format_number_of(plan.threads, 'thread')}",
-        because("hardware.dtype"),
+        because("hardware.dtype", "hardware.device", "hardware.threads"),
     )
     yield "seed", str(training.seed), because("training.seed")
-    yield "corpus", plan.data, ""
+    yield "corpus", ", ".join(plan.files), ""
 
 
 _INDENT = 26
@@ -202,7 +204,8 @@ def info(
 ) -> None:
     """Show a run or preset: parameters, memory, FLOPs.
 
-    Settings are shown if they differ from their defaults. Costs with other settings are shown by lm train --dry-run.
+    Of a run the settings that were given are shown, and its plan; of a preset those with other values than the
+    defaults. Costs with other settings are shown by lm train --dry-run.
 
     Examples:
       lm info
@@ -261,11 +264,12 @@ def _compute_costs(config: RunConfig) -> dict[str, Any]:
 
 
 def _changed_settings(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield for each section the settings that differ from their defaults."""
-    values = setting_values(config)
+    """Yield for each section the settings that differ from their defaults; of a trained run those that were given."""
+    values, reasons = setting_values(config), config.plan.reasons if config.plan else {}
     for section, kind in SECTIONS.items():
         settings = list_all_settings({section: kind})
-        changed = [f"{each.name} {values[each.key]}" for each in settings if values[each.key] != each.default]
+        shown = [each for each in settings if values[each.key] != each.default and is_user_given(reasons.get(each.key))]
+        changed = [f"{each.name} {values[each.key]}" for each in shown]
         if changed:
             yield section, ", ".join(changed)
 

@@ -162,7 +162,8 @@ def _report_results(run: Run) -> None:
         scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
-    command = "chat" if run.data.holds_conversations else COMMANDS[config.model.purpose]
+    command = "classify" if config.label_completions else COMMANDS[config.model.purpose]
+    command = "chat" if run.data.holds_conversations else command
     print_labelled("next", f"lm {command} {quote(run.folder)}")
 
 
@@ -175,7 +176,6 @@ def _peak_memory() -> int:
 
 
 _PLAIN_LINES = 20
-_SMOOTHING = 0.9
 
 
 class TrainingDisplay:
@@ -183,7 +183,7 @@ class TrainingDisplay:
 
     def __init__(self, run: Run) -> None:
         """Create the display of a run."""
-        self.run, self.nll, self.tokens, self.seconds = run, 0.0, 0, 0.0
+        self.run, self.tokens, self.seconds = run, 0, 0.0
         self.began = time.perf_counter()
         self.first_step = run.state.step
         self.log_interval = max(1, (run.plan.steps - run.state.step) // _PLAIN_LINES)
@@ -229,19 +229,18 @@ class TrainingDisplay:
     def _show_step(self, event: Step) -> None:
         plan, seconds, taken = self.run.plan, time.perf_counter() - self.began, event.step - self.first_step
         steps = max(plan.steps, event.step)  # under a budget the total is an estimate
-        keep = min(_SMOOTHING, 1 - 1 / taken)
-        self.nll = keep * self.nll + (1 - keep) * event.nll
+        nll = self.run.state.training_loss
         self.tokens, self.seconds = self.tokens + event.tokens, self.seconds + event.seconds
         left = seconds / taken * (steps - event.step)
         if plan.budget_seconds is not None and self.run.clock is not None:
             left = max(0.0, self.run.clock.seconds - seconds)
         speed, time_left = f"{format_count(self.tokens / self.seconds)} tok/s", format_duration(left)
         self.progress.update(
-            self.task, total=steps, completed=event.step, nll=f"{self.nll:.3f}", speed=speed, left=time_left
+            self.task, total=steps, completed=event.step, nll=f"{nll:.3f}", speed=speed, left=time_left
         )
         if self.progress.disable and (event.step % self.log_interval == 0 or event.step == steps):
             rate = f"lr {event.learning_rate:.1e}"
-            print_note(f"step {event.step:>6,}/{steps:,}  nll {self.nll:.4f}  {rate}  {speed}  {time_left} left")
+            print_note(f"step {event.step:>6,}/{steps:,}  nll {nll:.4f}  {rate}  {speed}  {time_left} left")
 
 
 def format_scores(loss: float, bits_per_byte: float | None, accuracy: float | None, bleu: float | None) -> list[str]:

@@ -55,7 +55,7 @@ class TrainingState:
     Attributes:
         samples: windows, examples or pairs consumed; with the seed, the position in the data.
         training_seconds: without evaluations.
-        training_loss: mean nats per token of the last steps, each weighted 0.9 times the next; 0 before the first.
+        training_loss: mean nats per token of the last steps, each weighted 0.9 times the next, or of all the first.
         budget_seconds_used: seconds of a budget used, until the learning rate starts to decay.
         best_loss: validation loss of the best checkpoint, in nats per token.
         best_bleu: BLEU of the best checkpoint, for encoder-decoders.

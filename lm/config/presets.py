@@ -214,7 +214,7 @@ def find_preset(name: str) -> Preset:
     if match := _OF_DEPTH.fullmatch(name):
         return (build_translation_depth_preset if match[1] else build_depth_preset)(int(match[2]))
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}; `lm info` lists presets")
+        raise UsageError(f"no preset {name!r} (`lm info` lists them), nor a folder")
     return PRESETS[name]
 
 

@@ -102,7 +102,8 @@ class Setting(NamedTuple):
                     value = float(value)  # also .5, which msgspec refuses
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as error:
-            problem = f"choose from {', '.join(self.choices)}" if self.choices else str(error).partition(", got")[0]
+            expected = str(error).partition(", got")[0].removesuffix(" | null")
+            problem = f"choose from {', '.join(self.choices)}" if self.choices else expected
             raise UsageError(f"{place}: {problem}, not {value!r}") from None
 
 

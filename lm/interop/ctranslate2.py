@@ -63,7 +63,7 @@ def check_supported(config: ModelConfig) -> None:
         refused["parallel_residual"] = True
     for name, value in refused.items():
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        raise UsageError(f"CTranslate2 runs no {kind} with {name} {value!r}")
+        raise UsageError(f"CTranslate2 runs no {kind} with {name} {value!r}; train a portable one")
 
 
 def create_specification(config: ModelConfig) -> Any:

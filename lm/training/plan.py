@@ -247,6 +247,7 @@ def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
             source_vocab_size=None if source is None or source.has_same_ids(corpus.tokenizer) else source.vocab_size,
             labels=corpus.labels if is_masked and corpus.kind == "examples" else (),
         ),
+        tokenizer=config.tokenizer.replace(kind=corpus.tokenizer.kind),
         parallel=config.parallel.replace(bpe_dropout=config.parallel.bpe_dropout if corpus.has_merges else 0.0),
         data_kind=corpus.kind,
         label_completions=() if is_masked else corpus.label_completions,
@@ -269,11 +270,13 @@ def plan_length(
     if training.budget is not None:
         assert measured.speed is not None
         return _plan_budget(plan, corpus, data, measured, measured.speed)
-    # evaluations of pairs translate, which may take longer than the steps
-    if measured.losses is None and not data.holds_pairs:
-        interval = math.ceil(compute_steps(training, data) / _MIN_EVALUATIONS)
-        if interval < training.evaluate_every:
-            plan = plan.choose("number of steps", training={"evaluate_every": interval})
+    if measured.losses is None:
+        steps = compute_steps(training, data)
+        most = {"warmup_steps": steps // 2}
+        if not data.holds_pairs:  # whose evaluations translate, which may take longer than the steps
+            most["evaluate_every"] = math.ceil(steps / _MIN_EVALUATIONS)
+        lower = {name: value for name, value in most.items() if value < getattr(training, name)}
+        plan = plan.choose("number of steps", training=lower)
     return plan, None, None
 
 
@@ -382,6 +385,7 @@ def choose_evaluations(
 
 def add_run_plan(
     plan: Plan,
+    spec: RunSpec,
     corpus: TrainingCorpus,
     data: TrainingData,
     hardware: Hardware,
@@ -409,6 +413,8 @@ def add_run_plan(
         max_steps=max_steps,
         data=str(corpus.folder.resolve()),
         data_key=corpus.manifest.key,
+        files=tuple(spec.data.names),
+        tokenizer=spec.tokenizer,
         budget_seconds=None if training.budget is None else parse_duration(training.budget),
     )
     return dataclasses.replace(plan, config=dataclasses.replace(plan.config, plan=run_plan))

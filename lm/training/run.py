@@ -240,7 +240,7 @@ class Run:
             self.ema.update(state.step + 1)
         flops, seconds = batch_flops(self.config, batch), time.perf_counter() - start
         nll = surprisal / n_targets
-        before = state.training_loss or nll
+        memory = min(_LOSS_MEMORY, 1 - 1 / (state.step + 1))
         self.state = dataclasses.replace(
             state,
             step=state.step + 1,
@@ -248,7 +248,7 @@ class Run:
             tokens=state.tokens + batch.tokens,
             flops=state.flops + flops,
             training_seconds=state.training_seconds + seconds,
-            training_loss=_LOSS_MEMORY * before + (1 - _LOSS_MEMORY) * nll,
+            training_loss=memory * state.training_loss + (1 - memory) * nll,
         )
         return Step(self.state.step, loss, nll, rate, gradient_norm, batch.tokens, flops, seconds)
 
@@ -392,7 +392,7 @@ def prepare_resuming(
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):
-            raise UsageError(f"{run}: finished after {state.step} steps; give more to train on")
+            raise UsageError(f"{run}: finished after {state.step} steps; name more steps or epochs, or another budget")
         if processes != plan.processes:  # the threads are divided again
             plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
         truncate_logs(run, state.step, evaluation_due=state.evaluation_due)

@@ -27,7 +27,6 @@ from lm.run_folder import (
     RUNS,
     describe_parent,
     find_checkpoint,
-    is_checkpoint,
     list_checkpoints,
     load_config,
     load_state,
@@ -168,8 +167,8 @@ class _Preparation:
         """Prepare to resume a run, or a copy of a checkpoint; returns its folder and 0."""
         spec, data = self.spec, None
         run = Path(str(spec.resume))
-        if is_checkpoint(run) != (spec.out is not None):
-            raise UsageError("to continue from a checkpoint, name it and the folder of a new run (out)")
+        if (find_checkpoint(run, which="last") == run) != (spec.out is not None):
+            raise UsageError("a run is resumed in its folder, a checkpoint in that of a new run (out)")
         if spec.out is not None:
             copy_checkpoint(run, Path(spec.out))
             run = Path(spec.out)
@@ -265,6 +264,7 @@ class _Preparation:
         hardware = speed.hardware if speed else select_training_hardware(config, first)
         plan = add_run_plan(
             dataclasses.replace(plan, config=config),
+            spec,
             corpus,
             self.data,
             hardware,

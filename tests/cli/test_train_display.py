@@ -21,7 +21,9 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     reasons = {"training.budget": "flag", "training.r_drop": "repetition", "parallel.bpe_dropout": "pairs",
                "training.evaluate_every": "file", "training.learning_rate": "width", "preset": "budget"}  # fmt: skip
     config = build_run_config("tiny", settings)
-    plan = RunPlan("cpu", "float32", 2, 40, "tokens", "key", epochs=8.0, changes=("step 7: resume: steps 40",))
+    plan = RunPlan(
+        "cpu", "float32", 2, 40, "tokens", "key", ("a text.txt",), epochs=8.0, changes=("step 7: resume: steps 40",)
+    )
     chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
     lines: list[str] = []
     print_plan(dataclasses.replace(config, plan=plan), chosen, lines.append)
@@ -40,14 +42,14 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
         ["evaluation", "at the end", "file"],
         ["hardware", "float32 on cpu, 2 threads", "default"],
         ["seed", "0", "default"],
-        ["corpus", "tokens"],
+        ["corpus", "a text.txt"],
         ["step 7: resume: steps 40"],
     ]
 
 
 def display_of(steps: int, *, first_step: int = 0) -> TrainingDisplay:
     plan = SimpleNamespace(steps=steps, budget_seconds=None)
-    run = SimpleNamespace(plan=plan, state=SimpleNamespace(step=first_step, budget_seconds_used=0.0))
+    run = SimpleNamespace(plan=plan, state=SimpleNamespace(step=first_step, training_loss=5.0, budget_seconds_used=0.0))
     return TrainingDisplay(run)  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lm import files
 from lm.config.run_config import RunConfig, TrainingConfig
+from lm.config.run_spec import DataFiles, RunSpec
 from lm.data import TrainingData
 from lm.run_folder import MODEL, find_checkpoint
 from lm.training import objective as hardware_selection
@@ -36,7 +37,7 @@ def start_run(
         micro_batch = next(data.batch(0).split(config.training.micro_batch_size))
         hardware = speed.hardware if speed else hardware_selection.select_training_hardware(plan.config, micro_batch)
         plan = add_run_plan(
-            plan, corpus, data, hardware,
+            plan, RunSpec(DataFiles(("text.txt",))), corpus, data, hardware,
             processes=world.size, step_seconds=speed.step_seconds if speed else 1.0, max_steps=max_steps,
         )  # fmt: skip
         Run.create(folder, plan, base=base)

@@ -159,6 +159,6 @@ def test_the_longest_conversation_that_positions_and_batch_allow(longest, option
         chosen = chosen.choose("budget", model={"context_length": 32})
     corpus = SimpleNamespace(
         longest_conversation=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
-        has_merges=True,
+        has_merges=True, tokenizer=SimpleNamespace(kind="bpe"),
     )  # fmt: skip
     assert plan_corpus(chosen, corpus).config.model.context_length == context
