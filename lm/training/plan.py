@@ -26,7 +26,7 @@ from lm.config.presets import (
     preset_depth,
 )
 from lm.config.run_config import SECTIONS, RunConfig, RunPlan, TrainingConfig, parse_duration, setting_values
-from lm.config.run_spec import RunSpec, Settings
+from lm.config.run_spec import PathLike, RunSpec, Settings
 from lm.config.settings import LENGTHS, overlay
 from lm.data import TrainingData, batch_rows
 from lm.hardware import Hardware
@@ -180,7 +180,6 @@ def plan_model(
     *,
     text_bytes: int,
     is_prepared: bool = False,
-    has_tokenizer: bool = False,
     flops_per_second: float,
     elapsed: float,
 ) -> Plan:
@@ -189,7 +188,6 @@ def plan_model(
     Args:
         text_bytes: of UTF-8 text; of both sides of pairs.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
-        has_tokenizer: whether there is a tokenizer already, so that the size of its vocabulary is fixed.
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         elapsed: seconds of the budget used before; of a chosen time start-up takes at most a quarter.
     """
@@ -212,7 +210,7 @@ def plan_model(
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
     size = rules.choose_size(flops, depth=depth, **corpus)
     chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}}
-    if not has_tokenizer and before.tokenizer.kind == "bpe":
+    if before.tokenizer.kind == "bpe":
         chosen["tokenizer"] = {"vocab_size": size.vocab_size}
     name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
@@ -390,6 +388,7 @@ def add_run_plan(
     data: TrainingData,
     hardware: Hardware,
     *,
+    tokenizer: PathLike | None = None,
     processes: int = 1,
     step_seconds: float = 1.0,
     spent: float = 0.0,
@@ -398,6 +397,7 @@ def add_run_plan(
     """Add what is fixed for the run: its hardware, number of steps and data.
 
     Args:
+        tokenizer: what the tokenizer was taken of; None if it was trained.
         step_seconds: for a budget.
         spent: seconds of the budget used before.
         max_steps: limit of the number of steps in a budget.
@@ -414,7 +414,7 @@ def add_run_plan(
         data=str(corpus.folder.resolve()),
         data_key=corpus.manifest.key,
         files=tuple(spec.data.names),
-        tokenizer=spec.tokenizer,
+        tokenizer=None if tokenizer is None else str(tokenizer),
         budget_seconds=None if training.budget is None else parse_duration(training.budget),
     )
     return dataclasses.replace(plan, config=dataclasses.replace(plan.config, plan=run_plan))

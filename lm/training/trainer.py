@@ -227,7 +227,6 @@ class _Preparation:
                 spec,
                 text_bytes=found.text_bytes,
                 is_prepared=found.prepared is not None,
-                has_tokenizer=bool(found.prepared or spec.tokenizer or teachers),
                 flops_per_second=rate,
                 elapsed=self.elapsed(),
             )
@@ -268,6 +267,7 @@ class _Preparation:
             corpus,
             self.data,
             hardware,
+            tokenizer=named or found.prepared,
             processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
             spent=self.elapsed(),
