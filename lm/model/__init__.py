@@ -400,7 +400,7 @@ Model = DecoderOnly | EncoderOnly | EncoderDecoder
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
     """Build a model with weights that depend on the seed alone; torch's generator state is restored."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         kind = EncoderDecoder if config.is_encoder_decoder else EncoderOnly if config.is_masked else DecoderOnly
         model: Model = kind(config)
         initialise(model)

@@ -16,6 +16,7 @@ from cli.console import (
     format_json_line,
     format_label,
 )
+from cli.generating import write_text
 from cli.main import run
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import TEXT, make_run
@@ -38,6 +39,12 @@ def test_what_is_drawn_has_no_control_characters():
     assert escape_for_stream("고양이 — ü\n", Terminal()) == "고양이 — ü\n"
     for text in (escape_controls(EVERYTHING), escape_controls_and_line_ends(EVERYTHING), format_label(EVERYTHING)):
         text.encode()
+
+
+def test_a_stream_that_is_no_terminal_gets_text_as_it_is_beside_one(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    write_text(EVERYTHING, file := io.StringIO())
+    assert file.getvalue() == EVERYTHING
 
 
 def test_json_is_one_line_to_every_reader_and_commands_no_terminal():

@@ -49,6 +49,7 @@ def test_every_text_comes_once_an_epoch_with_the_number_of_its_label(tmp_path, f
     expected = [([end, *tokenizer.encode(text), end], labels.index(label)) for text, label in TEXTS]
     assert sorted(trained + held_out) == sorted(expected)
     assert held_out
+    assert data.tokens == sum(len(ids) for ids, _ in trained)
 
 
 def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(tmp_path):

@@ -16,7 +16,7 @@ from lm.hardware import Hardware
 from lm.training.loop import train
 from lm.training.plan import Measured, Plan, plan_length, plan_spec
 from lm.training.rules import TrainingSpeed
-from lm.training.run import Run
+from lm.training.run import Run, measure_initial_loss
 from lm.training.run_log import Evaluation, Step
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
@@ -71,6 +71,12 @@ def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(p
     assert run.state.best_step == 0
     assert run_folder.find_checkpoint(run.folder).name == "step-0"
     assert same(run.folder, parent.folder)
+
+
+def test_the_initial_loss_is_the_best_one_of_the_parent(parent):
+    """From which the learning rate of fine-tuning follows."""
+    found = measure_initial_loss(parent.config, load_weights(parent.folder), parent.data)
+    assert found == pytest.approx(parent.state.best_loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("stop", [1, 5])
