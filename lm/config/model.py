@@ -103,6 +103,7 @@ class ModelConfig(Config):
         zero_init: Zero-initialise output projections.
         softcap: Soft-capping of the logits; 0: off.
         value_residual: Value residual: mix in values of layer 1.
+        key_offset: Key offset: half of the heads read the key of the token before.
         experts: MoE: experts per feed-forward layer; 0: none.
         experts_per_token: MoE: top-k of the router.
         expert_every: MoE: experts in every Nth block.
@@ -164,6 +165,7 @@ class ModelConfig(Config):
     zero_init: bool = False
     softcap: NonNegative = 0.0
     value_residual: bool = False
+    key_offset: bool = False
     experts: Natural = 0
     experts_per_token: Annotated[Count, "model.experts"] = 1
     expert_every: Annotated[Count, "model.experts"] = 1

@@ -39,7 +39,7 @@ def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
 
 _RECIPE = {
     "positions": "rotary", "norm": "layernorm", "qk_norm": True, "activation": "gelu", "zero_init": True,
-    "value_residual": True,
+    "value_residual": True, "key_offset": True,
 }  # fmt: skip
 _PORTABLE_RECIPE = {
     "positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "swiglu", "zero_init": True,

@@ -119,7 +119,7 @@ _COMPILED_ANY = frozenset({
     "attention_stride", "max_distance", "max_tree_distance", "syntax", "rope_base", "d_head",
     "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
     "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings",
-    "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "output_bias",
+    "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "key_offset", "output_bias",
 })  # fmt: skip
 """Fields of which compiled code supports all values; `syntax` only affects the encoder, which PyTorch runs."""
 _COMPILED_SOME: dict[str, tuple[object, ...]] = {

@@ -59,6 +59,7 @@ class ModelArrays(NamedTuple):
         dtype_like: an empty array of the dtype of the matrices.
         heads: query heads.
         kv_heads: key/value heads.
+        n_offset_heads: how many of them, the last ones, read the key of the position before.
         head_size: width of a head.
         up_outputs: outputs of the first matmul of the feed-forward layer.
         vocab_size: rows of the output layer.
@@ -76,6 +77,7 @@ class ModelArrays(NamedTuple):
     d_model: int
     heads: int
     kv_heads: int
+    n_offset_heads: int
     head_size: int
     up_outputs: int
     vocab_size: int
@@ -204,7 +206,7 @@ def _prepare_heads(projected, layer, positions, modules, model, first_layer_valu
 @njit(error_model="numpy")
 def _attend_heads(queries, sizes, cache, places, ends, biases, scores, out, begin, end):
     """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
-    heads, width, group, stride, window = sizes
+    heads, width, group, stride, window, first_offset_head = sizes
     scale = np.float32(1.0) / np.sqrt(np.float32(width))
     for index in range(begin, end):
         query, head = index // heads, index % heads
@@ -213,8 +215,13 @@ def _attend_heads(queries, sizes, cache, places, ends, biases, scores, out, begi
         length = ends[query] - first
         of_head = _BYTES * (head // group) * stride * width
         of_scores = scores.ctypes.data
+        offset = 1 if head // group >= first_offset_head else 0
+        without_key = max(0, offset - first)
+        scores[0] = np.float32(0.0)
         of_places = places.ctypes.data + _BYTES_OF_PLACES * (query * places.shape[1] + first)
-        gather_dot_products(of_query, cache[0] + of_head, of_places, length, width, of_scores)
+        of_keys = of_places + _BYTES_OF_PLACES * (without_key - offset)
+        of_first = of_scores + _BYTES * without_key
+        gather_dot_products(of_query, cache[0] + of_head, of_keys, length - without_key, width, of_first)
         for t in range(length):
             scores[t] *= scale
         if len(biases):
@@ -232,7 +239,8 @@ def _attend(queries, sizes, cache, places, ends, biases, out, threads):
     Args:
         queries: (number, heads · width or more).
         sizes: the number of heads and their width; query heads per key/value head; heads of the cache from one
-            key/value head to the next; and the number of visible positions, the last included, or 0 for all.
+            key/value head to the next; the number of visible positions, the last included, or 0 for all; and the first
+            key/value head that reads the key of the position before.
         cache: (2,) addresses of keys and values.
         places: (number, longest), see `_find_places`.
         ends: (number,) the position after the last that a query attends to.
@@ -267,7 +275,8 @@ def _self_attention(x, layer, cache, places, ends, batch, modules, model, first_
                     stored[i] = new[i]
     biases = _table_at(modules.biases.weight, model.heads, model.table_length)
     attended = np.empty((number, width), np.float32)
-    sizes = (model.heads, head, model.heads // kv_heads, batch.capacity, model.window)
+    first_offset_head = kv_heads - model.n_offset_heads
+    sizes = (model.heads, head, model.heads // kv_heads, batch.capacity, model.window, first_offset_head)
     _attend(projected, sizes, cache, places, ends, biases, attended, threads)
     _linear(attended, layer.attention_output, model, out, True, threads)
 
@@ -283,7 +292,7 @@ def _cross_attention(x, layer, cache, capacity, places, ends, model, out, thread
         for first in range(0, width, head):
             query = queries[token, first : first + head]
             normalise(query, norm, empty, model.epsilon, False, query)
-    sizes = (model.heads, head, model.heads // model.kv_heads, capacity, as_variable(0))
+    sizes = (model.heads, head, model.heads // model.kv_heads, capacity, as_variable(0), model.kv_heads)
     _attend(queries, sizes, cache, places, ends, _table_at(0, 0, 0), attended, threads)
     _linear(attended, layer.cross_attention_output, model, out, True, threads)
 

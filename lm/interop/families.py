@@ -325,8 +325,9 @@ FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, BERT, BERT_CLASSIFIER,
 
 _CUSTOM = (
     "objective", "vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff",
-    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "positions", "max_distance",
-    "rope_base", "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
+    "attention", "attention_window", "attention_bias", "qk_norm", "value_residual", "key_offset", "positions",
+    "max_distance", "rope_base", "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast",
+    "rope_temperature",
     "norm", "norm_position", "norm_eps", "activation", "bias", "parallel_residual", "embedding_norm",
     "scale_embeddings", "tie_embeddings", "token_types", "output_transform", "output_bias", "softcap", "dropout",
     "attention_dropout", "init_std",

@@ -314,6 +314,7 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_scalars = nn.Parameter(torch.empty(2)) if config.value_residual and not is_cross else None
+        self.n_offset_heads = self.kv_heads // 2 if config.key_offset and not is_cross else 0
 
     def initialise(self) -> None:
         """Mix both values equally. Source: Zhou et al. 2024."""
@@ -358,7 +359,8 @@ class MultiHeadAttention(nn.Module):
             projected = self.input.forward_slice(inputs.encoder_output, slice(width, None))
             key, value = self._split(projected, self.kv_heads, self.kv_heads)
             key = normalise(self.key_norm, key)
-        return query, *((key, value) if cache is None else cache.extend(key, value))
+        key, value = (key, value) if cache is None else cache.extend(key, value)
+        return query, offset_keys(key, self.n_offset_heads), value
 
     def project_self(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, which are ready, keys, which are neither normalised nor rotated, and mixed values."""
@@ -411,6 +413,18 @@ class MultiHeadAttention(nn.Module):
             return scores.softmax(-1)
         weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
         return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+
+
+def offset_keys(key: Tensor, heads: int) -> Tensor:
+    """Return (batch, kv_heads, length, head) keys of which the last `heads` are those of the position before, or zero.
+
+    So one layer finds the token that followed the current one before, for which it otherwise takes two (induction).
+
+    Source: modded-nanogpt (Jordan et al. 2025), whose partial key offset moves half of the features of each head.
+    """
+    if not heads:
+        return key
+    return torch.cat((key[:, :-heads], F.pad(key[:, -heads:, :-1], (0, 0, 1, 0))), dim=1)
 
 
 def normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class LMAttention(nn.Module):
         self.query_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.value_scalars = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
+        self.n_offset_heads = config.n_kv_heads // 2 if config.key_offset else 0
 
     def forward(self, x: Tensor, inputs: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
@@ -76,6 +77,9 @@ class LMAttention(nn.Module):
             value = inputs.mix(value, self.value_scalars)
         if inputs.cache is not None:
             key, value = inputs.cache.update(key, value, self.layer)
+        if self.n_offset_heads:
+            own, others = key.split((key.shape[1] - self.n_offset_heads, self.n_offset_heads), dim=1)
+            key = torch.cat((own, inputs.offset(others)), dim=1)
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         attended = self.attend(query, key, value, inputs)

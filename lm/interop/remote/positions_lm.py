@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache
 
@@ -16,7 +17,7 @@ BUCKETS = 32
 
 @dataclass
 class LMAttentionInputs:
-    """Inputs shared by all attention layers: bias, rotation, cache, position tables, first values."""
+    """Inputs shared by all attention layers: bias, rotation, cache, real tokens, position tables, first values."""
 
     bias: Tensor
     rotation: Tensor | None = None
@@ -24,12 +25,19 @@ class LMAttentionInputs:
     tables: tuple[Tensor, Tensor] | None = None
     cache: Cache | None = None
     first_values: Tensor | None = None
+    real: Tensor | None = None
 
     def mix(self, value: Tensor, weights: Tensor) -> Tensor:
         """Mix values with those of the first layer (value residual, Zhou et al. 2024)."""
         if self.first_values is None:
             self.first_values = value
         return weights[0] * self.first_values + weights[1] * value
+
+    def offset(self, key: Tensor) -> Tensor:
+        """Return the keys of the token before each, zero where there is none (key offset, modded-nanogpt 2025)."""
+        if self.real is not None:
+            key = key * self.real[:, None, :, None].to(key.dtype)
+        return F.pad(key[:, :, :-1], (0, 0, 1, 0))
 
 
 def compute_angles(config: LMConfig, positions: Tensor) -> Tensor:
@@ -86,7 +94,9 @@ class LMRelativePositions(nn.Module):
         allowed = ((distances >= is_causal - window) & (distances <= window * (not is_causal)))[None, None]
         if real is not None:
             allowed = allowed & real.bool()[:, None, None]
-        seen = LMAttentionInputs(torch.where(allowed, bias.to(x.dtype), torch.finfo(x.dtype).min), cache=cache)
+        seen = LMAttentionInputs(
+            torch.where(allowed, bias.to(x.dtype), torch.finfo(x.dtype).min), cache=cache, real=real
+        )
         if config.positions == "rotary":
             seen.rotation = compute_rotation(config, positions)
         if config.positions == "relative":

@@ -19,6 +19,7 @@ SHAPES = {
     "window": {"attention": "window", "attention_window": 3, "value_residual": True},
     "bigbird": {"attention": "bigbird", "attention_block": 2, "global_blocks": 1, "random_blocks": 1},
     "values shared": {"value_residual": True, "softcap": 3.0},
+    "key offset": {"key_offset": True},
 }
 
 

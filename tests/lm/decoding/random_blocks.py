@@ -16,6 +16,7 @@ def random_block(
         "norm": of.choice(["layernorm", "rmsnorm"]), "norm_position": of.choice(["pre", "post"]),
         "activation": of.choice(activations), "qk_norm": of.random() < 0.5, "bias": of.random() < 0.5,
         "tie_embeddings": of.random() < 0.5, "softcap": of.choice([0.0, 5.0]), "value_residual": of.random() < 0.5,
+        "key_offset": of.random() < 0.5,
         "init_std": 0.3,
     }  # fmt: skip
     if fields["norm_position"] == "pre":

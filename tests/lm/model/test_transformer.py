@@ -11,7 +11,7 @@ from lm.model.loss import cross_entropy
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
-SHARED = {"value_residual": True, "softcap": 5.0}
+SHARED = {"value_residual": True, "key_offset": True, "softcap": 5.0}
 
 
 def small(**fields: object) -> ModelConfig:

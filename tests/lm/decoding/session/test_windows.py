@@ -18,6 +18,7 @@ SHAPES = {
     "alibi": {"positions": "alibi", "n_kv_heads": 2},
     "none": {"positions": "none", "n_kv_heads": 2},
     "values shared": {"value_residual": True, "softcap": 3.0},
+    "key offset": {"key_offset": True},
 }
 
 

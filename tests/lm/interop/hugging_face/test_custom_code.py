@@ -40,7 +40,7 @@ def random_config(seed: int, **fields) -> ModelConfig:
         "norm_eps": draw.choice([1e-5, 1e-3]), "bias": draw.choice([True, False]),
         "activation": draw.choice(["gelu", "gelu-tanh", "relu", "relu2", "swiglu"]),
         "attention_bias": draw.choice([None, "none", "inputs", "all"]), "qk_norm": draw.choice([True, False]),
-        "value_residual": draw.choice([True, False]),
+        "value_residual": draw.choice([True, False]), "key_offset": draw.choice([True, False]),
         "softcap": draw.choice([0.0, 15.0]), "tie_embeddings": draw.choice([True, False]),
         "scale_embeddings": draw.choice([True, False]), "embedding_norm": draw.choice([True, False]),
         "output_transform": draw.choice([True, False]), "parallel_residual": pre and draw.choice([True, False]),
