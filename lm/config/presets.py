@@ -64,7 +64,8 @@ _RECURRENT = {**_SEQ2SEQ, "n_layers": 1, "n_encoder_layers": 1, "dropout": 0.2}
 def _decoder(summary: str, width: int, **values: Any) -> Preset:
     """Return a decoder trained by the recipe (docs/lab/recipe.md)."""
     rate = muon_learning_rate(width)
-    recipe = {**_RECIPE, **_DECAY, "optimizer": "muon", "warmup_steps": 10, "learning_rate": rate, "d_model": width}
+    recipe = {**_RECIPE, **_DECAY, "optimizer": "muon", "beta2": 0.99, "warmup_steps": 10,
+              "learning_rate": rate, "d_model": width}  # fmt: skip
     return _preset(summary, **recipe, **values)
 
 

@@ -61,6 +61,8 @@ _NS_STEPS = 5
 _MIN_ASPECT_RATIO = 1.5
 """Columns per row from which iterating on Gram matrices takes fewer FLOPs."""
 _ADAMW_UPDATE_RMS = 0.2
+_ADAMW_BESIDE_MUON = 0.5
+"""Learning rate of AdamW for the other weights, as a fraction of Muon's (docs/lab/recipe.md)."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -78,7 +80,7 @@ class Muon(torch.optim.Optimizer):
         *,
         lr: float,
         weight_decay: float = 0.0,
-        momentum: float = 0.95,
+        momentum: float = 0.9,
         dtype: torch.dtype = torch.bfloat16,
         ranks: Ranks = "single",
     ) -> None:
@@ -175,7 +177,7 @@ def _compose_iterations(gram: Tensor, steps: int) -> Tensor:
 def build_optimizers(
     model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, ranks: Ranks = "single"
 ) -> list[torch.optim.Optimizer]:
-    """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest.
+    """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest, at half its rate.
 
     Matrices and embeddings are decayed, vectors (norms, biases) are not.
 
@@ -192,6 +194,7 @@ def build_optimizers(
         {
             "params": [parameter for parameter in others if (parameter.ndim > 1) is is_decayed],
             "weight_decay": decay * is_decayed,
+            "rate_fraction": _ADAMW_BESIDE_MUON if matrices else 1.0,
         }
         for is_decayed in (True, False)
     ]

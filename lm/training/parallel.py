@@ -194,8 +194,6 @@ class ParallelLoss:
             from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 (slow import)
             from torch.distributed.fsdp import FSDPModule, fully_shard  # noqa: PLC0415
 
-            for weight in loss.parameters():
-                dist.broadcast(weight.detach(), src=0)
             mesh = init_device_mesh(device, (size,))
             for module in [*(module for module in loss.modules() if isinstance(module, Block)), loss]:
                 fully_shard(module, mesh=mesh)

@@ -219,7 +219,7 @@ class Run:
         start = time.perf_counter()
         config, state, rate = self.config.training, self.state, self.learning_rate
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group["lr"] = rate
+            group["lr"] = rate * group.get("rate_fraction", 1.0)
         seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
         # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
         (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)

@@ -73,6 +73,14 @@ def test_training_fits_the_terminal(terminal):
     assert "BLEU 21.50" in " ".join(" ".join(screen.lines).split())
 
 
+def test_a_pipe_gets_about_twenty_lines_and_the_last_step(capsys):
+    display = display_of(103)
+    for step in range(1, 104):
+        display.show(step_of(step, 5.0))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == [f"{step}/103" for step in (*range(5, 101, 5), 103)]
+
+
 def step_of(number: int, loss: float) -> Step:
     return Step(number, loss, loss, 1e-3, 1.0, 1000, 1e9, 0.5)
 

@@ -60,6 +60,7 @@ def test_blocks_divide_the_text_that_both_models_score(tmp_path, other):
         for side, bits in ((first, total.first_bits_per_byte), (second, total.second_bits_per_byte)):
             assert bits == pytest.approx(sum(some.nats.sum() for some in side) / math.log(2) / total.bytes)
     assert all((blocks[:-1, 1] >= 64).all() for blocks in found)
+    assert sum(map(len, found)) > total.bytes / 100
     blocks = np.concatenate(found)
     d, n = (
         blocks[:, 2] - blocks[:, 3],

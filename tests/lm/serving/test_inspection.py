@@ -87,6 +87,11 @@ def test_attention_is_that_of_lm_attention(ask, model):
     assert [token["text"] for token in found["keys"]] == [unit.label for unit in expected.keys]
 
 
+def test_a_model_of_texts_does_not_translate(ask):
+    with pytest.raises(AssertionError, match="translate"):
+        ask("/translate", model="text", text="one two")
+
+
 def test_translations_are_those_of_lm_translate(ask):
     found = ask("/translate", model="translation", text=["one two", "", "three"], n_best=2, alignments=True)
     loaded = lm.load(RUNS / "translation", threads=1)

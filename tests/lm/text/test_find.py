@@ -21,7 +21,7 @@ def read(file):
 def folder(tmp_path):
     names = (
         "b.txt", "a.MD", "c/d.jsonl.gz", "c/e.csv", "c/f.py", "tests/g.py", ".hidden/h.txt", "c/.i.txt", "j.html",
-        "k.tar.gz", "l.json", "Makefile",
+        "k.tar.gz", "l.json", "Makefile", "c/m/n.py",
     )  # fmt: skip
     for name in names:
         path = tmp_path / name
@@ -34,11 +34,11 @@ def folder(tmp_path):
     ("patterns", "reading", "expected"),
     [
         ([""], {}, "a.MD b.txt c/d.jsonl.gz c/e.csv"),
-        (["**/*.py", "j.html", "c/f.py"], {}, "c/f.py tests/g.py j.html"),
+        (["**/*.py", "j.html", "c/f.py"], {}, "c/f.py c/m/n.py tests/g.py j.html"),
         (["b.txt", ""], {}, "b.txt a.MD c/d.jsonl.gz c/e.csv"),
-        ([""], {"include": ("*.py",)}, "c/f.py tests/g.py"),
-        ([""], {"include": ("*.py", "Make*"), "exclude": ("tests",)}, "Makefile c/f.py"),
-        ([""], {"include": ("c/*",), "exclude": ("*.jsonl",)}, "c/e.csv c/f.py"),
+        ([""], {"include": ("*.py",)}, "c/f.py c/m/n.py tests/g.py"),
+        ([""], {"include": ("*.py", "Make*"), "exclude": ("tests",)}, "Makefile c/f.py c/m/n.py"),
+        ([""], {"include": ("c/*",), "exclude": ("*.jsonl",)}, "c/e.csv c/f.py c/m/n.py"),
     ],
 )
 def test_names_folders_and_globs(folder, patterns, reading, expected):

@@ -123,6 +123,12 @@ def data(make_run):
     return found
 
 
+@pytest.mark.parametrize(("steps_per_epoch", "steps"), [(100.0, 300), (10.0, 50), (2.0, 20), (5000.0, 2000)])
+def test_small_data_are_seen_more_often_up_to_ten_times(data, steps_per_epoch, steps):
+    data.steps_per_epoch = steps_per_epoch
+    assert chosen(data, losses=(3.2, 3.0)).config.training.steps == steps
+
+
 def test_the_further_the_text_the_higher_the_learning_rate_and_never_above_the_peak(data):
     losses = [3.0, 3.0 + 1e-9, 3.5, 4.0, 5.0, 6.0, 9.0]
     rates = [chosen(data, losses=(loss, 3.0)).config.training.learning_rate for loss in losses]

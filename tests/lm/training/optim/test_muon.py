@@ -53,7 +53,7 @@ def test_orthogonalised_matrices_are_those_of_float64(draw, shape):
     assert error < 3.4445**5 * rounding_error(matrices / matrices.norm(), terms=max(shape))
 
 
-def updated(weight, gradients, *, rows, lr=0.02, weight_decay=0.1, momentum=0.95):
+def updated(weight, gradients, *, rows, lr=0.02, weight_decay=0.1, momentum=0.9):
     """What Muon makes of a parameter, in a float64 loop straight from the papers."""
     weight, mean = weight.double(), torch.zeros_like(weight, dtype=torch.float64)
     for gradient in gradients:
