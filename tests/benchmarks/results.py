@@ -112,6 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"PYTHONPATH": str(ROOT), "LM_CACHE": "cache", "LM_THREADS": str(given.threads)}
+        lm("compile")  # as after `make install`
         work = [*shakespeare(texts, given.budgets or ["5m", "10m"], sizes=given.sizes)] if texts else []
         work += [multi30k(pairs, given.budgets or ["15m"])] if pairs else []
         for each in work:
