@@ -288,6 +288,11 @@ class ModelConfig(Config):
         return self.attention == "compressed" and layer % 2 == 1
 
     @property
+    def n_offset_heads(self) -> int:
+        """Key/value heads that read the key of the token before, the last ones."""
+        return self.n_kv_heads // 2 if self.key_offset else 0
+
+    @property
     def position_limit(self) -> int | None:
         """Return the longest sequence that the model has positions for; None if unlimited."""
         ends = self.positions == "learned" or self.attention == "linformer"

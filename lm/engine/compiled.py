@@ -47,7 +47,7 @@ class CompiledEngine:
             up_outputs=len(blocks[0]["feed_forward.up.weight"]), vocab_size=len(weights),
             activation=ACTIVATIONS[config.activation],
             rotary_dim=own["rotation"].shape[-1] if "rotation" in own else 0,
-            n_offset_heads=config.n_kv_heads // 2 if config.key_offset else 0,
+            n_offset_heads=config.n_offset_heads,
             window=config.attention_window if config.attention == "window" else 0, table_length=length,
             is_layer_norm=config.norm == "layernorm", norm_first=config.norm_position == "pre",
             is_parallel=config.parallel_residual, epsilon=np.float32(config.norm_eps),

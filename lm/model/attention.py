@@ -314,7 +314,7 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.value_scalars = nn.Parameter(torch.empty(2)) if config.value_residual and not is_cross else None
-        self.n_offset_heads = self.kv_heads // 2 if config.key_offset and not is_cross else 0
+        self.n_offset_heads = 0 if is_cross else config.n_offset_heads
 
     def initialise(self) -> None:
         """Mix both values equally. Source: Zhou et al. 2024."""
