@@ -165,7 +165,7 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
     tokens = training.batch_tokens
     batch = f"{training.batch_size:,} sequences" if tokens is None else f"{tokens:,} tokens"
     yield "batch", batch, because("training.batch_tokens", "training.batch_size")
-    length = f"{'about ' if training.budget else ''}{plan.steps:,} steps, {plan.epochs:.1f} epochs"
+    length = f"{'about ' if plan.budget_seconds else ''}{plan.steps:,} steps, {plan.epochs:.1f} epochs"
     by = "useful epochs" if plan.is_limited else because(*(f"training.{name}" for name in LENGTHS))
     yield "length", length, by
     rate = f"{training.learning_rate:g} ({training.schedule}), {training.optimizer}"

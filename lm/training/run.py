@@ -261,7 +261,8 @@ class Run:
         """Change fields of the plan, and save them in the folder."""
         what = ", ".join(f"{name} {value}" for name, value in changes.items())
         lines = (*self.plan.changes, f"step {self.state.step:,}: {reason}: {what}")
-        plan = dataclasses.replace(self.plan, **changes, changes=lines)
+        epochs = changes.get("steps", self.plan.steps) / self.data.steps_per_epoch
+        plan = dataclasses.replace(self.plan, **changes, epochs=epochs, changes=lines)
         self.config = self.config.replace(plan=plan)
         self.data.set_total_steps(plan.steps)
         if self.world.is_main:

@@ -22,8 +22,9 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
                "training.evaluate_every": "file", "training.learning_rate": "width", "preset": "budget"}  # fmt: skip
     config = build_run_config("tiny", settings)
     plan = RunPlan(
-        "cpu", "float32", 2, 40, "tokens", "key", ("a text.txt",), epochs=8.0, changes=("step 7: resume: steps 40",)
-    )
+        "cpu", "float32", 2, 40, "tokens", "key", ("a text.txt",), epochs=8.0, budget_seconds=60.0,
+        changes=("step 7: resume: steps 40",),
+    )  # fmt: skip
     chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
     lines: list[str] = []
     print_plan(dataclasses.replace(config, plan=plan), chosen, lines.append)
