@@ -88,7 +88,7 @@ def test_attention_is_that_of_lm_attention(ask, model):
 
 
 def test_a_model_of_texts_does_not_translate(ask):
-    with pytest.raises(AssertionError, match="translate"):
+    with pytest.raises(AssertionError, match="model 'text' continues texts; it does not translate"):
         ask("/translate", model="text", text="one two")
 
 
