@@ -156,7 +156,7 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
         yield "time", training.budget, because("training.budget")
     layers = f"{model.n_encoder_layers} + {model.n_layers}" if model.is_encoder_decoder else model.n_layers
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
-    by = "from_run" if reasons.get("model.d_model") == "from_run" else chosen
+    by = min((because("model.n_layers", "model.d_model"), chosen), key=lambda reason: reason == "default")
     yield "model", f"{layers} layers, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
     vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
     by = plan.tokenizer or because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")

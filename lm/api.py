@@ -95,8 +95,8 @@ class Model:
     def __repr__(self) -> str:
         return f"<lm.Model of {self.loaded.folder}: {self.loaded.config.purpose}>"
 
-    def generate(self, prompt: str = "", **options: Any) -> str:
-        """Return a completion of a prompt, without the prompt.
+    def generate(self, prompt: str | Sequence[int] = "", **options: Any) -> str:
+        """Return a completion of a prompt, or of IDs, without the prompt.
 
             model.generate("Once", max_tokens=50, temperature=0.8)
 
@@ -104,7 +104,8 @@ class Model:
             InputError: a character of the prompt has no token.
             UsageError: the prompt is empty and there is no start token, or the settings ban every token.
         """
-        (sample,) = self._generator(options).samples(normalize_text(prompt))
+        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
+        (sample,) = self._generator(options).samples(prompt)
         return sample.text
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> str:
@@ -130,8 +131,7 @@ class Model:
         Yields:
             A Token for each token, with the text that is complete with it, and a Finish at the end of each sample.
         """
-        if isinstance(prompt, str):
-            prompt = normalize_text(prompt)
+        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:
