@@ -162,8 +162,8 @@ def _report_results(run: Run) -> None:
         scores = format_scores(state.best_loss, state.best_bits_per_byte, state.best_accuracy, state.best_bleu)
         print_labelled("best", f"{', '.join(scores)}, at step {state.best_step:,} of {state.step:,}")
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
-    command = "classify" if config.label_completions else COMMANDS[config.model.purpose]
-    command = "chat" if run.data.holds_conversations else command
+    other = "classify" if config.label_completions else COMMANDS[config.model.purpose]
+    command = "chat" if run.data.holds_conversations else other
     print_labelled("next", f"lm {command} {quote(run.folder)}")
 
 

@@ -48,7 +48,6 @@ from lm.interop.hugging_face import import_from_hub, is_hub_name
 from lm.interop.peft import import_adapters
 from lm.model import average_predictions
 from lm.text import parse_messages
-from lm.text.decode import normalize_text
 from lm.training import launcher_env
 from lm.training.derived_runs import write_merged_run
 from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
@@ -104,7 +103,6 @@ class Model:
             InputError: a character of the prompt has no token.
             UsageError: the prompt is empty and there is no start token, or the settings ban every token.
         """
-        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
         (sample,) = self._generator(options).samples(prompt)
         return sample.text
 
@@ -131,7 +129,6 @@ class Model:
         Yields:
             A Token for each token, with the text that is complete with it, and a Finish at the end of each sample.
         """
-        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: Mapping[str, Any]) -> Generator:

@@ -339,7 +339,7 @@ class RunPlan:
         epochs: passes over the data in so many steps.
         data_key: hash of the inputs and settings that the data were prepared from.
         files: names of the files that the data come from, as they were given.
-        tokenizer: name of what the tokenizer was taken of: a file, a run or a prepared corpus; None if it was trained.
+        tokenizer: name of what the tokenizer was taken of: a file, a run or a prepared corpus; "" if it was trained.
         budget_seconds: to train, compared with `TrainingState.budget_seconds_used`; None without a budget, and once the
             decay has begun, when the number of steps is final.
         max_steps: limit of the number of steps under a budget, beyond which the model would only memorise its text.
@@ -358,7 +358,7 @@ class RunPlan:
     data: str
     data_key: str
     files: tuple[str, ...] = ()
-    tokenizer: str | None = None
+    tokenizer: str = ""
     epochs: float = 0.0
     budget_seconds: float | None = None
     max_steps: int | None = None

@@ -7,6 +7,7 @@ commands and the API use. Nothing here imports evaluation or training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
@@ -18,6 +19,7 @@ from lm.corpus import RaggedArray
 from lm.data import length_batches
 from lm.engine import LAST_LOGITS, NO_OUTPUT, EnginePlan, Output, OutputSpec
 from lm.engine.kv_cache import KVCache, PrefixCache
+from lm.errors import nan_logits_error
 from lm.model import average_predictions
 
 _MAX_PREFILL_TOKENS = 4096
@@ -234,6 +236,12 @@ class _ModelRows:
     def truncate(self) -> None:
         rows = zip(self._sources, self._tokens, self._window_starts, strict=True)
         self.cache.truncate([max(0, len(source) + len(tokens) - start) for source, tokens, start in rows])
+
+
+def check_not_nan(value: float) -> None:
+    """Raise InputError if a probability or log-probability is NaN."""
+    if math.isnan(value):
+        raise nan_logits_error()
 
 
 def pad(rows: Sequence[Any]) -> tuple[Tensor, Tensor]:

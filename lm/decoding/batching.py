@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from typing import Literal
 
 import torch
 
-from lm.decoding import DecodeSession
+from lm.decoding import DecodeSession, check_not_nan
 from lm.decoding.sampling import ALL_BANNED, NO_TOKEN, Alternatives, History, Sampler, token_logprobs, top_alternatives
 from lm.decoding.token_healing import Healing
-from lm.errors import LMError, UsageError, nan_logits_error
+from lm.errors import LMError, UsageError
 from lm.tokenizer import DecodeStream
 
 FinishReason = Literal["length", "end_of_text", "stop"]
@@ -171,8 +170,7 @@ class Sample:
             InputError: the log-probability is not a number.
             UsageError: there is no token.
         """
-        if math.isnan(logprob):
-            raise nan_logits_error()
+        check_not_nan(logprob)
         if token == NO_TOKEN:
             raise UsageError(ALL_BANNED)
         text, healing, self.healing = self.text, self.healing, None

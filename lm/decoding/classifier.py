@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from torch import Tensor
 from lm.checkpoint import LoadedModel
 from lm.data import batched, length_batches
 from lm.data.windows import truncate_text
-from lm.decoding import DecodeSession, pad
+from lm.decoding import DecodeSession, check_not_nan, pad
 from lm.engine import OutputSpec, plan_engines
-from lm.errors import UsageError, nan_logits_error
+from lm.errors import UsageError
 from lm.model import DecoderOnly, EncoderOnly, Model, average_predictions
 from lm.text import parse_label
 from lm.tokenizer import Tokenizer
@@ -82,8 +81,7 @@ class Classifier:
         for chunk in batched(texts, _SORT_WINDOW):
             rows = self.probabilities(self.tokenizer.encode_batch(chunk)).tolist()
             for text, probabilities in zip(chunk, rows, strict=True):
-                if math.isnan(probabilities[0]):
-                    raise nan_logits_error()
+                check_not_nan(probabilities[0])
                 ranked = sorted(zip(self.labels, probabilities, strict=True), key=lambda pair: -pair[1])
                 yield ClassifiedText(text, dict(ranked))
 
@@ -186,8 +184,7 @@ def fill_masks(
             blanks, filled = [], row.copy()
             for place in (row == mask).nonzero()[0]:
                 indices, values = next(candidates)
-                if math.isnan(values[0]):
-                    raise nan_logits_error()
+                check_not_nan(values[0])
                 spelled = [tokenizer.token_bytes(index).decode(errors="replace") for index in indices]
                 blanks.append(tuple(map(MaskCandidate, indices, spelled, values)))
                 filled[place] = indices[0]

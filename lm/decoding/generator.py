@@ -20,6 +20,7 @@ from lm.engine import EnginePlan, plan_engines
 from lm.engine.kv_cache import PrefixCache
 from lm.errors import UsageError
 from lm.model import DecoderOnly
+from lm.text.decode import normalize_text
 from lm.text.text_file import Prompt
 from lm.tokenizer import Tokenizer
 
@@ -78,6 +79,7 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
                 ban every token.
         """
+        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
         ids = self.encode(prompt)
         healing = self.find_healing(prompt, ids)
         samples = (

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.run_config import TrainingConfig
-from lm.model import Block, EncoderDecoder
+from lm.model import Block, Model
 from lm.model.layers import Linear
 from lm.model.lora import LoraLinear, load_trainable, trainable_weights
 from lm.training.parallel import Ranks, full_tensor, shard_like
@@ -62,7 +62,7 @@ _MIN_ASPECT_RATIO = 1.5
 """Columns per row from which iterating on Gram matrices takes fewer FLOPs."""
 _ADAMW_UPDATE_RMS = 0.2
 _ADAMW_BESIDE_MUON = 0.5
-"""Learning rate of AdamW for the other weights, as a fraction of Muon's, whose rate is higher in decoders."""
+"""Learning rate of AdamW for the other weights, as a fraction of Muon's, whose rate is lower for translation."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -175,11 +175,11 @@ def _compose_iterations(gram: Tensor, steps: int) -> Tensor:
 
 
 def build_optimizers(
-    model: nn.Module, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, ranks: Ranks = "single"
+    model: Model, config: TrainingConfig, *, dtype: torch.dtype = torch.bfloat16, ranks: Ranks = "single"
 ) -> list[torch.optim.Optimizer]:
     """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest.
 
-    Beside Muon, AdamW has half of its rate, but not in an encoder-decoder. Matrices and embeddings are decayed, vectors
+    Beside Muon, AdamW has half of its rate, but not to translate. Matrices and embeddings are decayed, vectors
     (norms, biases) are not.
 
     Args:
@@ -190,8 +190,7 @@ def build_optimizers(
     """
     matrices = hidden_matrices(model) if config.optimizer == "muon" else {}
     rate, decay = config.learning_rate, config.weight_decay
-    translates = any(isinstance(module, EncoderDecoder) for module in model.modules())
-    fraction = 1.0 if translates or not matrices else _ADAMW_BESIDE_MUON
+    fraction = 1.0 if model.config.translates or not matrices else _ADAMW_BESIDE_MUON
     others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
     groups = [
         {

@@ -26,7 +26,7 @@ from lm.config.presets import (
     preset_depth,
 )
 from lm.config.run_config import SECTIONS, RunConfig, RunPlan, TrainingConfig, parse_duration, setting_values
-from lm.config.run_spec import PathLike, RunSpec, Settings
+from lm.config.run_spec import RunSpec, Settings
 from lm.config.settings import LENGTHS, overlay
 from lm.data import TrainingData, batch_rows
 from lm.hardware import Hardware
@@ -388,7 +388,7 @@ def add_run_plan(
     data: TrainingData,
     hardware: Hardware,
     *,
-    tokenizer: PathLike | None = None,
+    tokenizer: str = "",
     processes: int = 1,
     step_seconds: float = 1.0,
     spent: float = 0.0,
@@ -397,7 +397,7 @@ def add_run_plan(
     """Add what is fixed for the run: its hardware, number of steps and data.
 
     Args:
-        tokenizer: what the tokenizer was taken of; None if it was trained.
+        tokenizer: what the tokenizer was taken of; "" if it was trained.
         step_seconds: for a budget.
         spent: seconds of the budget used before.
         max_steps: limit of the number of steps in a budget.
@@ -414,7 +414,7 @@ def add_run_plan(
         data=str(corpus.folder.resolve()),
         data_key=corpus.manifest.key,
         files=tuple(spec.data.names),
-        tokenizer=None if tokenizer is None else str(tokenizer),
+        tokenizer=tokenizer,
         budget_seconds=None if training.budget is None else parse_duration(training.budget),
     )
     return dataclasses.replace(plan, config=dataclasses.replace(plan.config, plan=run_plan))

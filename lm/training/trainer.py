@@ -267,7 +267,7 @@ class _Preparation:
             corpus,
             self.data,
             hardware,
-            tokenizer=named or found.prepared,
+            tokenizer=str(named or found.prepared or ""),
             processes=self.world.size,
             step_seconds=speed.step_seconds if speed else 1.0,
             spent=self.elapsed(),

@@ -24,6 +24,7 @@ def test_get_prints_the_files_and_the_command(tmp_path, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert captured.out == "my folder/a.txt\n"
     assert captured.err == "licence: CC0\ntrain on it: lm train 'my folder'/a.txt --validation 0.2\n"
-    (tmp_path / "my folder").rename((tmp_path / "data").mkdir() or tmp_path / "data/small")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "my folder").rename(tmp_path / "data/small")
     assert run(["corpus", "get", "small"]) == 0
     assert capsys.readouterr().out == "data/small/a.txt\n"
