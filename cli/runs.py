@@ -154,10 +154,12 @@ def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, 
 
     if training.budget is not None:
         yield "time", training.budget, because("training.budget")
-    layers = f"{model.n_encoder_layers} + {model.n_layers}" if model.is_encoder_decoder else model.n_layers
+    layers = format_number_of(model.n_layers, "layer")
+    if model.is_encoder_decoder:
+        layers = f"{model.n_encoder_layers} + {layers}"
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
     by = min((because("model.n_layers", "model.d_model"), chosen), key=lambda reason: reason == "default")
-    yield "model", f"{layers} layers, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
+    yield "model", f"{layers}, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
     vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
     by = plan.tokenizer or because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
     yield "vocabulary", vocabulary, by

@@ -155,7 +155,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     if is_checkpoint(path):
         return path
     if not (checkpoints := list_checkpoints(path)):
-        raise InputError(f"{path}: no run (a folder that `lm train` made) with a checkpoint")
+        raise InputError(f"{path}: neither a checkpoint nor a run (a folder that `lm train` made) with one")
     name = read_pointer(path, which) or read_pointer(path, "last") or checkpoints[-1].name
     if (found := path / CHECKPOINTS / name) in checkpoints:
         return found

@@ -134,10 +134,11 @@ def _follow_clock(run: Run) -> DecayStarted | None:
         steps = run.clock.total_if_due(step, config=training, since=plan.decay_step or 0)
         if steps is None:
             return None
-        return _start_decay(run, steps, plan.decay_scale, "budget clock")
+        return _start_decay(run, steps, plan.decay_scale, "by the clock")
     steps = run.clock.rescheduled_total(step, plan.steps, config=training)
     if steps is not None and not (plan.on_plateau and steps > plan.steps):  # then the rest of the budget isn't used
-        run.change_plan("budget clock", steps=steps, decay_step=step, decay_scale=_peak_fraction(run))
+        what = f"the last step is now {steps:,}, by the clock"
+        run.change_plan(what, steps=steps, decay_step=step, decay_scale=_peak_fraction(run))
     return None
 
 
@@ -154,7 +155,7 @@ def _decay_on_plateau(run: Run) -> DecayStarted | None:
         steps = min(steps, plan.steps)
     else:
         steps = min(steps, run.clock.affordable_total(state.step, steps, config=training))
-    return _start_decay(run, steps, _peak_fraction(run), "validation loss no longer falls", on_plateau=True)
+    return _start_decay(run, steps, _peak_fraction(run), "as the validation loss no longer falls", on_plateau=True)
 
 
 def _peak_fraction(run: Run) -> float:
@@ -172,10 +173,11 @@ def _start_decay(run: Run, steps: int, fraction: float, reason: str, *, on_plate
     """
     step, restored = run.state.step, run.load_best() if on_plateau else None
     if restored is not None:
-        reason = f"{reason}; from the weights of step {restored}, the best"
+        reason = f"{reason}, from the weights of step {restored:,}, the best"
         length = total_steps_from_decay(restored, config=run.config.training) - restored
         steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
+    what = f"the learning rate decays to step {steps:,}, {reason}"
     run.change_plan(
-        reason, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
+        what, steps=steps, budget_seconds=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
     )
     return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)

@@ -463,6 +463,7 @@ def extend(
     plan, model = config.plan, config.model
     assert plan is not None
     names = (*LENGTHS, "schedule") if length.budget is not None else LENGTHS
+    reasons = plan.reasons | {f"training.{name}": "given" for name in LENGTHS if getattr(length, name) is not None}
     training = config.training.replace(**{name: getattr(length, name) for name in names})
     steps = compute_steps(training, data, step_seconds=state.training_seconds / max(1, state.step), spent=spent)
     changes: dict[str, Any] = {"budget_seconds": None}
@@ -483,5 +484,7 @@ def extend(
         if chooses_dropout and has_decayed:
             dropout = rules.choose_dropout(epochs, pairs=data.holds_pairs)
             model = model.replace(dropout=max(model.dropout, dropout))
-    plan = dataclasses.replace(plan, steps=steps, epochs=epochs, max_steps=None, on_plateau=False, **changes)
+    plan = dataclasses.replace(
+        plan, steps=steps, epochs=epochs, max_steps=None, on_plateau=False, reasons=reasons, **changes
+    )
     return dataclasses.replace(config, model=model, training=training, plan=plan)

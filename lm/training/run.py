@@ -257,10 +257,9 @@ class Run:
         advice = "try a lower learning rate, or float32"
         return TrainingError(f"{self.folder}: {problem} after {self.state.step} steps; {advice}")
 
-    def change_plan(self, reason: str, **changes: Any) -> None:
-        """Change fields of the plan, and save them in the folder."""
-        what = ", ".join(f"{name} {value}" for name, value in changes.items())
-        lines = (*self.plan.changes, f"step {self.state.step:,}: {reason}: {what}")
+    def change_plan(self, what: str, **changes: Any) -> None:
+        """Change fields of the plan, and save them in the folder with a line that says what was changed, and why."""
+        lines = (*self.plan.changes, f"step {self.state.step:,}: {what}")
         epochs = changes.get("steps", self.plan.steps) / self.data.steps_per_epoch
         plan = dataclasses.replace(self.plan, **changes, epochs=epochs, changes=lines)
         self.config = self.config.replace(plan=plan)
@@ -388,8 +387,8 @@ def prepare_resuming(
                 config, state, length, data=open_data(Path(plan.data), config), spent=spent,
                 chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
             )  # fmt: skip
-            plan = config.plan or plan
-            line = f"step {state.step:,}: resume: steps {plan.steps}"
+            plan, before = _require_plan(config, last), plan.steps
+            line = f"step {state.step:,}: extended from {before:,} to {plan.steps:,} steps"
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):

@@ -23,7 +23,7 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     config = build_run_config("tiny", settings)
     plan = RunPlan(
         "cpu", "float32", 2, 40, "tokens", "key", ("a text.txt",), epochs=8.0, budget_seconds=60.0,
-        changes=("step 7: resume: steps 40",),
+        changes=("step 7: extended from 20 to 40 steps",),
     )  # fmt: skip
     chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
     lines: list[str] = []
@@ -31,7 +31,7 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     assert [re.split("  +", line) for line in lines] == [
         ["plan", "chosen by"],
         ["time", "1m", "flag"],
-        ["model", "2 + 1 layers, 128 wide, 788k parameters", "budget"],
+        ["model", "2 + 1 layer, 128 wide, 788k parameters", "budget"],
         ["vocabulary", "1,024 tokens (bpe)", "default"],
         ["context", "128 tokens", "default"],
         ["batch", "16 sequences", "default"],
@@ -44,7 +44,7 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
         ["hardware", "float32 on cpu, 2 threads", "default"],
         ["seed", "0", "default"],
         ["corpus", "a text.txt"],
-        ["step 7: resume: steps 40"],
+        ["step 7: extended from 20 to 40 steps"],
     ]
 
 

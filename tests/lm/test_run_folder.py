@@ -55,7 +55,7 @@ def test_which_one(save, tmp_path):
 
 def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
     shutil.rmtree(save(3, is_best=True))
-    with pytest.raises(InputError, match="no run .* with a checkpoint"):
+    with pytest.raises(InputError, match="nor a run"):
         find_checkpoint(tmp_path)
     other = save(12)
     with pytest.raises(InputError, match="the best checkpoint is missing"):
