@@ -179,8 +179,8 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest.
 
-    Beside Muon, AdamW has half of its rate, but not to translate. Matrices and embeddings are decayed, vectors
-    (norms, biases) are not.
+    Beside Muon, AdamW has half of its rate, but not to translate. Matrices and embeddings decay alike, vectors (norms,
+    biases) don't.
 
     Args:
         dtype: of Muon's matmuls.
@@ -195,7 +195,7 @@ def build_optimizers(
     groups = [
         {
             "params": [parameter for parameter in others if (parameter.ndim > 1) is is_decayed],
-            "weight_decay": decay * is_decayed,
+            "weight_decay": decay * is_decayed / fraction,
             "rate_fraction": fraction,
         }
         for is_decayed in (True, False)

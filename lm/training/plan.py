@@ -39,14 +39,12 @@ from lm.training.rules import TrainingSpeed, evaluation_reserve
 from lm.training.training_corpus import TrainingCorpus
 
 _MIN_EVALUATIONS, _MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 4, 20, 4
-_MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
+_MIN_EVALUATIONS_TO_DECAY, _DECAY_PATIENCE = 8, 3
 _MIN_SENTENCES = 100
 _MIN_ROWS = 4
 _STARTUP_FACTOR = 4  # of a time that is chosen, to the seconds of start-up
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
 _CHOSEN_BY_TIME = ("training.schedule", "training.optimizer", "parallel.bpe_dropout")
-_NOVEL = 0.8
-"""Best n-gram bits/byte as a fraction of those of bigrams from which a text counts as having few repeated patterns."""
 
 _ADAMW_RATE = 3e-3
 """Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
@@ -314,9 +312,9 @@ def _plan_budget(
     """Choose what depends on the number of steps in a budget.
 
     Evaluations are spaced so that they are affordable. Regularisation is chosen from the number of epochs; if there are
-    enough evaluations to see a plateau, the learning rate decays at the plateau, and training ends when that no longer
-    helps. A text of patterns can be seen more often before it is memorised: epochs are multiplied by its novelty, the
-    bits/byte of the best n-gram model as a fraction of those of bigrams (nearly 1 for prose, a third for patterns).
+    enough evaluations to see a plateau, the learning rate decays at the plateau. A text of patterns can be seen more
+    often before it is memorised: epochs are multiplied by its novelty, the bits/byte of the best n-gram model as a
+    fraction of those of bigrams (nearly 1 for prose, a third for patterns).
     """
     config, bits, max_steps = plan.config, measured.ngram_bits, None
     steps = max(1.0, measured.seconds_left / speed.step_seconds)
@@ -332,31 +330,18 @@ def _plan_budget(
         novelty = min(bits[1:]) / bits[1] if len(bits) > 1 else 1.0
         if (useful := rules.USEFUL_EPOCHS / novelty / epochs) < 1:
             epochs, steps = epochs * useful, steps * useful
-        passes_may_differ = plan.fixed["model"].get("dropout") != 0 and "r_drop" not in plan.fixed["training"]
-        chosen, batch_fraction = rules.choose_text_regularisation(
-            novelty * epochs,
-            parameters_per_token=total_parameters(config.model) / max(1, measured.train_tokens),
-            steps=steps,
-            learning_rate=config.training.learning_rate,
-            can_use_r_drop=passes_may_differ and novelty >= _NOVEL,
-            can_shrink_batch=plan.reasons.get("training.batch_tokens") == "budget",
+            max_steps = math.ceil(steps)
+        chosen = rules.choose_text_regularisation(
+            novelty * epochs, steps=steps, learning_rate=config.training.learning_rate
         )
         plan = plan.choose("epochs in the budget", **chosen)
-        if batch_fraction < 1:
-            smaller = round(batch_fraction * (config.training.batch_tokens or 0))
-            plan = plan.choose("budget", training={"batch_tokens": smaller})
-        passes = 2 if chosen["training"]["r_drop"] else 1
-        cost = passes * batch_rows(plan.config) / batch_rows(config)
-        steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
-        epochs /= passes
-        max_steps = math.ceil(steps) if useful < 1 else None
     if plan.is_regularised and steps < 10 * plan.config.training.warmup_steps:
         plan = plan.choose("steps in the budget", training={"warmup_steps": round(steps / 10)})
     limit = evaluation_reserve(measured.seconds_left)
     evaluated, seconds = choose_evaluations(plan.config, speed, steps=steps, limit=limit, epochs=epochs)
     interval, watches_loss = evaluated["evaluate_every"], plan.is_regularised and learns_text and data.validation_bytes
-    if watches_loss and interval and steps / interval >= _MIN_EVALUATIONS_TO_STOP:
-        evaluated |= {"decay_patience": _DECAY_PATIENCE, "patience": _PATIENCE}
+    if watches_loss and interval and steps / interval >= _MIN_EVALUATIONS_TO_DECAY:
+        evaluated["decay_patience"] = _DECAY_PATIENCE
     plan = plan.choose("time of an evaluation", training=evaluated)
     return plan, dataclasses.replace(speed, evaluation_seconds=seconds), max_steps
 

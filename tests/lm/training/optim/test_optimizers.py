@@ -13,11 +13,12 @@ from lm.training.optimizers import (
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_vectors_are_not_decayed(make_run, optimizer):
+def test_vectors_are_not_decayed_and_all_else_at_one_rate(make_run, optimizer):
     run = make_run(model={"bias": True, "norm": "layernorm", "positions": "learned"})
     optimizers = build_optimizers(run.model, TrainingConfig(steps=1, weight_decay=0.3, optimizer=optimizer))
     groups = [group for each in optimizers for group in each.param_groups]
-    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    rates = [group["weight_decay"] * group.get("rate_fraction", 1.0) for group in groups]
+    decay = {id(p): rate for group, rate in zip(groups, rates, strict=True) for p in group["params"]}
     for name, parameter in run.model.named_parameters():
         assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3)
 
