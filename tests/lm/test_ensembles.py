@@ -110,4 +110,4 @@ def test_commands_take_ensembles_of_models_that_fit_together(folder, capsys):
         assert run(["generate", f"{folder}/gpt-1,{folder}/{other}", "The"]) == 2
         assert f"{other}: has another tokenizer, or is another kind of model" in capsys.readouterr().err
     assert run(["generate", f"{folder}/gpt-1,{folder}/none", "The"]) == 1
-    assert "none: no run" in capsys.readouterr().err
+    assert "none: neither" in capsys.readouterr().err

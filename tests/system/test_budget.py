@@ -58,7 +58,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert made["preset"].startswith("depth-")
     assert made["training"]["budget"] == "2s"
     assert made["plan"]["budget_seconds"] is None
-    assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
+    assert made["model"]["dropout"] > 0  # the text is short, and seen very often
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) <= made["plan"]["steps"]
     assert any("validation_loss" in line for line in lines)
@@ -81,7 +81,7 @@ def test_nothing_has_to_be_said(place, steady, tmp_path):
         ("--depth 3", "model.n_layers", 3),
         ("--vocab-size 280", "model.vocab_size", 280),
         ("--batch-size 4", "training.batch_tokens", None),
-        ("--dropout 0.0", "training.r_drop", 0),  # without dropout two passes are the same
+        ("--dropout 0.3", "model.dropout", 0.3),
     ],
 )
 def test_what_is_given_replaces_that_choice_alone(place, plan, flags, name, value):

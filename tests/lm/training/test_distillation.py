@@ -78,7 +78,7 @@ def test_the_command_takes_tokenizer_and_predictions_of_its_teachers(tmp_path, m
     for options, problem in (
         (["--teacher", "two"], "two/checkpoints/step-2: has another tokenizer, or is another kind of model"),
         (["--vocab-size", "300"], "tokenizer.vocab_size cannot be given beside an existing tokenizer"),
-        (["--teacher", "none"], "none: no run"),
+        (["--teacher", "none"], "none: neither"),
         (["--objective", "masked"], "has another tokenizer, or is another kind of model"),
     ):
         assert run([*student, *options, "-o", "other"]) in (1, 2)
