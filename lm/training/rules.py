@@ -64,7 +64,7 @@ _MAX_DEPTH = 24  # 680 M block parameters, far more than in any of the runs
 _FLOPS_OVERHEAD = 1.1  # factor for attention (5% to 15% at depths 2 to 12) and the optimizer
 
 _DROPOUT = (2.5, 20), (0.0, 0.2)  # epochs and dropout, interpolated linearly
-_FORGETTING = (2.5, 5, 10, 20), (0.0, 5.0, 8.0, 14.0)  # epochs, and how often weights are forgotten over a run
+_FORGETTING = (1.5, 5, 10, 20), (0.0, 5.0, 8.0, 14.0)  # epochs, and how often weights are forgotten over a run
 USEFUL_EPOCHS = 20
 """Epochs of prose beyond which a model only memorises it."""
 _MIN_WEIGHT_DECAY, _MAX_WEIGHT_DECAY = 0.1, 4.0
