@@ -33,10 +33,11 @@ _MAX_BATCH_TOKENS, _MAX_PAIR_BATCH_TOKENS = 2048, 1024  # per layer
 _MIN_STEPS_PER_EPOCH = 12
 """Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49;
 R-Drop made them smaller, and so did the runs from which the weight decay was chosen."""
-_TOKENS_PER_VOCAB_ENTRY, _MIN_TOKENS, _MIN_EPOCHS = 192, 350_000, 5
+_TOKENS_PER_VOCAB_ENTRY, _MIN_TOKENS = 192, 350_000
 """Of text, for more than two layers. For each entry: 3 layers that saw 87 on the King James Bible were 3% worse than 2
-layers in equal time, 135 still 1%. In all: with 220,000 to 280,000 they were 1% to 5% worse, unless these are epochs
-enough: on 100 kB they were 1% better."""
+layers in equal time, 135 still 1%. In all: with 220,000 to 280,000 they were 1% to 5% worse."""
+_SUFFICIENT_EPOCHS_PER_LAYER = 1.8
+"""Of text: a deeper model was better where it saw 9 epochs in 4 layers, not where it saw 4 in 4 or 8 in 5 layers."""
 _MAX_PARAMETERS_PER_TOKEN = 200
 """Block parameters for each token of a text: ten minutes on 20 kB gave 3.58 bits/byte of unseen text by 4 layers (260
 parameters for each token) and 3.52 by 3 layers (110)."""
@@ -104,9 +105,9 @@ def choose_size(
 ) -> ModelSize:
     """Return the size of a language or translation model for a compute budget.
 
-    The deepest model is chosen that sees enough tokens per block parameter: of text 0.4 at 2.5e13 FLOPs, as in runs of
-    minutes on megabytes, growing with a power of compute to the 10 tokens of models with hundreds of millions of
-    parameters trained by Muon. The vocabulary follows the size of the corpus.
+    The deepest model is chosen that sees a text often, or enough tokens per block parameter: of text 0.4 at 2.5e13
+    FLOPs, as in runs of minutes on megabytes, growing with a power of compute to the 10 tokens of models with hundreds
+    of millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
     Args:
         text_bytes: size of the corpus; of both sides of pairs.
@@ -130,9 +131,9 @@ def choose_size(
             parameters, tokens = at_depth_1 * depth**3, training_tokens(depth)
             if pairs:
                 return tokens >= enough * parameters
-            least = max(min(_MIN_TOKENS, _MIN_EPOCHS * corpus_tokens), _TOKENS_PER_VOCAB_ENTRY * vocab_size)
-            fits_corpus = parameters <= _MAX_PARAMETERS_PER_TOKEN * corpus_tokens
-            return tokens >= max(enough * parameters, least if depth > 2 else 0) and fits_corpus
+            least = max(_MIN_TOKENS, _TOKENS_PER_VOCAB_ENTRY * vocab_size) if depth > 2 else 0
+            sufficient = min(_SUFFICIENT_EPOCHS_PER_LAYER * depth * corpus_tokens, max(enough * parameters, least))
+            return tokens >= sufficient and parameters <= _MAX_PARAMETERS_PER_TOKEN * corpus_tokens
 
         layers = depth or 1 + len([*takewhile(is_suitable, range(2, _MAX_DEPTH + 1))])
         tokens = training_tokens(layers)
