@@ -23,7 +23,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.training.optimizers import total_steps_from_decay
 
-_TOKENS_PER_PARAMETER, _TOKENS_PER_PARAMETER_OF_PAIRS, _REFERENCE_FLOPS = (0.4, 0.245), (0.25, 0.28), 2.5e13
+_TOKENS_PER_PARAMETER, _TOKENS_PER_PARAMETER_OF_PAIRS, _REFERENCE_FLOPS = (0.37, 0.245), (0.25, 0.28), 2.5e13
 """Sufficient tokens per block parameter at a compute budget in FLOPs: the best depths of runs of minutes; and the power
 of compute with which they grow, up to 10 for 470 M parameters (1.3e19 FLOPs)."""
 _BATCH_TOKENS_FACTOR, _MIN_STEPS = 4, 200
@@ -105,7 +105,7 @@ def choose_size(
 ) -> ModelSize:
     """Return the size of a language or translation model for a compute budget.
 
-    The deepest model is chosen that sees a text often, or enough tokens per block parameter: of text 0.4 at 2.5e13
+    The deepest model is chosen that sees a text often, or enough tokens per block parameter: of text 0.37 at 2.5e13
     FLOPs, as in runs of minutes on megabytes, growing with a power of compute to the 10 tokens of models with hundreds
     of millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
