@@ -27,10 +27,14 @@ def test_more_time_or_a_faster_machine_makes_larger_models():
     assert depths == sorted(set(depths))
 
 
-def test_a_third_layer_sees_enough_tokens_or_epochs():
-    """As measured: not in two minutes of 2.9e10 FLOP/s on 400 kB, but on 100 kB, and in five minutes."""
-    depths = [choose_size(flops, text_bytes=size).depth for flops, size in ((3e12, 4e5), (3e12, 1e5), (8e12, 4e5))]
-    assert depths == [2, 3, 3]
+def test_another_layer_sees_enough_tokens_or_epochs():
+    """As measured with 5e10 FLOP/s on 400 kB and 100 kB, of which the latter is seen more often in equal time."""
+    minutes = {4e5: (1, 2, 5, 10, 20), 1e5: (1, 2, 5)}
+    depths = {
+        size: [choose_size(60 * 5e10 * each, text_bytes=size).depth for each in times]
+        for size, times in minutes.items()
+    }
+    assert depths == {4e5: [2, 3, 3, 4, 4], 1e5: [3, 3, 4]}
 
 
 def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
