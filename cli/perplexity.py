@@ -94,7 +94,8 @@ def perplexity(
     Without files, the held-out split of the run is scored. A warning is printed if a file contains training text of the
     run.
 
-    --per-word prints the surprisal of each word in bits: the sum over its tokens and the white space before it.
+    --per-word prints the surprisal of each word in bits: the sum over its tokens and the white space before it; the
+    last one includes the newline at the end of a file.
 
     --versus compares two runs segment by segment; segments end where both tokenizations have a token boundary. Its
     standard error treats blocks of 256 bytes as independent.
@@ -139,7 +140,7 @@ def perplexity(
     first = perplexity_report.Measurement(resolve_hub_name(run), options, find_texts)
     if versus is not None:
         second = perplexity_report.Measurement(resolve_hub_name(versus), options, lambda _: first.texts)
-        perplexity_report.measure_versus(first, second, as_json=as_json)
+        perplexity_report.measure_versus(first, second, as_json=as_json, as_csv=as_csv)
     else:
         perplexity_report.measure(
             first, as_json=as_json, as_csv=as_csv, per_token=per_token, per_word=per_word, show=show, html=html

@@ -186,7 +186,7 @@ def _print_table(rows: Sequence[Row], columns: Mapping[str, str]) -> None:
     print_table([*columns.values()], cells)
 
 
-def measure_versus(first: Measurement, second: Measurement, *, as_json: bool) -> None:
+def measure_versus(first: Measurement, second: Measurement, *, as_json: bool, as_csv: bool) -> None:
     """Score texts by two runs, and print the difference."""
     if first.scorer.is_masked != second.scorer.is_masked:
         raise UsageError(f"{second.run}: the pseudo-perplexity of a masked model compares with no other (--versus)")
@@ -200,12 +200,14 @@ def measure_versus(first: Measurement, second: Measurement, *, as_json: bool) ->
     ]
     if as_json:
         *files, total = rows
-        described = {name: side.conditions() for name, side in zip(("first", "second"), sides, strict=True)}
         report = {"files": files, "total": total, "unit": "byte", "comparable": is_comparable}
-        print(format_json_line({**report, **described}))
-        return
-    _print_table(rows, _VERSUS_COLUMNS)
-    print_paragraph(f"{rows[-1]['blocks']:,} blocks; first: {first.run}, second: {second.run}")
+        report |= {name: side.conditions() for name, side in zip(("first", "second"), sides, strict=True)}
+        print(format_json_line(report))
+    elif as_csv:
+        _print_rows(rows, as_csv=True)
+    else:
+        _print_table(rows, _VERSUS_COLUMNS)
+        print_paragraph(f"{rows[-1]['blocks']:,} blocks; first: {first.run}, second: {second.run}")
 
 
 _LIMITS = (0, 1, 2, 4, 6, 8, 11, 14)
