@@ -23,9 +23,9 @@ from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.training.optimizers import total_steps_from_decay
 
-_TOKENS_PER_PARAMETER, _TOKENS_PER_PARAMETER_OF_PAIRS, _REFERENCE_FLOPS = (0.37, 0.245), (0.28, 0.35), 2.5e13
+_TOKENS_PER_PARAMETER, _TOKENS_PER_PARAMETER_OF_PAIRS, _REFERENCE_FLOPS = (0.37, 0.25), (0.28, 0.35), 2.5e13
 """Sufficient tokens per block parameter at a compute budget in FLOPs: the best depths of runs of minutes; and the power
-of compute with which they grow, up to 10 for 470 M parameters (1.3e19 FLOPs)."""
+of compute with which they grow, those of text up to 10 for 470 M parameters (1.3e19 FLOPs)."""
 _BATCH_TOKENS_FACTOR, _MIN_STEPS = 4, 200
 """Batch tokens per square root of training tokens, and the minimum number of steps, from the same runs."""
 _MIN_BATCH_TOKENS = 512  # four windows of the context of shallow presets

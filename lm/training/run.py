@@ -383,18 +383,17 @@ def prepare_resuming(
         parts = {name: getattr(config, name).replace(**new) for name, new in (changed or {}).items()}
         config = config.replace(plan=plan, **parts)
         if length is not None:
-            old = config
+            before, planned = config, plan.steps
             config = extend(
-                old, state, length, data=open_data(Path(plan.data), config), spent=spent,
+                before, state, length, data=open_data(Path(plan.data), config), spent=spent,
                 chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
             )  # fmt: skip
-            steps, plan = plan.steps, _require_plan(config, last)
-            facts = [f"{'extended' if plan.steps >= steps else 'shortened'} from {steps:,} to {plan.steps:,} steps"]
-            if (budget := old.training.budget) is not None:
-                facts.append(f"after a budget of {budget}")
-            if config.model.dropout != old.model.dropout:
-                facts.append(f"dropout from {old.model.dropout:g} to {config.model.dropout:g}")
-            line = f"step {state.step:,}: {', '.join(facts)}"
+            plan = _require_plan(config, last)
+            line = f"step {state.step:,}: {planned:,} steps become {plan.steps:,}"
+            if before.training.budget is not None:
+                line += f" after a budget of {before.training.budget}"
+            if (dropout := config.model.dropout) != before.model.dropout:
+                line += f", dropout {before.model.dropout:g} becomes {dropout:g}"
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):

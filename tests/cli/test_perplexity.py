@@ -159,6 +159,8 @@ def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, re
     assert total["bytes"] == sum(file["bytes"] for file in reported["files"])
     *_, row, _ = succeed("perplexity", runs["bpe"], texts, "--versus", runs["char"]).splitlines()
     assert row.split()[-3:] == [f"{total[name]:.4f}" for name in ("difference", "standard_error", "z")]
+    rows = csv.DictReader(succeed("perplexity", runs["bpe"], texts, "--versus", runs["char"], "--csv").splitlines())
+    assert [float(each["difference"]) for each in rows] == [each["difference"] for each in (*reported["files"], total)]
 
 
 def test_models_of_which_one_has_a_tokenizer_that_loses_text_are_not_comparable(report, runs, tmp_path):
