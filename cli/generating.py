@@ -229,7 +229,7 @@ def _read_line() -> str | None:
                 return "\n".join([*(line[:-1] for line in lines[:-1]), lines[-1]])
         except EOFError:
             if is_terminal:
-                print(file=sys.stderr)
+                print_note("")
             return None
         except UnicodeDecodeError:
             raise InputError("stdin: not valid UTF-8") from None
@@ -259,14 +259,14 @@ def _execute(turns: Chat, line: str) -> None:
         print_note(f"saved to {path}")
     elif name == "/help":
         print_note(_HELP)
-    else:
+    elif turns.is_text or (line.strip() and not name.startswith("/")):
         _take_turn(turns, line)
+    elif name:
+        raise UsageError(f"{name} is no command; /help lists them")
 
 
 def _take_turn(turns: Chat, text: str) -> None:
     """Write the continuation of a text or the reply to it, until it ends or Ctrl-C."""
-    if not turns.is_text and not text.strip():
-        return
     sample, dropped = Continuation(), turns.dropped
     output, events = SampleWriter([sample]), turns.reply(text)
     try:

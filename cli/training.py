@@ -66,7 +66,8 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     start_time = started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     is_main, run, observers = launcher_env.rank() == 0, None, list[Observer]()
     with ExitStack() as stack:
-        signals = StopSignals(on_first=_announce_stop if launcher_env.world_size() == 1 else lambda: None)
+        announce = partial(print_note, "stopping after this step; once more to stop at once, without saving")
+        signals = StopSignals(on_first=announce if launcher_env.world_size() == 1 else lambda: None)
         progress = partial(show_counter, "tokenizing", "bytes")
         training = train_events(spec, stop=signals.received, progress=progress, start_time=start_time)
         stack.enter_context(closing(training))
@@ -97,10 +98,6 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
     if not state.finished:
         raise typer.Exit(128 + (signals.number or signal.SIGTERM))  # another process may have received it
     return None
-
-
-def _announce_stop() -> None:
-    print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
 
 @contextmanager

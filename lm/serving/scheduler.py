@@ -378,7 +378,8 @@ def find_model(models: Models, name: str | None) -> ServedModel:
     if name is None and len(models) == 1:
         return next(iter(models.values()))
     if name is None or name not in models:
-        message = f"there is no model {str(name)[:80]!r}; choose from {', '.join(models)}"
+        problem = "model is missing" if name is None else f"there is no model {name[:80]!r}"
+        message = f"{problem}; choose from {', '.join(models)}"
         raise ApiError(404, message, param="model", code="model_not_found")
     return models[name]
 

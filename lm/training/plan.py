@@ -48,8 +48,8 @@ _CHOSEN_BY_TIME = ("training.schedule", "training.optimizer", "parallel.bpe_drop
 
 _ADAMW_RATE = 3e-3
 """Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
-_ADAPTER_RATE = 4e-2
-"""The same for low-rank adapters."""
+_ADAPTER_RATE = 7e-3
+"""Learning rate of low-rank adapters at width 128, on near and distant texts (docs/lab/quality.md); with 1 / √width."""
 _TUNED_EPOCHS, _MAX_TUNED_EPOCHS, _MIN_TUNED_STEPS, _MAX_TUNED_STEPS = 3.0, 10.0, 50, 2000
 """Small data sets are seen more often, until there are enough steps; large ones less often."""
 _TUNED_WARMUP, _TUNED_EVALUATIONS, _TUNED_PATIENCE = 0.1, 10, 3
@@ -278,8 +278,11 @@ def plan_length(
 
 def _plan_fine_tuning(plan: Plan, data: TrainingData, losses: tuple[float | None, float | None, float | None]) -> Plan:
     """Choose learning rate, warm-up and length of a run that starts from another run's weights."""
-    rate = float(f"{rules.choose_rate_fraction(*losses) * peak_learning_rate(plan.config):.2g}")
-    plan = plan.choose("loss on the new data", training={"learning_rate": rate})
+    fraction, reason = rules.choose_rate_fraction(*losses), "loss on the new data"
+    if plan.config.lora:
+        fraction, reason = 1.0, "default"
+    rate = float(f"{fraction * peak_learning_rate(plan.config):.2g}")
+    plan = plan.choose(reason, training={"learning_rate": rate})
     has_length = any(plan.fixed["training"].get(name) is not None for name in LENGTHS)
     if not has_length:
         epochs = min(max(_TUNED_EPOCHS, _MIN_TUNED_STEPS / data.steps_per_epoch), _MAX_TUNED_EPOCHS)
@@ -297,7 +300,7 @@ def _plan_fine_tuning(plan: Plan, data: TrainingData, losses: tuple[float | None
 
 
 def peak_learning_rate(config: RunConfig) -> float:
-    """Return the peak learning rate for training the model from random weights."""
+    """Return the peak learning rate for training the model, or its adapters, from random weights."""
     width = config.model.d_model
     if config.lora:
         return _ADAPTER_RATE * (128 / width) ** 0.5

@@ -50,8 +50,8 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
-    lines = "The owl", "", "The fox\\", f"/save {saved}", "/exit", "never read"
-    output, _ = session(
+    lines = "The owl", "", "/quit", "The fox\\", f"/save {saved}", "/exit", "never read"
+    output, notes = session(
         chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
     )
     (conversation,) = read_saved(saved)
@@ -59,6 +59,7 @@ def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     assert said == ["The owl", "The fox\\"]
     assert conversation[0] == ("system", "Be brief.")
     assert output
+    assert "/quit is no command" in notes
 
 
 @pytest.fixture(scope="module")
