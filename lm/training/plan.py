@@ -49,7 +49,7 @@ _CHOSEN_BY_TIME = ("training.schedule", "training.optimizer", "parallel.bpe_drop
 _ADAMW_RATE = 3e-3
 """Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
 _ADAPTER_RATE = 7e-3
-"""Learning rate of low-rank adapters at width 128, on near and distant texts (docs/lab/quality.md); with 1 / √width."""
+"""Learning rate of low-rank adapters at width 128, on near and distant texts (docs/lab/recipe.md); with 1 / √width."""
 _TUNED_EPOCHS, _MAX_TUNED_EPOCHS, _MIN_TUNED_STEPS, _MAX_TUNED_STEPS = 3.0, 10.0, 50, 2000
 """Small data sets are seen more often, until there are enough steps; large ones less often."""
 _TUNED_WARMUP, _TUNED_EVALUATIONS, _TUNED_PATIENCE = 0.1, 10, 3
