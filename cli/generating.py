@@ -262,7 +262,7 @@ def _execute(turns: Chat, line: str) -> None:
     elif turns.is_text or (line.strip() and not name.startswith("/")):
         _take_turn(turns, line)
     elif name:
-        raise UsageError(f"{name} is no command; /help lists them")
+        raise UsageError(f"{line}: see /help for commands")
 
 
 def _take_turn(turns: Chat, text: str) -> None:

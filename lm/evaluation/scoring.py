@@ -247,6 +247,8 @@ class Scorer:
     def _windows(self, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
         """Yield the windows of texts, which are appended to `waiting`."""
         frame = build_text_frame(self._tokenizer)
+        if self.loaded.config.model.translates is not (texts.kind == "pairs"):
+            raise UsageError(f"{self.loaded.folder}: this run {self.loaded.config.purpose}; it scores no {texts.kind}")
         for number, file in enumerate(texts.files):
             if texts.kind == "text":
                 parts = self._read_documents(number, file, waiting)
@@ -293,11 +295,10 @@ class Scorer:
 
     def _pair_frames(self, file: Any, texts: ScoredTexts) -> PairSpecialTokens:
         config, sources = self.loaded.config, self.loaded.source_tokenizer or self._tokenizer
-        if not config.model.translates:
-            raise UsageError(f"{self.loaded.folder}: this run {config.purpose}; it does not score sentence pairs")
         check_heads_given(config.model, are_given=file.heads is not None)
-        guess, has_tags = file.languages[1], config.has_language_tags
-        tag = choose_language_tag(sources, texts.language, file_language=guess, has_tags=has_tags)
+        tag = choose_language_tag(
+            sources, texts.language, file_language=file.languages[1], has_tags=config.has_language_tags
+        )
         return build_pair_frames(self._tokenizer, sources, tag=tag)
 
     def _encode_row(

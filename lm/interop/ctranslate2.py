@@ -62,8 +62,8 @@ def check_supported(config: ModelConfig) -> None:
     if config.parallel_residual and config.norm == "rmsnorm":
         refused["parallel_residual"] = True
     for name, value in refused.items():
-        kind, advice = ("encoder-decoder", "") if config.is_encoder_decoder else ("decoder", "; train a portable one")
-        raise UsageError(f"CTranslate2 runs no {kind} with {name} {value!r}{advice}")
+        kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
+        raise UsageError(f"CTranslate2 runs no {kind} with {name} {value!r}")
 
 
 def create_specification(config: ModelConfig) -> Any:

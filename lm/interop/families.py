@@ -378,8 +378,13 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
 
 
 def nearest_family(config: ModelConfig, families: Iterable[Family]) -> Family:
-    """Return the first family with fewest differing fields."""
-    return min(families, key=lambda family: len(differing_fields(config, family.fields)))
+    """Return the first family with fewest differing fields, if possible with as many stacks."""
+
+    def distance(family: Family) -> tuple[bool, int]:
+        differing = differing_fields(config, family.fields)
+        return "n_encoder_layers" in differing, len(differing)
+
+    return min(families, key=distance)
 
 
 def differing_fields(config: ModelConfig, allowed: Allowed) -> dict[str, Any]:

@@ -83,8 +83,8 @@ def took_too_long() -> ApiError:
 def from_lm_error(error: LMError) -> ApiError:
     """Return the error for a field or an input that the library refuses."""
     message = " ".join(str(error).split())[:500]
-    found = re.match(r"\w+(?=[.:\[])", message)
-    return invalid(message, param=found[0] if found else None)
+    found = re.match(r"(?:unknown setting ')?(\w+)(?=[.:\['])", message)
+    return invalid(message, param=found[1] if found else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -299,7 +299,7 @@ def _find_sides(columns: Sequence[str], data: DataConfig) -> Sequence[str]:
     They are those of the settings, else `source` and `target`, else the only two, if languages or numbers name them.
     """
     named = (data.source_column, data.target_column)
-    if any(named) or {*columns} >= {*_SIDES}:
+    if any(named) or {*columns} >= {*_SIDES} or {*columns} < {*_SIDES}:
         return [find_column(columns, name or side, side) for name, side in zip(named, _SIDES, strict=True)]
     return columns if len(columns) == 2 and all(re.fullmatch("[a-z]{2}|[12]", name) for name in columns) else ()
 

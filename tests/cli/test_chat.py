@@ -59,7 +59,7 @@ def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     assert said == ["The owl", "The fox\\"]
     assert conversation[0] == ("system", "Be brief.")
     assert output
-    assert "/quit is no command" in notes
+    assert "/quit: see /help" in notes
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,8 @@ USAGE = """
     fill run "a [MASK]"
     perplexity run text.txt --stride 0
     perplexity run text.txt --stride 64 --context 32
+    perplexity run text.txt --versus translator
+    train half.jsonl --steps 1
     evaluate
     export run -o out --to onnx
     export run -o out --to gguf --type int3
@@ -147,10 +149,12 @@ OTHERS = """
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wrong")
     make_run(folder / "run")
+    make_run(folder / "translator", n_encoder_layers=1)
     (folder / "full").mkdir()
     for name, text in {
         "text.txt": "The owl saw the fox by the mill.\n" * 50, "empty.txt": "", "full/there": "",
         "settings.toml": "[model]\nd_model = 32\n", "wrong.toml": "model = [", "value.toml": "[model]\nd_model = 'x'\n",
+        "half.jsonl": '{"source": "The owl"}\n',
     }.items():  # fmt: skip
         (folder / name).write_text(text)
     (folder / "binary.txt").write_bytes(bytes(range(256)) * 40)
