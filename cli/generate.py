@@ -131,8 +131,8 @@ def generate(
     if beam.beam is not None:
         ignored = options.typed["sampling"].keys() - {*LENGTH_LIMITS, "token_healing"}
         refuse_settings("sampling", ignored, beside="beam search")
-    if out is not None and prompts is None:
-        raise UsageError("--out is the file of the results of --prompts")
+    if (out if prompts is None else prompt) is not None:
+        raise UsageError("--prompts is a file instead of a prompt, and --out that of its results")
     hardware = options.build(HardwareConfig)
     text = "" if prompts is not None or (interactive and prompt is None) else read_text_argument(prompt) or ""
     import_torch()

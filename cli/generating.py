@@ -259,10 +259,10 @@ def _execute(turns: Chat, line: str) -> None:
         print_note(f"saved to {path}")
     elif name == "/help":
         print_note(_HELP)
-    elif turns.is_text or (line.strip() and not name.startswith("/")):
-        _take_turn(turns, line)
-    elif name:
+    elif name.startswith("/"):
         raise UsageError(f"{line}: see /help for commands")
+    elif turns.is_text or line.strip():
+        _take_turn(turns, line)
 
 
 def _take_turn(turns: Chat, text: str) -> None:

@@ -12,6 +12,7 @@ from cli.loading import EnsemblePath, import_torch, resolve_hub_name, run_option
 from cli.options import Options, with_settings
 from lm.config.inference import PerplexityConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
+from lm.errors import UsageError
 from lm.files import check_writable
 from lm.text.find import STDIN, has_piped_text
 
@@ -122,6 +123,8 @@ def perplexity(
       lm perplexity runs/en-de --source test.en --target test.de
       lm perplexity runs/en-de pairs.jsonl
     """
+    if sum(map(bool, (versus, per_token, per_word, show, html))) > 1:
+        raise UsageError("choose one of --versus, --per-token, --per-word, --show and --html")
     if html is not None:
         check_writable(html)
     if not (files or source or target or heads) and has_piped_text():

@@ -101,6 +101,7 @@ USAGE = """
     generate run --beam 2 --top-k 3
     generate run --length-penalty 2
     generate run -o out.txt
+    generate run The --prompts text.txt
     generate run The --logit-bias nothing
     translate run text.txt
     classify run text.txt
@@ -108,6 +109,7 @@ USAGE = """
     perplexity run text.txt --stride 0
     perplexity run text.txt --stride 64 --context 32
     perplexity run text.txt --versus translator
+    perplexity run text.txt --versus run --html page.html
     train half.jsonl --steps 1
     evaluate
     export run -o out --to onnx
