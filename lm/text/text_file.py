@@ -296,7 +296,8 @@ def find_column(columns: Sequence[str], requested: str | None, noun: str) -> str
 def _find_sides(columns: Sequence[str], data: DataConfig) -> Sequence[str]:
     """Return the columns of pairs; none if rows aren't pairs.
 
-    They are those of the settings, else `source` and `target`, else the only two, if languages or numbers name them.
+    They are those of the settings, else `source` and `target`, of which none may be alone, else the only two, if
+    languages or numbers name them.
     """
     named = (data.source_column, data.target_column)
     if any(named) or {*columns} >= {*_SIDES} or {*columns} < {*_SIDES}:
