@@ -49,8 +49,6 @@ _TEXT_VOCAB_SIZES = (
 smallest are 256 bytes and a few merges, the largest that of the preset base."""
 _PAIR_VOCAB_SIZES = (100_000, 1000), (1_000_000, 4000), (50_000_000, 8000), (math.inf, 16_384)
 """The same of both sides of pairs: 4,000 and 8,000 were compared on four megabytes."""
-_SHORT_PAIRS, _FREQUENT_EPOCHS, _FREQUENT_VOCAB_SIZE = 10_000_000, 6.7, 4000
-"""Fewer bytes of pairs that are seen more often get a smaller vocabulary, against memorised rare words."""
 _PARAMETERS_AT_DEPTH_1 = 64**2  # times 12 in an encoder block, 16 with cross-attention
 _HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte; the default of the setting `validation`
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
@@ -69,8 +67,8 @@ _FORGETTING = (1.5, 5, 10, 20), (0.0, 5.0, 8.0, 14.0)  # epochs, and how often w
 USEFUL_EPOCHS = 20
 """Epochs of prose beyond which a model only memorises it."""
 _MIN_WEIGHT_DECAY, _MAX_WEIGHT_DECAY = 0.1, 4.0
-_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # epochs and dropout; from 12 as in the preset translation
-_BPE_DROPOUT, _BPE_DROPOUT_UNTIL = ((8, 12), (0.0, 0.1)), 0.8
+_DROPOUT_OF_PAIRS = (12, 24), (0.1, 0.2)  # epochs and dropout; from 24 as in the preset translation
+_BPE_DROPOUT, _BPE_DROPOUT_UNTIL = ((12, 24), (0.0, 0.1)), 0.8
 _MIN_WARMUP, _MAX_WARMUP = 10, 200  # steps: those of the presets tiny and translation
 
 _LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
@@ -117,42 +115,34 @@ def choose_size(
 
     Source: 6 FLOPs per parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
+    vocab_size = _BYTE_VOCAB_SIZE
+    if kind == "bpe":
+        sizes = _PAIR_VOCAB_SIZES if pairs else _TEXT_VOCAB_SIZES
+        vocab_size = next(size for limit, size in sizes if text_bytes < limit)
     at_depth_1 = _PARAMETERS_AT_DEPTH_1 * ((48 if decoder_only else 28) if pairs else 12)
     at_reference, exponent = _TOKENS_PER_PARAMETER_OF_PAIRS if pairs else _TOKENS_PER_PARAMETER
     enough = at_reference * (flops / _REFERENCE_FLOPS) ** exponent
+    corpus_tokens = (1 - _HELD_OUT_FRACTION) * text_bytes / _estimate_bytes_per_token(vocab_size)
 
-    def size_for(vocab_size: int) -> ModelSize:
-        corpus_tokens = (1 - _HELD_OUT_FRACTION) * text_bytes / _estimate_bytes_per_token(vocab_size)
+    def training_tokens(depth: int) -> float:
+        return flops / (6 * _FLOPS_OVERHEAD * (at_depth_1 * depth**3 + vocab_size * 64 * depth))
 
-        def training_tokens(depth: int) -> float:
-            return flops / (6 * _FLOPS_OVERHEAD * (at_depth_1 * depth**3 + vocab_size * 64 * depth))
+    def is_suitable(depth: int) -> bool:
+        parameters, tokens = at_depth_1 * depth**3, training_tokens(depth)
+        if pairs:
+            return tokens >= enough * parameters
+        least = max(_MIN_TOKENS, _TOKENS_PER_VOCAB_ENTRY * vocab_size) if depth > 2 else 0
+        sufficient = min(_SUFFICIENT_EPOCHS_PER_LAYER * depth * corpus_tokens, max(enough * parameters, least))
+        return tokens >= sufficient and parameters <= _MAX_PARAMETERS_PER_TOKEN * corpus_tokens
 
-        def is_suitable(depth: int) -> bool:
-            parameters, tokens = at_depth_1 * depth**3, training_tokens(depth)
-            if pairs:
-                return tokens >= enough * parameters
-            least = max(_MIN_TOKENS, _TOKENS_PER_VOCAB_ENTRY * vocab_size) if depth > 2 else 0
-            sufficient = min(_SUFFICIENT_EPOCHS_PER_LAYER * depth * corpus_tokens, max(enough * parameters, least))
-            return tokens >= sufficient and parameters <= _MAX_PARAMETERS_PER_TOKEN * corpus_tokens
-
-        layers = depth or 1 + len([*takewhile(is_suitable, range(2, _MAX_DEPTH + 1))])
-        tokens = training_tokens(layers)
-        maximum = (_MAX_PAIR_BATCH_TOKENS if pairs else _MAX_BATCH_TOKENS) * layers
-        batch = min(maximum, round(_BATCH_TOKENS_FACTOR * tokens**0.5), round(tokens / _MIN_STEPS))
-        if not pairs:
-            window = build_depth_preset(layers).values["model"]["context_length"]
-            batch = min(batch, max(window, round(corpus_tokens / _MIN_STEPS_PER_EPOCH)))
-        return ModelSize(layers, vocab_size, max(_MIN_BATCH_TOKENS, batch), tokens)
-
-    if kind != "bpe":
-        return size_for(_BYTE_VOCAB_SIZE)
-    vocab_sizes = _PAIR_VOCAB_SIZES if pairs else _TEXT_VOCAB_SIZES
-    size = size_for(next(size for limit, size in vocab_sizes if text_bytes < limit))
-    seen_bytes = 2 * size.tokens * _estimate_bytes_per_token(size.vocab_size)
-    is_seen_often = text_bytes < _SHORT_PAIRS and seen_bytes > _FREQUENT_EPOCHS * text_bytes
-    if pairs and is_seen_often and size.vocab_size > _FREQUENT_VOCAB_SIZE:
-        return size_for(_FREQUENT_VOCAB_SIZE)
-    return size
+    layers = depth or 1 + len([*takewhile(is_suitable, range(2, _MAX_DEPTH + 1))])
+    tokens = training_tokens(layers)
+    maximum = (_MAX_PAIR_BATCH_TOKENS if pairs else _MAX_BATCH_TOKENS) * layers
+    batch = min(maximum, round(_BATCH_TOKENS_FACTOR * tokens**0.5), round(tokens / _MIN_STEPS))
+    if not pairs:
+        window = build_depth_preset(layers).values["model"]["context_length"]
+        batch = min(batch, max(window, round(corpus_tokens / _MIN_STEPS_PER_EPOCH)))
+    return ModelSize(layers, vocab_size, max(_MIN_BATCH_TOKENS, batch), tokens)
 
 
 def _estimate_bytes_per_token(vocab_size: int) -> float:
