@@ -259,7 +259,7 @@ def _execute(turns: Chat, line: str) -> None:
         print_note(f"saved to {path}")
     elif name == "/help":
         print_note(_HELP)
-    elif name.startswith("/"):
+    elif name.startswith("/") and name[1:].isalpha():
         raise UsageError(f"{line}: see /help for commands")
     elif turns.is_text or line.strip():
         _take_turn(turns, line)

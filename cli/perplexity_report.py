@@ -39,6 +39,7 @@ from lm.evaluation.perplexity import (
     PairedDifference,
     PerplexityResult,
     TextSpan,
+    check_kinds,
     compare_models,
     iterate_tokens,
     iterate_words,
@@ -187,7 +188,8 @@ def _print_table(rows: Sequence[Row], columns: Mapping[str, str]) -> None:
 
 
 def measure_versus(first: Measurement, second: Measurement, *, as_json: bool, as_csv: bool) -> None:
-    """Score texts by two runs, and print the difference."""
+    """Score texts by two runs, and print the difference; UsageError if the second scores no such texts."""
+    check_kinds(second.loaded, second.texts.files)
     if first.scorer.is_masked != second.scorer.is_masked:
         raise UsageError(f"{second.run}: the pseudo-perplexity of a masked model compares with no other (--versus)")
     sides = (first, second)

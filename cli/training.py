@@ -76,8 +76,6 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
                 _report_corpus(event)
             elif isinstance(event, Planned):
                 print_plan(event.plan.config, event.plan.reasons, print_note)
-                if dry_run and as_json:
-                    print(format_json_line(event.plan.config.to_dict()))
                 if dry_run:
                     return _report_costs(event)
             elif isinstance(event, Started):

@@ -247,8 +247,6 @@ class Scorer:
     def _windows(self, texts: ScoredTexts, waiting: deque[Scored]) -> Iterator[Window]:
         """Yield the windows of texts, which are appended to `waiting`."""
         frame = build_text_frame(self._tokenizer)
-        if self.loaded.config.model.translates is not (texts.kind == "pairs"):
-            raise UsageError(f"{self.loaded.folder}: this run {self.loaded.config.purpose}; it scores no {texts.kind}")
         for number, file in enumerate(texts.files):
             if texts.kind == "text":
                 parts = self._read_documents(number, file, waiting)

@@ -205,7 +205,7 @@ def test_undo_removes_a_line_and_retry_samples_it_again(talk, plain, runs, tmp_p
     assert notes.count("undone") == 3
     assert (tmp_path / "saved").read_text() == "The" + last
     flags = ("--seed", 5, "--max-tokens", 8)
-    output, _ = talk(runs["char"], "The owl", "/retry", flags=flags)
+    output, _ = talk(runs["char"], "/rest", "The owl", "/retry", flags=flags)
     assert output.startswith(plain(runs["char"], "The owl", *flags))
     assert output != 2 * plain(runs["char"], "The owl", *flags)
 
