@@ -212,7 +212,7 @@ def run_session(turns: Chat, opening: str = "") -> None:
 
 
 def _read_line() -> str | None:
-    """Read a line of stdin, at a terminal with those that continue it; None at the end of the input.
+    """Read a line of stdin with those that continue it; None at the end of the input.
 
     At a terminal, Ctrl-C discards what was typed.
 
@@ -225,7 +225,7 @@ def _read_line() -> str | None:
     while True:
         try:
             lines.append(input(marks[bool(lines)]))
-            if not is_terminal or not lines[-1].endswith("\\"):
+            if not lines[-1].endswith("\\"):
                 return "\n".join([*(line[:-1] for line in lines[:-1]), lines[-1]])
         except EOFError:
             if is_terminal:

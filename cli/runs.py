@@ -129,24 +129,21 @@ _WEAK = ("from_run", "default")
 """Reasons that say less than others of the same row."""
 
 
-def print_plan(config: RunConfig, reasons: Mapping[str, str], print_line: Callable[[str], object]) -> None:
-    """Print a plan as a table, and what was changed later.
-
-    Args:
-        reasons: of each setting, by names such as "training.steps".
-    """
-    for name, value, by in [("plan", "", "chosen by"), *_rows(config, reasons)]:
+def print_plan(config: RunConfig, print_line: Callable[[str], object]) -> None:
+    """Print a plan as a table, and what was changed later."""
+    for name, value, by in [("plan", "", "chosen by"), *_rows(config)]:
         print_line(f"{name:<14} {value:<42} {by}".rstrip())
     for change in config.plan.changes if config.plan else ():
         print_line(change)
 
 
-def _rows(config: RunConfig, reasons: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _rows(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and reason of each decision that the user may want to change."""
     from lm.model.cost import total_parameters
 
     model, training, plan = config.model, config.training, config.plan
     assert plan is not None
+    reasons = plan.reasons
 
     def because(*names: str) -> str:
         known = [reasons[name] for name in names if name in reasons]
@@ -241,7 +238,7 @@ def info(
         print_paragraph(f"{name.replace('_', ' '):<{_INDENT}}{format_label(_format(value))}", indent=_INDENT)
     if config.plan is not None:
         print()
-        print_plan(config, config.plan.reasons, lambda line: print(format_label(line)))
+        print_plan(config, lambda line: print(format_label(line)))
 
 
 def _compute_costs(config: RunConfig) -> dict[str, Any]:

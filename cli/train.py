@@ -22,7 +22,7 @@ _Corpus = Annotated[
     ),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time and memory.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: a summary when done; of a --dry-run the settings.")]
 
 _FLAGS = (
     "source target validation_source validation_target dependency_heads validation_dependency_heads out "

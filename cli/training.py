@@ -75,9 +75,9 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
             if isinstance(event, TrainingCorpus):
                 _report_corpus(event)
             elif isinstance(event, Planned):
-                print_plan(event.plan.config, event.plan.reasons, print_note)
+                print_plan(event.plan.config, print_note)
                 if dry_run:
-                    return _report_costs(event)
+                    return _report_costs(event, as_json=as_json)
             elif isinstance(event, Started):
                 run = event.run
                 stack.enter_context(signals.handling())
@@ -139,15 +139,18 @@ def _report_corpus(corpus: TrainingCorpus) -> None:
     warn_of_repetition(manifest)
 
 
-def _report_costs(event: Planned) -> None:
-    """Report the estimated time of a plan's steps, and the memory that it needs besides activations."""
-    config, plan, data = event.plan.config, event.plan.config.plan, event.data
-    assert plan is not None
+def _report_costs(event: Planned, *, as_json: bool) -> None:
+    """Report the time of a plan and its memory besides activations; print its settings if `as_json`."""
+    config, data = event.plan.config, event.data
     if config.training.budget is None:
+        assert config.plan is not None
+        steps = config.plan.steps
         probe = probe_config(event.plan, pairs=data.holds_pairs)
         rate = SpeedMeter().measure_flop_rate(probe, seconds=_SECONDS_TO_MEASURE)
-        print_labelled("time", f"about {format_duration(plan.steps * batch_flops(config, data.batch(0)) / rate)}")
+        print_labelled("time", f"about {format_duration(steps * batch_flops(config, data.batch(0)) / rate)}")
     print_labelled("memory", f"{format_bytes(_PROCESS_BYTES + training_state_bytes(config))} and activations")
+    if as_json:
+        print(format_json_line(config.to_dict()))
 
 
 def _report_results(run: Run) -> None:

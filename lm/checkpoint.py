@@ -46,9 +46,9 @@ def save_checkpoint(
     config: RunConfig,
     tokenizer: Tokenizer,
     model: Mapping[str, Tensor],
-    optimizer: Mapping[str, Tensor],
     state: TrainingState,
     is_best: bool,
+    optimizer: Mapping[str, Tensor] | None = None,
     source_tokenizer: Tokenizer | None = None,
 ) -> Path:
     """Write `RUN/checkpoints/step-N` atomically, and point `last`, then `best` to it; returns its folder.
@@ -58,6 +58,7 @@ def save_checkpoint(
 
     Args:
         is_best: whether `best` points to this checkpoint from now on.
+        optimizer: its state; without it, the checkpoint cannot be resumed.
         source_tokenizer: of the sources, if they have their own.
 
     Raises:
@@ -74,7 +75,8 @@ def save_checkpoint(
             if source_tokenizer is not None:
                 source_tokenizer.save(unfinished / run_folder.SOURCE_TOKENIZER)
             save_tensors(model, unfinished / run_folder.MODEL)
-            save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
+            if optimizer is not None:
+                save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
             files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
             sums = {path.name: files.sha256(path) for path in sorted(unfinished.iterdir())}
             files.write_json(unfinished / run_folder.MANIFEST, {"sha256": sums})

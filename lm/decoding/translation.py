@@ -32,11 +32,6 @@ from lm.tokenizer.chat_template import LanguageTag, SpecialTokenFrame, build_pai
 
 READ_AHEAD = 4096
 """Lines that are batched by length together."""
-LONGEST_SOURCE = 4096
-"""The most source IDs of a model without a position limit, unless its context is longer.
-
-Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
-"""
 _MAX_LENGTH_RATIO, _MAX_LENGTH_EXTRA = 2, 10
 """The most tokens of a translation per ID of its source, and further ones."""
 
@@ -81,9 +76,9 @@ class TranslationModel:
     def encode(
         self, lines: Sequence[str], heads: Sequence[Sequence[int] | None], frame: SpecialTokenFrame
     ) -> Iterator[tuple[SourceIds, int]]:
-        """Yield the source of each line in a frame, truncated to what the model reads, and the number of IDs left out.
+        """Yield the source of each line in a frame, truncated to the model's context, and the number of IDs left out.
 
-        If source and target are one sequence, half of the positions are left for the target.
+        If source and target are one sequence, half of the context is left for the target.
         """
         encoded = self.source_tokenizer.encode_batch(lines)
         most = max(0, min(map(_max_source_length, self._configs)) - len(frame))
@@ -104,8 +99,8 @@ class TranslationModel:
 
 
 def _max_source_length(config: ModelConfig) -> int:
-    most = config.position_limit or max(LONGEST_SOURCE, config.context_length)
-    return most // 2 if config.position_limit and config.decoder_only else most
+    most = config.position_limit or config.context_length  # longer ones than in training are translated badly
+    return most // 2 if config.decoder_only else most
 
 
 @dataclass(frozen=True, slots=True)

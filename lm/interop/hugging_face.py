@@ -169,7 +169,6 @@ def _import_model(folder: Path, out: Path) -> Path:
             name: from_family_tensors(name, len(empty), model, family, read=weights.__getitem__)
             for name, empty in ours.items()
         },
-        optimizer={},
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )

@@ -152,7 +152,6 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=tensors,
-        optimizer={},
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )

@@ -70,7 +70,7 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     """Write a run whose only checkpoint has weights derived from another one; it cannot be resumed.
 
     Args:
-        source: checkpoint whose settings, tokenizers and progress are copied.
+        source: checkpoint whose settings, plan, tokenizers and progress are copied.
         weights: of the whole model, without adapters.
         keeps_scores: whether the scores of the source hold, because the model is equivalent.
 
@@ -81,13 +81,10 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     config, state = run_folder.load_config(source), run_folder.load_state(source)
     return checkpoint.save_checkpoint(
         out,
-        config=config.replace(
-            origin=run_folder.describe_parent(source), plan=None, lora=LoraConfig(), base_sha256=None
-        ),
+        config=config.replace(origin=run_folder.describe_parent(source), lora=LoraConfig(), base_sha256=None),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=weights,
-        optimizer={},
         state=dataclasses.replace(state if keeps_scores else run_folder.TrainingState(state.step), finished=True),
         is_best=True,
     )

@@ -402,6 +402,7 @@ def add_run_plan(
         data=str(corpus.folder.resolve()),
         data_key=corpus.manifest.key,
         files=tuple(spec.data.names),
+        reasons=dict(plan.reasons),
         tokenizer=tokenizer,
         budget_seconds=None if training.budget is None else parse_duration(training.budget),
     )

@@ -123,8 +123,7 @@ class Run:
                 files.link_or_copy(base / run_folder.MODEL, folder / run_folder.BASE_WEIGHTS)
             for log in (run_folder.METRICS, run_folder.TIMINGS):  # of a run that was killed before its first checkpoint
                 (folder / log).unlink(missing_ok=True)
-            run_plan = dataclasses.replace(_require_plan(plan.config, folder), reasons=dict(plan.reasons))
-            files.write_json(folder / run_folder.CONFIG, plan.config.replace(plan=run_plan).to_dict())
+            files.write_json(folder / run_folder.CONFIG, plan.config.to_dict())
 
     @classmethod
     def open(
@@ -152,7 +151,8 @@ class Run:
             InputError: another process trains the run, or weights don't fit.
         """
         config = run_folder.load_config(folder)
-        plan = _require_plan(config, folder)
+        plan = config.plan
+        assert plan is not None
         is_new = not run_folder.list_checkpoints(folder)
         last = Path(plan.data) if is_new else run_folder.find_checkpoint(folder, which="last")
         state = TrainingState() if is_new else run_folder.load_state(last)
@@ -195,7 +195,8 @@ class Run:
     @property
     def plan(self) -> RunPlan:
         """Plan of the run: what was decided from hardware and data."""
-        return _require_plan(self.config, self.folder)
+        assert self.config.plan is not None
+        return self.config.plan
 
     @property
     def is_complete(self) -> bool:
@@ -376,7 +377,8 @@ def prepare_resuming(
         best = run_folder.checkpoint_folder(run, state.best_step or 0)
         if run_folder.is_checkpoint(best):
             checkpoint.set_pointer(best, "best")  # killed between writing the checkpoint and pointing to it
-        plan = _require_plan(config, last)
+        if (plan := config.plan) is None or not (last / run_folder.OPTIMIZER).exists():
+            raise InputError(f"{last}: has no optimizer state, so it cannot be resumed; use its weights with --from")
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
@@ -388,7 +390,8 @@ def prepare_resuming(
                 before, state, length, data=open_data(Path(plan.data), config), spent=spent,
                 chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
             )  # fmt: skip
-            plan = _require_plan(config, last)
+            assert config.plan is not None
+            plan = config.plan
             line = f"step {state.step:,}: {planned:,} steps become {plan.steps:,}"
             if before.training.budget is not None:
                 line += f" after a budget of {before.training.budget}"
@@ -430,13 +433,6 @@ def batch_flops(config: RunConfig, batch: Batch) -> float:
         forward_passes=config.training.forward_passes,
         lora=config.lora,
     )
-
-
-def _require_plan(config: RunConfig, folder: Path) -> RunPlan:
-    """Return the plan of a run; InputError if it has none, like an average of checkpoints."""
-    if config.plan is None:
-        raise InputError(f"{folder}: has no plan, so it cannot be resumed; start a new run from its weights")
-    return config.plan
 
 
 def initial_weights(path: Path, tokenizers: Tokenizers, config: RunConfig) -> dict[str, Tensor]:

@@ -84,7 +84,7 @@ def make_large_run(folder: Path) -> Path:
     config = build_run_config("gpt2", {"model": shape})
     save_checkpoint(
         folder, config=RunConfig(model=config.model), tokenizer=tokenizer, model=build_model(config.model).state_dict(),
-        optimizer={}, state=TrainingState(), is_best=True,
+        state=TrainingState(), is_best=True,
     )  # fmt: skip
     return folder
 

@@ -39,7 +39,6 @@ def make_run(
         ),
         tokenizer=tokenizer,
         model=build_model(model, seed=seed).state_dict(),
-        optimizer={},
         state=TrainingState(),
         is_best=True,
     )

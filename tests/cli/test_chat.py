@@ -50,13 +50,13 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
-    lines = "The owl", "", "/quit", "The fox\\", f"/save {saved}", "/exit", "never read"
+    lines = "The owl", "", "/quit", "The fox\\", "ran.", f"/save {saved}", "/exit", "never read"
     output, notes = session(
         chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
     )
     (conversation,) = read_saved(saved)
     said = [content for role, content in conversation if role == "user"]
-    assert said == ["The owl", "The fox\\"]
+    assert said == ["The owl", "The fox\nran."]
     assert conversation[0] == ("system", "Be brief.")
     assert output
     assert "/quit: see /help" in notes

@@ -55,7 +55,6 @@ def test_the_latest_of_a_run_and_checkpoints_one_by_one(tmp_path):
         config=load_config(first),
         tokenizer=make_tokenizer("bpe"),
         model=weights,
-        optimizer={},
         state=TrainingState(step=1),
         is_best=True,
     )

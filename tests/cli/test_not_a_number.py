@@ -34,7 +34,7 @@ def damaged(folder: Path, out: Path, scale: float) -> Path:
     save_checkpoint(
         out, config=loaded.config, tokenizer=loaded.tokenizer,
         model={name: tensor * scale for name, tensor in loaded.model.state_dict().items()},
-        optimizer={}, state=TrainingState(), is_best=True,
+        state=TrainingState(), is_best=True,
     )  # fmt: skip
     return out
 

@@ -21,13 +21,13 @@ def test_all_rows_of_a_plan_of_pairs_under_a_budget():
     reasons = {"training.budget": "flag", "training.r_drop": "repetition", "parallel.bpe_dropout": "pairs",
                "training.evaluate_every": "file", "training.learning_rate": "width", "preset": "budget"}  # fmt: skip
     config = build_run_config("tiny", settings)
+    chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
     plan = RunPlan(
         "cpu", "float32", 2, 40, "tokens", "key", ("a text.txt",), epochs=8.0, budget_seconds=60.0,
-        changes=("step 7: extended from 20 to 40 steps",),
+        reasons=chosen, changes=("step 7: extended from 20 to 40 steps",),
     )  # fmt: skip
-    chosen = {**plan_spec(RunSpec(data=DataFiles(text=("a text.txt",)), settings=settings)).reasons, **reasons}
     lines: list[str] = []
-    print_plan(dataclasses.replace(config, plan=plan), chosen, lines.append)
+    print_plan(dataclasses.replace(config, plan=plan), lines.append)
     assert [re.split("  +", line) for line in lines] == [
         ["plan", "chosen by"],
         ["time", "1m", "flag"],

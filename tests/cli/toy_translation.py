@@ -51,7 +51,7 @@ def make_translation_run(folder: Path) -> None:
         loss.backward()
         optimizer.step()
     save_checkpoint(
-        folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(), optimizer={},
+        folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(),
         state=TrainingState(), is_best=True,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 from cli import training
 from cli.main import run
 from lm.config.run_config import RunConfig
-from lm.training.trainer import Planned, train_events
+from lm.training.trainer import train_events
 from tests.cli.toy_translation import DICTIONARY
 from tests.forked import Forked
 from tests.lm.training.steady import steady as options
@@ -33,14 +33,14 @@ def steady(monkeypatch):
 
 
 @pytest.fixture
-def plan(steady, monkeypatch):
+def plan(steady, capsys):
     """Plan a run with `--dry-run`; return its configuration, and what chose each setting."""
-    planned: list[Planned] = []
-    monkeypatch.setattr(training, "_report_costs", planned.append)
 
     def plan(*arguments: object) -> tuple[RunConfig, Mapping[str, str]]:
-        assert run(["train", *map(str, arguments), "--dry-run"]) == 0
-        return planned[-1].plan.config, planned[-1].plan.reasons
+        capsys.readouterr()
+        assert run(["train", *map(str, arguments), "--dry-run", "--json"]) == 0
+        config = RunConfig.from_dict(json.loads(capsys.readouterr().out), where="")
+        return config, config.plan.reasons
 
     return plan
 

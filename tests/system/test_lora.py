@@ -84,6 +84,7 @@ def test_it_computes_what_the_merged_run_does(told):
                for name in ("tuned", "merged", "base")]  # fmt: skip
     assert figures[0] == figures[1]
     assert figures[0] < figures[2]
+    assert "warning" in told("perplexity", "runs/merged", "text.txt")[1], "this is training text"
 
 
 def test_it_is_resumed_averaged_and_trained_on(told):

@@ -54,7 +54,7 @@ def prepare(folder: Path, *, shapes: Mapping[str, Sequence[str]], compiled: bool
             # the tokenizer has fewer tokens than the model, and only names them
             save_checkpoint(
                 run, config=RunConfig(model=config), tokenizer=make_tokenizer("bpe"),
-                model=build_model(config).state_dict(), optimizer={}, state=TrainingState(), is_best=True,
+                model=build_model(config).state_dict(), state=TrainingState(), is_best=True,
             )  # fmt: skip
         for form in exports:
             path, (package, export) = model_path(folder, shape, form), _EXPORTERS[form]

@@ -69,7 +69,7 @@ def make_counting_run(folder):
         loss.backward()
         optimizer.step()
     save_checkpoint(
-        folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(), optimizer={},
+        folder, config=RunConfig(model=shape), tokenizer=tokenizer, model=model.state_dict(),
         state=run_folder.TrainingState(), is_best=True,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ def tune(parent, tmp_path, shards, byte_tokenizer):
 
     def begin(name: str = "tuned", *, lora: LoraConfig | None = None, **training: object) -> Run:
         settings = dataclasses.replace(parent.config.training, **{"steps": 12, "learning_rate": 1e-3, **training})
-        config = dataclasses.replace(parent.config, training=settings, plan=None, lora=lora or LoraConfig())
+        config = dataclasses.replace(parent.config, training=settings, lora=lora or LoraConfig())
         found, data = run_folder.find_checkpoint(parent.folder), TrainingCorpus(shards, byte_tokenizer)
         return start_run(tmp_path / name, config, data, from_run=found)
 

@@ -58,7 +58,6 @@ def made(folder: Path, tokenizer: Tokenizer) -> Path:
         config=RunConfig(model=config),
         tokenizer=tokenizer,
         model=build_model(config).state_dict(),
-        optimizer={},
         state=TrainingState(),
         is_best=True,
     )

@@ -104,7 +104,6 @@ def random_run(folder: Path, config: ModelConfig, *, tokenizer: Tokenizer | None
         config=RunConfig(model=config),
         tokenizer=tokenizer or (qwen2_tokenizer() if config.attention_bias == "inputs" else make_tokenizer("bpe")),
         model=model.state_dict(),
-        optimizer={},
         state=TrainingState(),
         is_best=True,
     )

@@ -40,7 +40,6 @@ def adapted(folder, base, lora):
         config=RunConfig(model=config.model, lora=lora, base_sha256=files.sha256(found / run_folder.MODEL)),
         tokenizer=load_tokenizers(found)[0],
         model={name: torch.randn_like(value) / 5 for name, value in model.items()},
-        optimizer={},
         state=TrainingState(),
         is_best=True,
     )

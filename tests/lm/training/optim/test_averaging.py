@@ -25,7 +25,7 @@ def test_the_mean_of_the_latest(make_run, tmp_path):
     for name, value in loaded.model.state_dict().items():
         expected = torch.stack([each[name] for each in weights]).double().mean(0).float()
         torch.testing.assert_close(value, expected)
-    with pytest.raises(InputError, match="has no plan"):
+    with pytest.raises(InputError, match="no optimizer state"):
         resume_run(tmp_path / "mean")
     with pytest.raises(InputError, match="holds a run already"):
         average_checkpoints(chosen, run.folder)
