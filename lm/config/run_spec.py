@@ -129,7 +129,7 @@ class RunSpec(Config):
         elif not self.data:
             raise UsageError("name a corpus: text files, folders, globs, or - for stdin; or source and target")
         elif self.from_run is not None and (self.portable or self.depth is not None):
-            raise UsageError("a run keeps its blocks and layers: beside from_run, leave out portable and depth")
+            raise UsageError("a run keeps its blocks and layers: leave out portable and depth")
         elif {"batch_size", "batch_tokens"} <= self.typed("training").keys():
             raise UsageError("give one of batch_size and batch_tokens")
         elif self.kind not in (None, "pairs"):
