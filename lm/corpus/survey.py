@@ -268,7 +268,10 @@ def scan_corpus(
     known, parallel = {source.languages for source in kept}, parallel or ParallelTextConfig()
     first, second = known.pop() if len(known) == 1 else (None, None)
     languages = (parallel.source_language or first, parallel.target_language or second)
-    return Corpus(next(iter(kinds), "text"), _scan_all(kept, held_out, workers=workers), config, languages)
+    summaries = _scan_all(kept, held_out, workers=workers)
+    if not any(summary.bytes for summary in summaries):
+        raise InputError(f"{', '.join(source.name for source in sources)}: no text")
+    return Corpus(next(iter(kinds), "text"), summaries, config, languages)
 
 
 def _scan_all(files: Sequence[Source], held_out: Sequence[Source], workers: int | None) -> tuple[Summary, ...]:
@@ -320,7 +323,6 @@ def train_tokenizers(
     Unless it is for text, it has an end token, which ends a completion; for a masked model also a mask.
 
     Raises:
-        InputError: there is no text.
         UsageError: the settings contradict each other.
     """
     parallel = parallel if parallel and corpus.kind == "pairs" else ParallelTextConfig()

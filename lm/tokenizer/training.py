@@ -8,7 +8,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
-from lm.errors import InputError
 from lm.tokenizer import ANY_CHARACTER, Tokenizer, byte_alphabet
 
 SAMPLE_BYTES = 128_000_000
@@ -30,18 +29,13 @@ def train(
         texts: the corpus in pieces, each small compared to `SAMPLE_BYTES` and cut between words.
         corpus_bytes: UTF-8 bytes of all texts.
         special_tokens: to be added; bpe and byte tokenizers always have `<|endoftext|>`.
-
-    Raises:
-        InputError: there is no text.
     """
-    if not corpus_bytes and config.kind != "byte":
-        raise InputError("there is no text to train a tokenizer on")
     if config.kind == "char":
         return _build_characters(texts, special_tokens)
     special = list(dict.fromkeys([END_OF_TEXT, *special_tokens]))
     if config.kind == "byte":
         return _build_bytes(special)
-    return _train_bpe(_sample(texts, min(1.0, SAMPLE_BYTES / corpus_bytes)), config, special)
+    return _train_bpe(_sample(texts, min(1.0, SAMPLE_BYTES / max(1, corpus_bytes))), config, special)
 
 
 def _sample(texts: Iterable[str], fraction: float) -> Iterator[str]:
