@@ -21,7 +21,10 @@ CorpusFiles = Annotated[
     typer.Argument(metavar="CORPUS…", help="Text, JSON, CSV, Parquet, …; files, folders, globs, or - (stdin)."),
 ]
 ToLanguage = Annotated[
-    str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language. [default: de of test.de]")
+    str | None,
+    typer.Option(
+        "--to", metavar="LANGUAGE", help="Target language, if the model has several. [default: de of test.de]"
+    ),
 ]
 NewRun = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -67,7 +67,7 @@ _PromptLookup = Annotated[
     bool, typer.Option("--prompt-lookup", help="Speculative decoding: draft from the prompt, not by a model.")
 ]
 _TopLogprobs = Annotated[
-    int, typer.Option("--top-logprobs", min=0, metavar="N", help="With --json: top N tokens at each position.")
+    int, typer.Option("--top-logprobs", min=0, metavar="N", help="As JSON, with the top N tokens at each position.")
 ]
 
 
@@ -132,7 +132,7 @@ def generate(
         ignored = options.typed["sampling"].keys() - {*LENGTH_LIMITS, "token_healing"}
         refuse_settings("sampling", ignored, beside="beam search")
     if (out if prompts is None else prompt) is not None:
-        raise UsageError("--prompts is a file instead of a prompt, and --out that of its results")
+        raise UsageError("give either a prompt or --prompts; --out is for the results of --prompts")
     hardware = options.build(HardwareConfig)
     text = "" if prompts is not None or (interactive and prompt is None) else read_text_argument(prompt) or ""
     import_torch()
@@ -150,8 +150,8 @@ def generate(
         follows_examples=loaded.config.is_supervised,
     )  # fmt: skip
     request = GenerationRequest(
-        generator, beam, samples, top_logprobs, generator.plan(samples).dtype, as_json=as_json, echo=echo,
-        stats=sys.stderr.isatty() if stats is None else stats,
+        generator, beam, samples, top_logprobs, generator.plan(samples).dtype, as_json=as_json or top_logprobs > 0,
+        echo=echo, stats=sys.stderr.isatty() if stats is None else stats,
     )  # fmt: skip
     text = normalize_text(text)
     if prompts is not None:

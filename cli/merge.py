@@ -16,8 +16,8 @@ from lm.run_folder import find_checkpoint, list_checkpoints
 def merge(run: RunPath, *, out: NewRun) -> None:
     """Merge LoRA adapters into the weights of their base run.
 
-    A run of `lm train --lora` holds only adapters, and needs its base run wherever it is used. The merged run is
-    self-contained, computes the same, and can be fine-tuned in full with `lm train --from`.
+    The checkpoints of `lm train --lora` hold only adapters. That of the merged run holds all weights; it computes
+    the same, and can be fine-tuned in full with `lm train --from`.
 
     Examples:
       lm train letters.txt --from runs/novel --lora 8 -o runs/letters

@@ -19,7 +19,7 @@ from lm.errors import UsageError
 
 C = TypeVar("C")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
-_KEY_WIDTH = 40
+_KEY_WIDTH = 37
 _COMPLETED = {"RUN": arguments.complete_runs, "PRESET": arguments.complete_presets}
 _PREFIX = "setting_"
 
@@ -167,7 +167,7 @@ def settings_page(settings: Sequence[Setting]) -> str:
         if setting.section != table:
             table = setting.section
             lines += ["", f"[{table}]"]
-        lines.append(f"  {setting.key}={setting.metavar}".ljust(_KEY_WIDTH) + setting.describe())
+        lines.append(f"  {f'{setting.key}={setting.metavar}':<{_KEY_WIDTH}} {setting.describe()}")
     return "\n".join(lines)
 
 

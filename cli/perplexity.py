@@ -125,6 +125,8 @@ def perplexity(
     """
     if sum(map(bool, (versus, per_token, per_word, show, html))) > 1:
         raise UsageError("choose one of --versus, --per-token, --per-word, --show and --html")
+    if as_csv and as_json:
+        raise UsageError("choose one of --csv and --json")
     if html is not None:
         check_writable(html)
     if not (files or source or target or heads) and has_piped_text():

@@ -145,12 +145,12 @@ class Model:
 
     def translate(self, line: str, **options: Any) -> str:
         """Return the best translation of a line; options as of `translations`."""
-        (translated,) = self.translations([line], **options)
+        (translated,) = self.translations(line, **options)
         return translated.translations[0].text
 
     def translations(
         self,
-        lines: Iterable[str],
+        lines: str | Iterable[str],
         *,
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
@@ -165,6 +165,7 @@ class Model:
             options: the flags of `lm translate`, with underscores.
         """
         config, model = settings.build_from(TranslationConfig, options), TranslationModel.from_loaded(self.loaded)
+        lines = [lines] if isinstance(lines, str) else lines
         return Translator(model, config, to=to).translate(lines, dependency_heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
@@ -178,7 +179,7 @@ class Model:
         return filled
 
     def classify(
-        self, texts: Iterable[str], *, labels: PathLike | None = None, **options: Any
+        self, texts: str | Iterable[str], *, labels: PathLike | None = None, **options: Any
     ) -> Iterator[ClassifiedText]:
         """Yield the label of each text, with the probabilities of all labels.
 
@@ -190,7 +191,7 @@ class Model:
         Raises:
             UsageError: the model is not a classifier, or a decoder with unknown labels.
         """
-        return self._classifier(labels, options).classify(texts)
+        return self._classifier(labels, options).classify([texts] if isinstance(texts, str) else texts)
 
     def evaluate(self, *files: PathLike, labels: PathLike | None = None, **options: Any) -> ClassificationScores:
         """Score a classifier on labelled examples, as `lm evaluate RUN FILE`.

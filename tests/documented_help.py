@@ -89,7 +89,7 @@ statuses:
 
 | status | meaning |
 |-|-|
-| 400 | a field is wrong; `param` names it |
+| 400 | the request is wrong; `param` names the field, if it is a single one that is unknown or has a wrong value |
 | 401 | the token is missing or wrong |
 | 403 | the Host header or the origin of a page is not allowed |
 | 404, 405 | there is no such path, method or model |
@@ -139,7 +139,7 @@ of the same text as a more probable one by its ID, such as `token_id:97`.
 | `POST /attention` | `text`, `target`, `to` | `weights` by layer, head, query and key |
 | `POST /translate` | `text` or a list of lines, `to`, `alignments`, {translation} | of each line: translations with score and log-probabilities; alignments of words |
 | `GET /health` | | `status`; needs no token |
-| `GET /metrics` | | counts, for Prometheus |
+| `GET /metrics` | | counts of generation, for Prometheus; translations are not counted |
 
 Each takes `model`, which may be left out if one model is served. `/v1/responses` and `/v1/embeddings` do not exist.
 """  # noqa: E501 (rows of tables)

@@ -207,6 +207,8 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
                 raise UsageError(f"{layer.place(name)}: no such setting")
             if value is not None and value != ():
                 setting = known[name]
+                if setting.name in given[setting.section]:
+                    raise UsageError(f"{layer.place(name)}: is given twice")
                 given[setting.section][setting.name] = setting.convert(value, layer.place(name))
                 sources[setting.key] = layer.source
         values = {section: overlay(values[section], given[section]) for section in sections}

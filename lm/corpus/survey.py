@@ -265,6 +265,8 @@ def scan_corpus(
     kept = [source for source in sources if held_out_paths.isdisjoint(file.path.resolve() for file in source.files)]
     if len(kinds := {source.kind for source in (*kept, *held_out)}) > 1:
         raise InputError(f"the files hold {' and '.join(sorted(kinds))}; train on one kind at a time")
+    if (column := config.label_column or config.source_column) and "text" in kinds:
+        raise InputError(f"no column {column!r}: the files hold text")
     known, parallel = {source.languages for source in kept}, parallel or ParallelTextConfig()
     first, second = known.pop() if len(known) == 1 else (None, None)
     languages = (parallel.source_language or first, parallel.target_language or second)

@@ -126,7 +126,7 @@ class Endpoints:
         ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=chat.sampling.max_tokens)
         body = CompletionBody(
             model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
-            sampling=chat.sampling, logprobs=chat.top_logprobs if chat.logprobs else None,
+            sampling=chat.sampling, logprobs=chat.top_logprobs if chat.logprobs or chat.top_logprobs else None,
         )  # fmt: skip
         return await self._complete(request, body, dropped_turns=dropped)
 

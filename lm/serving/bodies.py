@@ -158,7 +158,7 @@ class ChatBody(SharedBody):
     Settings:
         messages: Objects with a role and a text: see below.
         logprobs: Whether to return log-probabilities.
-        top_logprobs: Alternatives to each token, at most 20; with `logprobs`.
+        top_logprobs: Alternatives to each token, at most 20; implies `logprobs`.
     """
 
     messages: list[dict[str, Any]]

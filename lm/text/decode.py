@@ -115,7 +115,8 @@ def decode_blocks(blocks: Iterable[bytes], name: str, *, encoding: str = "utf-8"
             text = decoder.decode(block, final=not block)
         except UnicodeError as error:
             place = offset - pending + getattr(error, "start", 0)
-            raise UnreadableError(f"{name}: not valid {encoding} at byte offset {place}") from None
+            problem = "a binary file" if b"\0" in block else f"not valid {encoding} at byte offset {place}"
+            raise UnreadableError(f"{name}: {problem}") from None
         if offset == 0 and "\0" in text:
             raise UnreadableError(f"{name}: a binary file")
         offset += len(block)

@@ -288,7 +288,11 @@ def find_column(columns: Sequence[str], requested: str | None, noun: str) -> str
         known = {str(number): name for number, name in enumerate(columns, 1)} | {name: name for name in columns}
         found = [known[name] for name in (requested, *requested.split(",")) if name in known][:1]
     if len(found) != 1:
-        wanted = f"no column {requested!r}" if requested else f"which column is the {noun}? Set {noun}_column"
+        wanted = (
+            f"no column {requested!r}"
+            if requested
+            else f"which column is the {noun}? Set {noun}_column (of pairs, source_column)"
+        )
         raise UsageError(f"{wanted}; its columns are {', '.join(columns)}")
     return found[0]
 

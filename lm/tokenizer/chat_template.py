@@ -268,7 +268,8 @@ def choose_language_tag(
     if not (tags or language):
         return None
     if language not in tags:
-        raise UsageError(f"this model translates into {', '.join(sorted(tags)) or 'one language'}, not {language!r}")
+        known = ", ".join(sorted(tags))
+        raise UsageError(f"name {known} to translate into" if tags else "this model has one target language: name none")
     return tags[language]
 
 

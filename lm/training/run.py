@@ -400,7 +400,7 @@ def prepare_resuming(
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):
-            raise UsageError(f"{run}: finished after {state.step} steps; name more steps or epochs, or another budget")
+            raise UsageError(f"{run}: at step {state.step} already; name more steps or epochs, or another budget")
         if processes != plan.processes:  # the threads are divided again
             plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
         truncate_logs(run, state.step, evaluation_due=state.evaluation_due)

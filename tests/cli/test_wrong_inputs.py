@@ -109,6 +109,10 @@ USAGE = """
     perplexity run text.txt --stride 0
     perplexity run text.txt --stride 64 --context 32
     perplexity run text.txt --versus translator
+    perplexity run text.txt --csv --json
+    generate run The --seed 1 --set sampling.seed=2
+    evaluate run --source text.txt --target text.txt
+    evaluate translator --hypotheses text.txt --target text.txt
     perplexity run text.txt --versus run --html page.html
     train half.jsonl --steps 1
     evaluate
@@ -128,6 +132,7 @@ OTHERS = """
     train text.txt --source text.txt --target text.txt
     train --source missing.en --target missing.de
     train empty.txt --steps 1
+    train text.txt --label-column topic --steps 1
     train binary.txt --steps 1
     train --resume missing
     train text.txt --from missing --steps 1

@@ -26,7 +26,7 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     before = sums(run)
     with pytest.raises(InputError, match="holds a run already"):
         start_run(run.folder, run.config, TrainingCorpus(shards, byte_tokenizer))
-    with pytest.raises(UsageError, match="finished after 12 steps"):
+    with pytest.raises(UsageError, match="at step 12 already"):
         resume_run(run.folder)
     assert sums(run) == before
 
