@@ -156,10 +156,12 @@ class Tokenizer:
         """Read a `tokenizer.json`, and the chat template and special tokens beside it.
 
         Raises:
-            InputError: the file is missing or not a tokenizer.
+            InputError: the file is not a tokenizer.
+            OSError: it cannot be read.
         """
+        content = path.read_bytes()
         try:
-            tokenizer = cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
+            tokenizer = cls(tokenizers.Tokenizer.from_buffer(content))
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
         if path.name == FILE_NAME:
