@@ -221,23 +221,24 @@ def _read_line() -> str | None:
     """
     is_terminal = sys.stdin.isatty()
     marks = ("> ", ". ") if is_terminal and sys.stdout.isatty() else ("", "")
-    lines: list[str] = []
+    text = ""
     while True:
         try:
-            lines.append(input(marks[bool(lines)]))
-            if not lines[-1].endswith("\\"):
-                return "\n".join([*(line[:-1] for line in lines[:-1]), lines[-1]])
+            text += input(marks[bool(text)])
+            if not text.endswith("\\"):
+                return text
+            text = text[:-1] + "\n"
         except EOFError:
             if is_terminal:
                 print_note("")
-            return None
+            return text or None
         except UnicodeDecodeError:
             raise InputError("stdin: not valid UTF-8") from None
         except KeyboardInterrupt:
             if not is_terminal:
                 raise
             print_note("\n(Ctrl-D to end)")
-            lines = []
+            text = ""
 
 
 def _execute(turns: Chat, line: str) -> None:
