@@ -91,8 +91,8 @@ def find_texts(
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
     if targets and source is None:
-        if names:
-            raise UsageError(f"references are in {names[0]} or in --target, not in both")
+        if names or run is not None:
+            raise UsageError("--target needs --source, or --hypotheses and neither a run nor a file")
         return Texts(targets[0], (), [*map(_read_lines, targets)])
     if names or source is not None:
         trained = DataConfig() if run is None else load_config(find_first(run)).data

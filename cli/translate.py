@@ -17,9 +17,10 @@ from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
 from lm.config.run_spec import refuse_settings
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.files import atomic_write_text
 from lm.text.decode import read_file_lines
+from lm.text.text_file import TextFile
 
 if TYPE_CHECKING:
     from lm.decoding.translation import TranslatedLine
@@ -141,6 +142,9 @@ def _read_lines_with_heads(
     files: Sequence[Path], heads: Sequence[Path] | None
 ) -> tuple[Iterator[str], Iterator[DependencyHeads] | None]:
     """Read the lines of files or stdin, and the dependency heads of their words, from one file each."""
+    for file in files:
+        if TextFile(str(file), file).has_rows:
+            raise InputError(f"{file}: holds rows, not lines to translate")
     if not heads:
         return read_input_lines(files), None
     if len(files) != len(heads):

@@ -110,7 +110,9 @@ class Chat:
         return None
 
     def transcript(self) -> str:
-        """Return the text, or the messages as a line of training data."""
+        """Return the text, or the messages as a line of training data; UsageError if there are none."""
+        if not self.messages or self.messages[-1].role == "system":
+            raise UsageError("there is nothing to save")
         if self.is_text:
             return "".join(message.text for message in self.messages)
         return Record(tuple(self.messages)).to_json()

@@ -50,7 +50,7 @@ def read_saved(path) -> list[list[tuple[str, str]]]:
 
 def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     saved = tmp_path / "saved.jsonl"
-    lines = "The owl", "", "/quit", "The fox\\", "ran.", f"/save {saved}", "/exit", "never read"
+    lines = f"/save {saved}", "The owl", "", "/quit", "The fox\\", "ran.", f"/save {saved}", "/exit", "never read"
     output, notes = session(
         chats, *lines, flags=[*GREEDY, "--set", "sampling.logit_bias=<|end|>=-inf", "--system", "Be brief."]
     )
@@ -60,6 +60,7 @@ def test_each_line_without_a_terminal_is_a_turn(session, chats, tmp_path):
     assert conversation[0] == ("system", "Be brief.")
     assert output
     assert "/quit: see /help" in notes
+    assert "nothing to save" in notes
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,7 @@ USAGE = """
     perplexity run text.txt --csv --json
     generate run The --seed 1 --set sampling.seed=2
     evaluate run --source text.txt --target text.txt
+    evaluate translator --target text.txt
     evaluate translator --hypotheses text.txt --target text.txt
     perplexity run text.txt --versus run --html page.html
     train half.jsonl --steps 1
@@ -141,6 +142,7 @@ OTHERS = """
     generate missing "The owl"
     generate run --prompts missing.txt
     perplexity run missing.txt
+    translate translator half.jsonl
     perplexity missing text.txt
     export missing -o out
     tokenizer encode missing.json text
