@@ -106,8 +106,8 @@ def evaluate(
     """
     if hypotheses is not None and run is not None:
         run, files = None, [str(run), *(files or ())]
-    of_pairs = any((source, target, versus))
-    if run is not None and not of_pairs and not (config := load_config(find_first(run))).model.translates:
+    of_pairs = source or target or versus
+    if run is not None and not (of_pairs or (config := load_config(find_first(run))).model.translates):
         if not files and has_piped_text():
             files = [STDIN]
         import_torch()

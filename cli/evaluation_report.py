@@ -91,8 +91,8 @@ def find_texts(
 ) -> Texts:  # fmt: skip
     """Return the texts in files, or without any the pairs that the run held out."""
     if targets and source is None:
-        if names or run is not None:
-            raise UsageError("--target needs --source, or --hypotheses and neither a run nor a file")
+        if names:
+            raise UsageError(f"--target is given instead of {names[0]}")
         return Texts(targets[0], (), [*map(_read_lines, targets)])
     if names or source is not None:
         trained = DataConfig() if run is None else load_config(find_first(run)).data
@@ -117,6 +117,8 @@ def _read_lines(path: str) -> list[str]:
 
 def translate_texts(run: Path, texts: Texts, language: str | None, options: Options) -> list[str]:
     """Translate all lines with a run, into the requested language or that of the references."""
+    if not texts.pairs:
+        raise UsageError(f"{run}: needs --source to translate")
     loaded = load_for_decoding(run, options.build(HardwareConfig))
     model, check = TranslationModel.from_loaded(loaded), ContaminationCheck(loaded)
     has_trees = loaded.config.model.syntax != "none" and any(pair.dependency_heads for pair in texts.pairs)

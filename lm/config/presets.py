@@ -251,7 +251,7 @@ def _make_portable(name: str) -> Preset:
     values = find_preset(name).values
     model, training = values["model"], values["training"]
     if not _RECIPE.items() <= model.items():
-        raise UsageError(f"portable: the preset {name} has blocks of its own; tiny, small, base and depth-N have not")
+        raise UsageError(f"portable: is for texts and the presets tiny, small, base and depth-N, not for {name}")
     shape = {key: value for key, value in model.items() if key not in _RECIPE}
     rate = round(_PORTABLE_RATE * training["learning_rate"], 5)
     return Preset(

@@ -100,7 +100,7 @@ class RunSpec(Config):
         out (FOLDER): Folder of the new run; default in runs/.
         preset (PRESET): Model and training recipe (lm info lists them); default tiny.
         depth (LAYERS): Number of layers; width follows (preset depth-N).
-        portable: Qwen3 blocks, for llama.cpp and CTranslate2.
+        portable: Of texts: Qwen3 blocks, for llama.cpp and CTranslate2.
         config (FILE): Settings from a TOML file: preset, [model], …
         from_run (RUN): Start from the weights and tokenizer of this run.
         tokenizer (bpe|char|byte|FILE): Kind of tokenizer to train, or a tokenizer.json or run to take it of.
