@@ -246,7 +246,7 @@ def _execute(turns: Chat, line: str) -> None:
     name, _, rest = line.partition(" ")
     if name in ("/undo", "/retry"):
         if (text := turns.undo()) is None:
-            raise UsageError("there is no turn to undo")
+            raise UsageError("there is no turn yet")
         if name == "/retry":
             _take_turn(turns, text)
         else:

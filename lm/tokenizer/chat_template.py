@@ -269,7 +269,7 @@ def choose_language_tag(
         return None
     if language not in tags:
         known = ", ".join(sorted(tags))
-        raise UsageError(f"name {known} to translate into" if tags else "this model has one target language: name none")
+        raise UsageError(f"target languages (to): {known}" if tags else "this model has one target language: name none")
     return tags[language]
 
 
