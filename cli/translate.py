@@ -90,8 +90,6 @@ def translate(
 
     if attention is not None:
         check_output_path(attention)
-    elif options.typed["attention"]:
-        raise UsageError("layers and heads are those of --attention")
     is_typed = not files and sys.stdin.isatty()
     hardware, sampling = options.build(HardwareConfig), options.build(SamplingConfig)
     loaded = load_for_decoding(run, hardware)

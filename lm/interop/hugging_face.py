@@ -139,8 +139,6 @@ def import_model(folder: Path, out: Path) -> Path:
         InputError: the folder is damaged, or its model is not supported; the message names the key or the tensor.
     """
     run_folder.refuse_existing(out)
-    if folder.is_file():
-        raise InputError(f"{folder}: a file; a model in transformers' layout is a folder")
     try:
         return _import_model(folder, out)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
