@@ -1,4 +1,4 @@
-# `make demo` and `make test` set everything up themselves; Python 3.11 or newer is all they need.
+# `make install` and `make test` set everything up themselves; Python 3.11 or newer is all they need.
 
 PYTHON ?= python3
 # Tests start many processes: bytecode is written even where the environment says not to, or each would compile lm again.
@@ -13,12 +13,9 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install bench demo test test-medium test-portable test-roundings test-newest test-gpu check format docs site pictures clean
+.PHONY: install bench test test-medium test-portable test-roundings test-newest test-gpu check format docs site pictures clean
 
 install: $(VENV)/compiled
-
-demo: install
-	$(BIN)/lm demo -o runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)

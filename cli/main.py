@@ -20,7 +20,6 @@ from lm.training import launcher_env
 
 COMMAND_GROUPS = {
     "Train": {
-        "demo": "cli.demo:demo",
         "train": "cli.train:train",
         "average": "cli.merge:average",
         "merge": "cli.merge:merge",
@@ -128,7 +127,7 @@ def run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     start_time = _PROCESS_BEGAN if is_process else time.monotonic()
     words = list(arguments) or ["--help"]
     try:
-        line = CommandLine(words, run, start_time)
+        line = CommandLine(words, start_time)
         return build_parser()(words, prog_name="lm", standalone_mode=False, obj=line) or 0
     except LMError as error:
         return _fail(str(error), error.exit_code)
@@ -150,48 +149,16 @@ def _describe(error: Exception) -> str:
     return "out of memory: see docs/troubleshooting.md" * (is_memory or "can't allocate memory" in str(error))
 
 
-_OTHER_WORDS = {
-    "--model": "--from", "--data": "CORPUS…", "--lr": "--learning-rate", "--n-embd": "--d-model",
-    "--width": "--d-model", "--hidden-size": "--d-model", "--n-layer": "--n-layers", "--layers": "--n-layers",
-    "--n-head": "--n-heads", "--heads": "--n-heads", "--block-size": "--context", "--max-iters": "--steps",
-    "--max-steps": "--steps", "--num-epochs": "--epochs", "--output-dir": "--out", "--length": "--max-tokens",
-    "--n-predict": "--max-tokens", "--max-new-tokens": "--max-tokens", "--num-samples": "--samples",
-    "--num-beams": "--beam", "--temp": "--temperature", "--wd": "--weight-decay", "--checkpoint": "--resume",
-    "--greedy": "--temperature 0", "--draft": "--draft-model", "--typical": "--typical-p",
-    "--no-repeat-ngram": "--no-repeat-ngram-size", "--kind": "--tokenizer", "--prompt-file": "PROMPT",
-    "finetune": "train --from RUN", "fine-tune": "train --from RUN", "sample": "generate", "eval": "evaluate",
-    "ppl": "perplexity", "tokenize": "tokenizer encode",
-}  # fmt: skip
-"""Options and commands of other tools, with ours."""
-
-
 def format_usage_error(error: Any) -> str:
     """Return a usage error in one line: what is wrong, a suggestion, and where to read more."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     path = context.command_path if context else "lm"
-    return f"{_describe_problem(error)} (see {path} --help)"
-
-
-def _describe_problem(error: Any) -> str:
-    if hasattr(error, "possibilities"):
-        return f"no option {error.option_name}{_suggest(error)}"
     message = error.format_message().partition("\n")[0].rstrip(".")
-    word = message.partition("'")[2].partition("'")[0]
-    if message.startswith("No such command") and word in _OTHER_WORDS:
-        return f"no command {word!r} (did you mean {_OTHER_WORDS[word]!r}?)"
-    return message
-
-
-def _suggest(error: Any) -> str:
-    """Return what may be meant by an unknown option: an option or setting that its command has."""
-    typed, command = error.option_name, error.ctx.command
-    if not typed.lstrip("-")[:1].isalpha():
-        return ": a text that begins with a hyphen goes after --"
-    names = {name for parameter in command.params for name in (*parameter.opts, parameter.metavar)}
-    keys = {setting.flag: f"--set {setting.key}" for setting in getattr(command.callback, "settings", ())}
-    word = _OTHER_WORDS.get(typed, "")
-    ours = keys.get(typed) or (word if word.split(" ")[0] in names else next(iter(error.possibilities or ()), ""))
-    return f" (did you mean {ours!r}?)" if ours else ""
+    if hasattr(error, "possibilities"):
+        keys = {setting.flag: f"--set {setting.key}" for setting in getattr(context.command.callback, "settings", ())}
+        names = [keys[error.option_name]] if error.option_name in keys else error.possibilities or []
+        message = f"no option {error.option_name}" + "".join(f" (did you mean {name!r}?)" for name in names[:1])
+    return f"{message} (see {path} --help)"
 
 
 def _fail(message: str, code: int) -> int:

@@ -24,15 +24,10 @@ _COMPLETED = {"RUN": arguments.complete_runs, "PRESET": arguments.complete_prese
 _PREFIX = "setting_"
 
 
-RunCommand = Callable[[Sequence[str]], int]
-"""Runs a command line, less the name of `lm`; returns its exit code."""
-
-
 class CommandLine(NamedTuple):
-    """What was typed after `lm`, how to run another command line in this process, and the start time."""
+    """What was typed after `lm`, and the start time."""
 
     arguments: Sequence[str]
-    run: RunCommand
     started_at: float
     """Of the command, by `time.monotonic`."""
 
@@ -75,7 +70,7 @@ def with_settings(
             the command does so, with a file and a preset.
     """
     settings = list_all_settings(sections)
-    repeatable = {setting.key for setting in settings if setting.plain_type is tuple}
+    repeatable = {name for each in settings if each.plain_type is tuple for name in (each.key, each.keyword)}
     by_keyword = {setting.keyword: setting for setting in settings}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,8 +82,8 @@ def with_settings(
             typed = {name: values[_PREFIX + name] for name in flags.split()}
             typed |= _split(values.get("set_"), repeatable)
             given = {name: value for name, value in typed.items() if value not in (None, [])}
-            if "stop" in given:
-                given["stop"] = [text.replace("\\n", "\n") for text in given["stop"]]
+            for name in {"stop", "sampling.stop"} & given.keys():
+                given[name] = [text.replace("\\n", "\n") for text in given[name]]
             if not merges:
                 return command(**own, options=given)
             layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]

@@ -176,13 +176,13 @@ def build_spec(corpus: Sequence[PathLike], options: Layer) -> RunSpec:
         UsageError: a name is unknown, a value is wrong, or values contradict each other.
     """
     names, given = msgspec.to_builtins((corpus, options.values), enc_hook=os.fspath)
-    if given.get("tokenizer") in get_args(TokenizerKind):
-        given["tokenizer.kind"] = given.pop("tokenizer")
     layers = [from_environment(list_all_settings(SPEC_SECTIONS), os.environ), options._replace(values=given)]
-    if given.get("config") is not None:
-        layers.insert(0, read_toml(Path(given["config"])))
+    if path := given.get("config") or layers[0].values.get("config"):
+        layers.insert(0, read_toml(Path(path)))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
+    if run.get("tokenizer") in get_args(TokenizerKind):
+        settings["tokenizer"]["kind"], set_by["tokenizer.kind"] = run.pop("tokenizer"), set_by.pop("run.tokenizer")
     set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
     return RunSpec(DataFiles(tuple(names), **files), **run, settings=settings, set_by=set_by)
 

@@ -65,13 +65,16 @@ def test_flags_a_file_the_environment_and_python_make_the_same_run(text, tmp_pat
 
 
 def test_flags_win_over_the_environment_and_that_over_a_file(text, tmp_path, monkeypatch):
-    (tmp_path / "settings.toml").write_text('preset = "tiny"\n[training]\nsteps = 3\nseed = 1\nbeta1 = 0.5\n')
+    (tmp_path / "settings.toml").write_text(
+        'preset = "tiny"\ntokenizer = "char"\n[training]\nsteps = 3\nseed = 1\nbeta1 = 0.5\n'
+    )
     monkeypatch.setenv("LM_SEED", "2")
     monkeypatch.setenv("LM_EPOCHS", "4")
     spec = lm.run_spec(text, config="settings.toml", steps=5)
     training = spec.settings["training"]
     assert (training["steps"], training["seed"], training["beta1"]) == (5, 2, 0.5)
     assert "epochs" not in training  # one length replaces another
+    assert (spec.tokenizer, spec.settings["tokenizer"]) == (None, {"kind": "char"})
     assert [spec.set_by[f"training.{name}"] for name in ("steps", "seed", "beta1")] == ["python", "environment", "file"]
 
 
@@ -87,7 +90,7 @@ def test_an_unknown_option_suggests_what_its_command_has(capsys):
     for words, hint in (
         (["generate", "run", "--token-healing"], "--set sampling.token_healing"),
         (["train", "--experts", "4"], "--set model.experts"),
-        (["train", "--lr", "1"], "--learning-rate"),
+        (["train", "--learning-rat", "1"], "--learning-rate"),
     ):
         assert run(words) == 2
         assert f"(did you mean '{hint}'?)" in capsys.readouterr().err

@@ -4,12 +4,10 @@ import json
 import signal
 import subprocess
 import sys
-from itertools import islice
 from subprocess import PIPE
 
 import pytest
 
-import corpora
 from cli.main import run
 from lm.run_folder import find_checkpoint, load_state
 from tests.forked import start
@@ -54,27 +52,6 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
     stopped = load_state(find_checkpoint(folder, which="last")).step
     assert run(["train", "--resume", str(folder), "--steps", str(stopped + 3)]) == 0
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
-
-
-@pytest.mark.medium
-def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
-    """Of the beginnings of the corpora that ship, by smaller models."""
-    for name in ("stories/train.txt", "stories/heldout.txt", *(f"parallel/{split}.{language}" for split in
-                 ("train", "heldout") for language in ("en", "de"))):  # fmt: skip
-        short = tmp_path / "corpora" / name
-        short.parent.mkdir(parents=True, exist_ok=True)
-        with corpora.path(name).open() as lines:
-            short.write_text("".join(islice(lines, 20 if "heldout" in name else 300)))
-    monkeypatch.setattr(corpora, "path", lambda name: tmp_path / "corpora" / name)
-    for name, value in {"D_MODEL": 32, "N_LAYERS": 1, "N_HEADS": 2, "BLEU_SENTENCES": 2, "RESAMPLES": 10}.items():
-        monkeypatch.setenv(f"LM_{name}", str(value))
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    command = ["demo", "-o", str(tmp_path / "demo"), "--steps", "3"]
-    assert run(command) == 0
-    out = capsys.readouterr().out
-    for name in ("train", "perplexity", "generate", "info", "evaluate", "attention"):
-        assert f"$ lm {name} " in out
-    assert run(command) == 1
 
 
 @pytest.mark.medium

@@ -21,14 +21,14 @@ def test_the_page_is_what_a_person_sees():
     """As wide as the page, in a process of its own and whatever the environment says."""
     environment = {**os.environ, "COLUMNS": str(documented_help.WIDTH), "LM_STEPS": "3", "LM_OUT": "elsewhere"}
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "demo", "--help"],
+        [sys.executable, "-m", "cli.main", "plot", "--help"],
         capture_output=True,
         text=True,
         env=environment,
         timeout=900,
     )
     shown = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
-    assert shown == dict(documented_help.helps())["lm demo"]
+    assert shown == dict(documented_help.helps())["lm plot"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
