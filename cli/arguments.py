@@ -14,7 +14,8 @@ import typer
 
 from lm.config.presets import PRESETS
 from lm.run_folder import CHECKPOINTS, RUNS, is_checkpoint_name, is_run
-from lm.text.decode import decode_blocks, decode_lines, read_file_lines
+from lm.text.decode import decode_blocks, decode_lines
+from lm.text.find import read_lines
 
 CorpusFiles = Annotated[
     list[str],
@@ -54,7 +55,7 @@ def read_input_lines(files: Sequence[Path]) -> Iterator[str]:
         if file == STDIN:
             yield from decode_lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), "stdin")
         else:
-            yield from read_file_lines(file)
+            yield from read_lines(str(file))
 
 
 Complete = Callable[[str], list[str]]

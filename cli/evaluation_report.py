@@ -21,7 +21,7 @@ from lm.evaluation.metrics import CONFIDENCE, ClassificationScores, evaluate_cla
 from lm.evaluation.perplexity import ContaminationCheck, open_held_out, open_texts
 from lm.run_folder import find_first, list_members, load_config
 from lm.text import Record
-from lm.text.decode import read_file_lines
+from lm.text.find import read_lines
 from lm.text.parallel_text import find_sources
 
 
@@ -112,7 +112,7 @@ def find_texts(
 
 
 def _read_lines(path: str) -> list[str]:
-    return [line.strip() for line in read_file_lines(Path(path))]
+    return [line.strip() for line in read_lines(path)]
 
 
 def translate_texts(run: Path, texts: Texts, language: str | None, options: Options) -> list[str]:

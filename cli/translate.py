@@ -17,9 +17,8 @@ from cli.options import Options, with_settings
 from lm.config.inference import PENALTIES, AttentionConfig, SamplingConfig, TranslationConfig
 from lm.config.run_config import HardwareConfig
 from lm.config.run_spec import refuse_settings
-from lm.errors import InputError, UsageError
+from lm.errors import InputError
 from lm.files import atomic_write_text
-from lm.text.decode import read_file_lines
 from lm.text.text_file import TextFile
 
 if TYPE_CHECKING:
@@ -145,13 +144,9 @@ def _read_lines_with_heads(
             raise InputError(f"{file}: holds rows, not lines to translate")
     if not heads:
         return read_input_lines(files), None
-    if len(files) != len(heads):
-        raise UsageError(f"{len(files)} files of sources and {len(heads)} of heads")
-    from lm.text.parallel_text import attach_heads
+    from lm.text.parallel_text import find_sources
 
-    parsed = itertools.chain.from_iterable(
-        attach_heads(read_input_lines([file]), read_file_lines(own), sentence=str, names=(str(file), str(own)))
-        for file, own in zip(files, heads, strict=True)
-    )
-    lines, trees = itertools.tee(parsed)
-    return (line for line, _ in lines), (tree for _, tree in trees)
+    names = [*map(str, files)]
+    found = find_sources(source=names, target=names, heads=[*map(str, heads)])
+    pairs, same = itertools.tee(itertools.chain.from_iterable(each.records() for each in found))
+    return (pair.source or "" for pair in pairs), (pair.dependency_heads or () for pair in same)

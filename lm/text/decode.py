@@ -7,12 +7,18 @@ import codecs
 import gzip
 import itertools
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lm.errors import InputError, missing_packages
+from lm.errors import InputError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MAGIC_BYTES: Mapping[str, bytes] = {
     ".gz": b"\x1f\x8b",
@@ -24,10 +30,9 @@ MAGIC_BYTES: Mapping[str, bytes] = {
 
 BLOCK_BYTES = 1 << 18
 BYTE_ORDER_MARK = "\ufeff"
-_OPENERS: Mapping[str | None, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_ZSTD_BYTES = 1 << 9
-"""Little, as its decompressor returns all that it can: four bytes can stand for 128 KiB."""
-
+_OPENERS: Mapping[str | None, Callable[..., Any]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open,
+}  # fmt: skip
 _ENCODINGS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -63,37 +68,12 @@ def read_blocks(path: Path, name: str) -> Iterator[bytes]:
 
     Raises:
         UnreadableError: the file is damaged, or not readable.
-        InputError: the package that decompresses it is missing.
     """
     try:
-        kind = detect_compression(path)
-        with _OPENERS.get(kind, Path.open)(path, "rb") as stream:
-            yield from _decompress_zstd(stream, name) if kind == ".zst" else read_stream(stream)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        with _OPENERS.get(detect_compression(path), Path.open)(path, "rb") as stream:
+            yield from read_stream(stream)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         raise UnreadableError(f"{name}: unreadable or damaged ({error})") from None
-
-
-def _decompress_zstd(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """Decompress frame by frame: the package's own reader accepts truncated files."""
-    try:
-        import zstandard  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise missing_packages(f"{name}: a .zst file", "zstandard") from None
-    frame = None
-    for block in read_stream(stream, _ZSTD_BYTES):
-        rest = block
-        while rest:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                unpacked = frame.decompress(rest)
-            except zstandard.ZstdError as error:
-                raise EOFError(error) from None
-            if unpacked:
-                yield unpacked
-            rest = frame.unused_data
-            frame = None if frame.eof else frame
-    if frame is not None:
-        raise EOFError("it ends in the middle")
 
 
 def decode_blocks(blocks: Iterable[bytes], name: str, *, encoding: str = "utf-8") -> Iterator[str]:
@@ -151,10 +131,3 @@ def split_lines(blocks: Iterable[str]) -> Iterator[str]:
 def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
     """Yield the lines of bytes in UTF-8, each as soon as it is complete; errors as of `decode_blocks`."""
     return split_lines(normalize_blocks(decode_blocks(blocks, name)))
-
-
-def read_file_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, which may be compressed; InputError if it is missing or damaged."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    return decode_lines(read_blocks(path, str(path)), str(path))

@@ -5,14 +5,14 @@ Stdin and pipes can be read only once, so they are copied to a temporary file fi
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import fnmatch
 import glob
 import os
 import sys
 import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -52,6 +52,12 @@ def refuse_missing(patterns: Iterable[str]) -> None:
     for pattern in patterns:
         if pattern != STDIN and not Path(pattern).exists() and not _expand_glob(pattern):
             raise InputError(f"{pattern}: no such file")
+
+
+def read_lines(name: str) -> Iterator[str]:
+    """Yield the lines of files, which may be compressed, or pipes; errors as of `find_text_files`."""
+    for file in find_text_files([name]):
+        yield from decode.split_lines(file.text())
 
 
 def has_piped_text() -> bool:
@@ -102,30 +108,23 @@ def _is_selected(path: Path, reading: FilesConfig) -> bool:
     return not match(reading.exclude, (*path.parts, *names)) and (not reading.include or match(reading.include, names))
 
 
-class _TemporaryFile:
-    """A temporary file that is deleted with its last reference, or when Python exits."""
-
-    def __init__(self, path: Path) -> None:
-        weakref.finalize(self, path.unlink, missing_ok=True)
-
-
 @lru_cache(maxsize=1)
 def _copy_stdin(stdin: BinaryIO) -> TextFile:
     """Copy stdin once; later calls return the same copy."""
-    return write_temporary_file(decode.read_stream(stdin), name="stdin")
+    return _write_temporary_file(decode.read_stream(stdin), name="stdin")
 
 
 @cache
 def _copy_pipe(path: Path, _inode: int) -> TextFile:
     """Copy a pipe once per inode; later calls return the same copy."""
     with path.open("rb") as stream:
-        return write_temporary_file(decode.read_stream(stream), name=str(path))
+        return _write_temporary_file(decode.read_stream(stream), name=str(path))
 
 
-def write_temporary_file(parts: Iterable[bytes], *, name: str) -> TextFile:
-    """Write bytes to a temporary file; its format is detected from its beginning, as for stdin."""
+def _write_temporary_file(parts: Iterable[bytes], *, name: str) -> TextFile:
+    """Write bytes to a temporary file, deleted at exit; its format is detected from its beginning, as for stdin."""
     descriptor, path = tempfile.mkstemp(prefix="lm-text-")
-    copy = _TemporaryFile(Path(path))
+    atexit.register(Path(path).unlink, missing_ok=True)
     with os.fdopen(descriptor, "wb") as file:
         file.writelines(parts)
-    return TextFile(name, Path(path), temporary_copy=copy)
+    return TextFile(name, Path(path), is_copy=True)

@@ -7,7 +7,7 @@ from 1, or 0 for the root.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -47,26 +47,6 @@ def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
         raise InputError(f"{where}: heads are word numbers from 1, or 0 for the root") from None
     check_heads(heads, sentence, where=where)
     return heads
-
-
-def attach_heads(
-    sentences: Iterable[T], lines: Iterable[str], *, sentence: Callable[[T], str], names: tuple[str, str]
-) -> Iterator[tuple[T, DependencyHeads]]:
-    """Pair sentences with their heads, line by line.
-
-    Args:
-        sentences: objects with a sentence each.
-        lines: of heads.
-        sentence: returns the sentence of such an object.
-        names: of the sentence file and the heads file, for messages.
-
-    Raises:
-        InputError: a line is not a tree of its sentence, or the numbers of lines differ.
-    """
-    for number, (item, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
-        if line is None or item is None:
-            raise InputError(f"{' and '.join(names)}: one of them ends before line {number:,}")
-        yield item, parse_heads(line, sentence(item), where=f"{names[1]}: line {number}")
 
 
 def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
@@ -149,20 +129,13 @@ class ParallelText:
         Raises:
             InputError: a file is not text in its encoding, a line has invalid heads, or the files differ in length.
         """
-        if self.heads is None:
-            yield from self._pairs()
-            return
-        names, lines = (self.source.name, self.heads.name), split_lines(self.heads.text())
-        for pair, heads in attach_heads(self._pairs(), lines, sentence=lambda pair: pair.source or "", names=names):
-            yield pair._replace(dependency_heads=heads)
-
-    def _pairs(self) -> Iterator[Record]:
-        sides = (split_lines(file.text()) for file in (self.source, self.target))
-        for line, (first, second) in enumerate(itertools.zip_longest(*sides), 1):
-            if first is None or second is None:
-                ended = self.source.name if first is None else self.target.name
-                raise InputError(f"{self.name}: not as many lines in both: {ended} has {line - 1:,}")
-            yield Record.of_pair(first.strip(), second.strip(), line=line)
+        for line, texts in enumerate(itertools.zip_longest(*(split_lines(file.text()) for file in self.files)), 1):
+            if None in texts:
+                ended = self.files[texts.index(None)].name
+                raise InputError(f"{self.name}: not as many lines in all files: {ended} has {line - 1:,}")
+            source, target, *heads = (text.strip() for text in texts)
+            trees = [parse_heads(each, source, where=f"{self.files[2].name}: line {line}") for each in heads]
+            yield Record.of_pair(source, target, line=line)._replace(dependency_heads=next(iter(trees), None))
 
 
 Source = TextFile | ParallelText

@@ -57,7 +57,7 @@ class TextFile:
     Attributes:
         name: as the user wrote it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
-        temporary_copy: of stdin or a pipe, deleted with the last TextFile that refers to it.
+        is_copy: of stdin or a pipe, in a temporary file.
         skipped: what was wrong with rows that were left out, by number.
     """
 
@@ -67,7 +67,7 @@ class TextFile:
     path: Path
     data: DataConfig = field(default_factory=DataConfig)
     reading: FilesConfig = field(default_factory=FilesConfig)
-    temporary_copy: object = field(default=None, repr=False, compare=False)
+    is_copy: bool = False
     skipped: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -80,7 +80,7 @@ class TextFile:
         suffix = Path(decode.strip_compression_suffix(self.name).lower()).suffix
         if self.reading.format or suffix in FORMATS:
             return self.reading.format or FORMATS[suffix]
-        if suffix != ".json" and self.temporary_copy is None:
+        if suffix != ".json" and not self.is_copy:
             return "text"
         beginning = next(decode.read_blocks(self.path, self.name), b"").removeprefix(b"\xef\xbb\xbf").lstrip()
         if suffix == ".json" and beginning.startswith(b"["):
@@ -372,18 +372,6 @@ def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str 
     yield text[1:].removesuffix(separator) if text.endswith(line[:-1]) else text[1:]
 
 
-class RepeatCounter:
-    """Counts equal texts by 8-byte hashes, so that memory stays small."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    def count(self, text: str) -> int:
-        """Return how often a text was counted before this call."""
-        self._counts[hash(text)] += 1
-        return self._counts[hash(text)] - 1
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A text to continue.
@@ -414,10 +402,11 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     Raises:
         InputError: the file is damaged or not UTF-8, or a row has no prompt.
     """
-    repeats = RepeatCounter()
+    seen = Counter[str]()
     lines = (Prompt(0, text, f"{file.name}: line {line}") for line, text in enumerate(split_lines(file.text()), 1))
     for number, prompt in enumerate(file.parsed_rows(partial(_parse_row, file.name)) if file.has_rows else lines):
-        repeat = repeats.count(prompt.text) if prompt.seed is None else 0
+        repeat = seen[prompt.text] if prompt.seed is None else 0
+        seen[prompt.text] += prompt.seed is None
         yield replace(prompt, number=number, repeat=repeat)
 
 

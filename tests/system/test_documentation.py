@@ -69,7 +69,7 @@ def is_cheap(words: list[str], folder: Path) -> bool:
     """Whether a documented command reads only files that are there, trains nothing and waits for nobody."""
     outputs = {words[i + 1] for i, word in enumerate(words[:-1]) if word in {"-o", "--html"}}
     files = [word for word in words if re.search(r"/|\.(txt|jsonl?|en|de)$", word) and word not in outputs]
-    is_slow = words[0] in {"train", "compile", "import", "demo", "bench", "prepare", "export"} or {
+    is_slow = words[0] in {"train", "compile", "import", "bench", "prepare", "export"} or {
         "--interactive", "--processes"
     } & {*words}  # fmt: skip
     reads = words[:2] in (["tokenizer", "decode"], ["corpus", "get"])  # stdin, or the network

@@ -115,8 +115,8 @@ def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain,
 
 
 def test_each_file_of_lines_needs_its_file_of_trees(folder, parsed, capsys):
-    trees = ["--dependency-heads", str(folder / "test.heads")]
-    assert run(["translate", str(parsed), str(folder / "test.en"), *trees, *trees]) == 2
+    trees = [each for name in ("test", "train") for each in ("--dependency-heads", str(folder / f"{name}.heads"))]
+    assert run(["translate", str(parsed), str(folder / "test.en"), *trees]) == 2
     assert capsys.readouterr().err.endswith("lm: 1 files of sources and 2 of heads\n")
 
 
