@@ -89,7 +89,7 @@ def prepare(
         report = {
             "folder": str(prepared.folder), "reused": prepared.reused,
             "vocab_size": loaded.vocab_size, "tokenizer": manifest.tokenizer, "chunks": len(manifest.chunks),
-            "splits": splits, "copies": manifest.copies, "repeated": manifest.repeated,
+            "splits": splits, "repeated": manifest.repeated,
         }  # fmt: skip
         print(format_json_line(report))
     else:

@@ -128,14 +128,13 @@ SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 COLUMNS: Mapping[str, str | None] = {
-    "tokens": None, "hash": "<u8", "passages": "<u8", "ends": "<i8", "learned": "<i4", "bytes": "<i4",
+    "tokens": None, "passages": "<u8", "ends": "<i8", "learned": "<i4", "bytes": "<i4",
     "completion": "<i4", "replies": "<i4", "words": "?", "source_tokens": None, "source_ends": "<i8",
     "source_words": "?", "places": "<i4",
 }  # fmt: skip
 """Columns with their dtypes; that of token IDs depends on the vocabulary. A kind of data has some of them.
 
 tokens          all tokens; of pairs, those of the targets
-hash            of each document or row, by which copies are found
 passages        hashes of some passages of text, see `lm.corpus.survey.hash_records`; those of rows and pairs
 ends            where each row ends in `tokens`
 learned, bytes  how many tokens of an example or a conversation are learned, and their UTF-8 bytes
@@ -187,7 +186,6 @@ class Manifest:
         languages: of sources and targets of pairs, if known.
         closing: token that ends each split of text, if the start token of a document ends the previous one.
         tokenizers: checksums of the files of tokenizers.
-        copies: documents, rows or pairs, of both splits, that equal an earlier one.
         repeated: fraction of the held-out text that also occurs in the training split; None without held-out text.
     """
 
@@ -200,9 +198,8 @@ class Manifest:
     closing: int | None
     chunks: tuple[ChunkRecord, ...] = ()
     tokenizers: dict[str, str] = field(default_factory=dict)
-    copies: int = 0
     repeated: float | None = None
-    format_version: Literal[5] = 5
+    format_version: Literal[6] = 6
 
     @cached_property
     def splits(self) -> dict[SplitName, SplitRecord]:

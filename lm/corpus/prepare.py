@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ from lm.corpus import (
 from lm.corpus.encode import Encoded, Tokenizers, encode
 from lm.corpus.survey import Corpus, Item, hash_records
 from lm.errors import InputError
+from lm.text import Record
 from lm.text.find import ProgressCallback
 from lm.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.chat_template import CONFIG_FILE
@@ -52,6 +54,7 @@ CHUNK_BYTES = 1 << 23
 """Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""
 
 _MAX_CHUNKS = 1024
+_CHUNK_NAME = re.compile(r"\.?chunk-\d{5,}-[0-9a-f]{8}")  # or of one that was being written
 _GROUP_BYTES = 1 << 20  # encoded at once: enough to keep all cores of a tokenizer busy
 _MAX_COMPLETIONS = 1 << 20  # characters of the different completions of a chunk that its record lists
 
@@ -161,15 +164,14 @@ def prepare_corpus(
 
 
 def _complete(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a store; counts copies of documents, and measures how much held-out text the training split has."""
+    """Complete a store; measures how much held-out text the training split has."""
     train, held_out = (Split(folder, manifest, name) for name in SPLITS)
     if not train.documents:
         raise InputError("nothing is left to train on beside validation")
-    hashes = np.concatenate([split.column("hash").astype(np.uint64) for split in (train, held_out)])
     repeated = train.find_overlap(held_out.column("passages")) if held_out.documents else None
-    manifest = replace(manifest, copies=len(hashes) - len(np.unique(hashes)), repeated=repeated)
+    manifest = replace(manifest, repeated=repeated)
     for path in folder.iterdir():
-        if "chunk-" in path.name and path.name not in {chunk.name for chunk in manifest.chunks}:
+        if _CHUNK_NAME.match(path.name) and path.name not in {chunk.name for chunk in manifest.chunks}:
             shutil.rmtree(path)
     files.write_json(folder / MANIFEST, msgspec.to_builtins(manifest))
     return manifest
@@ -215,10 +217,11 @@ def _tokenize_chunk(
     counts: dict[SplitName, Counter[str]] = {split: Counter() for split in SPLITS}
     columns, completions, texts = defaultdict[str, list[NDArray[Any]]](list), dict[str, int](), list[str]()
     for group, _ in _group(items, limit=_GROUP_BYTES):
-        for (split, hashed, record), encoded in zip(group, _encode(group, tokenizers), strict=True):
+        kept: dict[SplitName, list[Record]] = {split: [] for split in SPLITS}
+        for (split, record), encoded in zip(group, _encode(group, tokenizers), strict=True):
             sizes, length = [len(text.encode()) for text in record.texts], len(encoded.tokens)
             counted = {"documents": int(record.starts), "tokens": length, "bytes": sum(sizes)}
-            own: dict[str, Any] = {"hash": [hashed] * record.starts, "ends": length}
+            own: dict[str, Any] = {"ends": length}
             if encoded.source_tokens is not None:
                 shorter, longer = sorted((len(encoded.source_tokens), length))
                 if not shorter or longer > min(max_length, max_ratios[split] * shorter):
@@ -227,19 +230,18 @@ def _tokenize_chunk(
                 counted |= {"bytes": sizes[1], "source_bytes": sizes[0], "source_tokens": len(encoded.source_tokens)}
                 own["source_ends"] = len(encoded.source_tokens)
             counts[split].update(counted)
-            if kind != "text":
-                own["passages"] = hashed
-                if split == "validation":
-                    texts.append(record.to_json() + "\n")
+            kept[split].append(record)
             if kind == "examples":
                 own["completion"] = completions.setdefault(record.parts[-1].text, len(completions))
             for column, dtype in COLUMNS.items():
                 value = own.get(column, getattr(encoded, column, None))
                 if value is not None:
                     columns[f"{split}-{column}"].append(np.atleast_1d(np.asarray(value, dtype=dtype or token_dtype)))
-        for split in SPLITS if kind == "text" else ():
-            if pieces := [item.record for item in group if item.split == split]:
-                columns[f"{split}-passages"].append(hash_records(pieces, kind))
+        for split, records in kept.items():
+            if records:
+                columns[f"{split}-passages"].append(hash_records(records, kind))
+        if kind != "text":
+            texts += [record.to_json() + "\n" for record in kept["validation"]]
     shutil.rmtree(path, ignore_errors=True)
     with files.replacing(path) as new:  # the folder has its name once it is complete
         new.mkdir()

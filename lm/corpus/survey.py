@@ -81,10 +81,9 @@ class Summary:
 
 
 class Item(NamedTuple):
-    """A record with its split, and the hash by which copies are found."""
+    """A record with its split."""
 
     split: SplitName
-    hash: int
     record: Record
 
 
@@ -146,15 +145,14 @@ class Corpus:
             if self.kind == "text":
                 records = split_into_pieces(records if boundary is None else _split_at(records, boundary), tokenizer)
             split: SplitName = "train"
-            position = value = 0
+            position = 0
             for record in records:
                 if record.starts:
-                    value = _split_hash(record)
-                    is_held_out = value < bound if boundary is None else position >= boundary
+                    is_held_out = _split_hash(record) < bound if boundary is None else position >= boundary
                     split = "validation" if is_held_out else "train"
                 if boundary is not None:
                     position += len(record.text.encode())
-                yield Item(split, value if record.source is None else record_hash(record), record)
+                yield Item(split, record)
 
     @cached_property
     def _held_out(self) -> tuple[int, Fraction | None]:
@@ -178,20 +176,18 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def record_hash(record: Record) -> int:
-    """Hash a record, by which copies are found: a pair in either direction."""
-    return sum(map(hash_text, record.texts)) % _ALL_HASHES if record.source is not None else _split_hash(record)
-
-
 def hash_records(records: Sequence[Record], kind: DataKind) -> Hashes:
     """Return the hashes by which records are found in the training split of a store of a kind.
 
     Text is found by passages of 200 bytes, of which about one in 128 is hashed: those whose first four bytes have a
     certain hash, so that the same passages are chosen wherever a text stands (Schleimer et al. 2003, Winnowing), and at
-    least one of each text, however short. Examples, conversations and sentence pairs are found as a whole.
+    least one of each text, however short. Examples, conversations and sentence pairs are found as a whole, pairs in
+    either direction.
     """
+    if kind == "pairs":
+        return np.array([sum(map(hash_text, record.texts)) % _ALL_HASHES for record in records], dtype=np.uint64)
     if kind != "text":
-        return np.array([record_hash(record) for record in records], dtype=np.uint64)
+        return np.array([_split_hash(record) for record in records], dtype=np.uint64)
     texts = [record.text.encode().ljust(PASSAGE_BYTES, b"\0") for record in records]
     data, ends = b"".join(texts), np.cumsum([*map(len, texts)])
     beginnings = [np.frombuffer(data, "<u4", (len(data) - offset) // 4, offset) for offset in range(4)]
@@ -328,9 +324,9 @@ def train_tokenizers(
         UsageError: the settings contradict each other.
     """
     parallel = parallel if parallel and corpus.kind == "pairs" else ParallelTextConfig()
-    special = [END_OF_TEXT, MASK] if has_mask else [END_OF_TEXT] if corpus.kind in ("examples", "conversations") else []
+    special = [END_OF_TEXT, MASK] if has_mask else [] if corpus.kind == "text" else [END_OF_TEXT]
     if parallel.bidirectional:
-        special = [format_language_tag(language) for language in corpus.languages if language]
+        special += [format_language_tag(language) for language in corpus.languages if language]
 
     def trained(*sides: str) -> Tokenizer:
         key = repr([tokenizers.__version__, sides, corpus.identity(corpus.sources), config, special])

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _FEISTEL_ROUNDS = 6
 PADDING = 0
-"""Padding ID; any token would do, because padding is neither attended to nor predicted."""
+"""Padding: of IDs any would do, as it is neither attended to nor predicted; of tree positions it must be zero."""
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,7 @@ class DropoutMerges:
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NO_RULE)
         self.results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        spelled = [[index] for index in range(max(vocabulary.values(), default=-1) + 1)]
+        spelled = [[index] for index in range(max([-1, *vocabulary.values(), *merge_rules.whole]) + 1)]
         for token, index in vocabulary.items():
             characters = [vocabulary.get(character, -1) for character in token]
             if index not in merge_rules.whole and -1 not in characters:

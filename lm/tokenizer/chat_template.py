@@ -202,6 +202,8 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     config = read_json_object(folder / CONFIG_FILE)
     path = folder / TEMPLATE_FILE
     source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
+    if isinstance(source, list):  # several with names, as transformers once saved them
+        source = {each["name"]: each["template"] for each in source}.get("default")
     if source is None:
         return None
     spelled = {key: spelling(config.get(key)) for key in _SPECIAL_KEYS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -75,7 +76,7 @@ def assign_word_indices(text: str, ends: Iterable[int]) -> list[int]:
     White space belongs to the next word, at the end of a text to the last one. A token that spans several words belongs
     to the first.
     """
-    word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
+    word_ends = [*itertools.accumulate(len(word.encode()) for word in re.findall(r"\s*\S+", text))]
     words, start = [], 0
     for end in ends:
         words.append(min(bisect_right(word_ends, start), max(0, len(word_ends) - 1)))

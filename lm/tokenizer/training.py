@@ -78,7 +78,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Se
 
 def _build_characters(texts: Iterable[str], special_tokens: Sequence[str]) -> Tokenizer:
     """Build a vocabulary of the characters of the corpus, in order of code points."""
-    characters: set[str] = set().union(*texts)
+    characters = {character for text in texts for character in text}
     vocabulary = {character: index for index, character in enumerate(sorted(characters))}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(ANY_CHARACTER), "isolated")

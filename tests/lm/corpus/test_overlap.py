@@ -1,4 +1,4 @@
-"""Overlap and copies equal what a search of the text finds."""
+"""Overlap equals what a search of the text finds."""
 
 import random
 
@@ -46,13 +46,12 @@ def test_short_documents_count_as_a_whole(tmp_path):
     assert found(folder, *[one[1:] for one in documents[:20]]) == 0
 
 
-def test_copies_and_repeated_held_out_text_are_counted(tmp_path):
+def test_repeated_held_out_text_is_counted(tmp_path):
     documents = [noise(400, seed) for seed in range(200)]
     text = f"\n{END_OF_TEXT}\n".join([*documents, *documents[:30], "end"])
     held_out = tmp_path / "held.txt"
     held_out.write_text(f"\n{END_OF_TEXT}\n".join([*documents[:50], *(noise(400, 999 + seed) for seed in range(50))]))
     manifest = prepare(written(tmp_path, text), BYTES, DataConfig(validation=str(held_out))).manifest
-    assert manifest.copies == 30 + 50
     assert manifest.repeated == pytest.approx(0.5, abs=0.05)
 
 

@@ -11,7 +11,7 @@ from lm.config.run_config import END_OF_TEXT, DataConfig, ParallelTextConfig, To
 from lm.corpus import MANIFEST, SPLITS, Manifest, open_split, read_held_out
 from lm.corpus import prepare as preparing
 from lm.corpus.prepare import prepare_corpus
-from lm.corpus.survey import hash_text, scan_corpus
+from lm.corpus.survey import hash_text, scan_corpus, train_tokenizers
 from lm.errors import InputError
 from lm.tokenizer import training
 from tests.lm.corpus import small_examples, small_pairs
@@ -148,8 +148,10 @@ def test_other_files_are_not_replaced(tmp_path):
     prepare(files, BYTES, DataConfig(), folder)
     with pytest.raises(InputError, match="holds something else"):
         prepare(files, BYTES, DataConfig(validation="0.3"), folder)
+    (folder / "my-chunk-notes").mkdir()
     other = prepare(files, BYTES, DataConfig(validation="0.3"), folder, force=True)
     assert {path.name for path in folder.glob("chunk*")} == {chunk.name for chunk in other.manifest.chunks}
+    assert (folder / "my-chunk-notes").exists()
 
 
 @pytest.mark.parametrize("count", [30, 300])
@@ -161,7 +163,14 @@ def test_rows_are_held_out_by_their_text_with_copies_in_one_split(tmp_path, coun
     ranked = sorted({hash_text("\0".join(pair)) for pair in pairs})
     bound = ranked[int(len(ranked) * 0.2)] if count < 90 else 2**64 // 5
     assert held_out == [pair for pair in [*pairs, *pairs[:7]] if hash_text("\0".join(pair)) < bound]
-    assert (prepared.manifest.copies, prepared.manifest.repeated) == (count + 7 - len(set(pairs)), 0.0)
+    assert prepared.manifest.repeated == 0.0
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_a_tokenizer_of_pairs_has_the_end_that_they_need(tmp_path, kind):
+    corpus = small_pairs.corpus(tmp_path, ["a", "b"], ["A", "B"])
+    tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(kind=kind, vocab_size=300))
+    assert tokenizer.end_of_text is not None
 
 
 def test_pairs_are_filtered_and_keep_their_trees(tmp_path):

@@ -146,7 +146,7 @@ def test_what_the_sandbox_forbids_is_refused_in_one_line():
         ChatTemplate("{{ cycler.__init__.__globals__.os.popen('id').read() }}").render(TURNS)
 
 
-@pytest.mark.parametrize("form", ["file", "text"])
+@pytest.mark.parametrize("form", ["file", "text", "several"])
 def test_templates_are_read_as_transformers_writes_them(tmp_path, form):
     family = qwen2()
     Tokenizer(family.backend).save(tmp_path / "tokenizer.json")
@@ -154,7 +154,8 @@ def test_templates_are_read_as_transformers_writes_them(tmp_path, form):
     if form == "file":
         (tmp_path / "chat_template.jinja").write_text(family.template, encoding="utf-8")
     else:
-        config["chat_template"] = family.template
+        several = [{"name": "tool_use", "template": ""}, {"name": "default", "template": family.template}]
+        config["chat_template"] = several if form == "several" else family.template
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.chat_template == ChatTemplate(family.template, {"eos_token": "<|im_end|>"})
