@@ -278,11 +278,6 @@ class ModelConfig(Config):
         """Return whether a layer, from 0 in its stack, has experts instead of a feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
-    @property
-    def needs_key_positions(self) -> bool:
-        """Return whether attention needs the positions of keys."""
-        return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
-
     def has_compressed_attention(self, layer: int) -> bool:
         """Return whether a layer, from 0 in its stack, has compressed attention: every second one."""
         return self.attention == "compressed" and layer % 2 == 1

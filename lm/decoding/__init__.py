@@ -8,7 +8,7 @@ commands and the API use. Nothing here imports evaluation or training.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -107,14 +107,6 @@ class DecodeSession:
         self.tokens[:] = [list(self.tokens[row]) for row in rows]
         for model in self._models:
             model.select(rows)
-
-    @torch.inference_mode()
-    def release(self, rows: Collection[int]) -> None:
-        """Remove rows; the others keep their order, and the freed cache rows are reused."""
-        kept = [row for row in range(len(self)) if row not in rows]
-        self.tokens[:] = [self.tokens[row] for row in kept]
-        for model in self._models:
-            model.select(kept, released=rows)
 
     @torch.inference_mode()
     def truncate(self, lengths: Sequence[int]) -> None:
@@ -225,13 +217,10 @@ class _ModelRows:
             cache.copy(*map(list, zip(*copies, strict=True)))
         return Output(torch.stack([logits[window] for window in windows]))
 
-    def select(self, rows: Sequence[int], released: Collection[int] | None = None) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         self._window_starts = [self._window_starts[row] for row in rows]
         self._sources = [self._sources[row] for row in rows]
-        if released is None:
-            self.cache.select(rows)
-        else:
-            self.cache.release(released)
+        self.cache.select(rows)
 
     def truncate(self) -> None:
         rows = zip(self._sources, self._tokens, self._window_starts, strict=True)

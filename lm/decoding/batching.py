@@ -288,5 +288,5 @@ class Batch:
 
     def _keep(self, rows: Sequence[int]) -> None:
         if len(rows) < len(self._samples):
-            self._session.release({*range(len(self._samples))} - {*rows})
+            self._session.select(rows)
         self._samples = [self._samples[row] for row in rows]

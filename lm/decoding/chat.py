@@ -6,8 +6,10 @@ left out of what the model reads; the system prompt stays.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Events
+from functools import partial
 
 from lm.corpus.encode import encode_prompt
 from lm.decoding.batching import Finish, Token
@@ -41,8 +43,14 @@ def fit_into_context(
     head = int(messages[0].role == "system")
     last, most = (len(messages) - head - 1) // 2, context - min(max_tokens, int(_REPLY_FRACTION * context))
     dropped = min(dropped, last)
-    while len(prompt := encode([*messages[:head], *messages[head + 2 * dropped :]])) > most and dropped < last:
-        dropped, most = dropped + 1, min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
+
+    def build(dropped: int) -> list[int]:
+        return encode([*messages[:head], *messages[head + 2 * dropped :]])
+
+    if len(prompt := build(dropped)) > most and dropped < last:
+        kept = min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
+        dropped = bisect_left(range(last), -kept, lo=dropped + 1, key=lambda number: -len(build(number)))
+        prompt = build(dropped)
     if len(prompt) >= context:
         raise UsageError(f"the message is too long: the prompt has {len(prompt)} tokens, and the context is {context}")
     return prompt, dropped
@@ -82,11 +90,15 @@ class Chat:
         text, generator, max_tokens = "", self.generator, self.generator.config.max_tokens
         context = generator.model.config.context_length
         try:
-            prompt, self.dropped = fit_into_context(
-                self.messages, self._encode, context=context, max_tokens=max_tokens, dropped=self.dropped
-            )
-            healing = generator.find_healing(content, prompt) if self.is_text else None
-            room = max_tokens if self.is_text else min(max_tokens, context - len(prompt))
+            if self.is_text:
+                prompt, room = encode_prompt(self.transcript(), generator.tokenizer), max_tokens
+                healing = generator.find_healing(content, prompt)
+            else:
+                encode = partial(encode_prompt, tokenizer=generator.tokenizer)
+                prompt, self.dropped = fit_into_context(
+                    self.messages, encode, context=context, max_tokens=max_tokens, dropped=self.dropped
+                )
+                healing, room = None, min(max_tokens, context - len(prompt))
             sample = generator.build_sample(prompt, self._replies, healing, max_tokens=room)
             self._replies += 1
             for event in generator.decode([sample], prefix=prompt[:-2] if healing else prompt[:-1]):
@@ -98,12 +110,9 @@ class Chat:
             else:
                 self.messages.pop()
 
-    def _encode(self, messages: Sequence[Part]) -> list[int]:
-        prompt = "".join(message.text for message in messages) if self.is_text else messages
-        return encode_prompt(prompt, self.generator.tokenizer)
-
     def undo(self) -> str | None:
         """Remove the last message of the user with its reply, and return it; None if there is none."""
+        self.dropped = 0
         while self.messages and self.messages[-1].role != "system":
             if (last := self.messages.pop()).role == "user":
                 return last.text.removeprefix("\n") if self.is_text else last.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -18,7 +18,7 @@ from lm.decoding.speculative import Drafter, decode_speculatively, look_up_in_pr
 from lm.decoding.token_healing import Healing
 from lm.engine import EnginePlan, plan_engines
 from lm.engine.kv_cache import PrefixCache
-from lm.errors import UsageError
+from lm.errors import LMError, UsageError
 from lm.model import DecoderOnly
 from lm.text.decode import normalize_text
 from lm.text.text_file import Prompt
@@ -113,7 +113,10 @@ class Generator:
         """Return the end of a prompt that is chosen again, if it is a text."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
-        return Healing.find(self.tokenizer, prompt, ids, self.sampler)
+        unpenalised = replace(
+            self.config, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, no_repeat_ngram_size=None
+        )
+        return Healing.find(self.tokenizer, prompt, ids, Sampler.from_config(unpenalised))
 
     def build_sample(
         self,
@@ -168,7 +171,10 @@ class Generator:
 
         def build_samples() -> Iterator[Sample]:
             for prompt in prompts:
-                ids = self.encode(prompt.text)
+                try:
+                    ids = self.encode(prompt.text)
+                except LMError as error:
+                    raise error.at(prompt.where) from None
                 continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
                 healing = self.find_healing(prompt.text, ids)
                 for sample in range(n):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.model import DecoderOnly, EncoderDecoder
-from lm.model.attention import AttentionInputs, DecoderCache, LayerKVCache, Mask, padding_bias
+from lm.model.attention import AttentionInputs, DecoderCache, LayerKVCache, Mask
 from lm.model.recurrent import RecurrentCache, RowRecurrentCache
 
 DecoderModel = DecoderOnly | EncoderDecoder
@@ -59,7 +59,8 @@ class PrefixCache:
             cache = self._caches.pop(known)
         elif n_known:
             cache = copy.deepcopy(self._caches[known])
-            cache.truncate(n_known)
+            for layer in cache.self_attention:
+                layer.length = n_known
         else:
             cache = self._model.new_cache()
         new = ids[n_known:][:limit]
@@ -230,7 +231,7 @@ class KVCache:
         for row, position in zip(at, positions, strict=True):
             starts[row] = position
         cross_inputs = None if self._encoder_output is None else AttentionInputs(
-            Mask.key_padding(self._source_lengths), encoder_output=self._encoder_output, caches=self._cross_layers
+            Mask(key_lengths=self._source_lengths), encoder_output=self._encoder_output, caches=self._cross_layers
         )  # fmt: skip
         first = max(starts)
         end, device, is_even = first + n, self._first_parameter.device, min(starts) == first
@@ -238,19 +239,12 @@ class KVCache:
         queries = None if is_even else first_positions[:, None] + torch.arange(n, device=device)
         for layer in self._layers:
             layer.set_write_positions(first if is_even else first_positions, end)
-        if self._states is not None:
-            inputs = AttentionInputs(
-                Mask.causal(), caches=[self._states], start=first, query_positions=queries, end=end
-            )
-        elif queries is None:
-            inputs = AttentionInputs(Mask.causal(), caches=self._layers, start=first)
-        else:
-            keys = torch.arange(end, device=device)[None]
-            bias = padding_bias(queries.flatten() + 1, end).view(len(queries), 1, n, end)
-            inputs = AttentionInputs(
-                Mask(bias=bias.to(self._first_parameter.dtype)), caches=self._layers, start=first, end=end,
-                query_positions=queries, key_positions=keys if self._model.config.needs_key_positions else None,
-            )  # fmt: skip
+        mask, caches = Mask(is_causal=True), self._layers if self._states is None else [self._states]
+        if queries is not None:
+            bias = torch.zeros(len(queries), 1, n, end, dtype=self._first_parameter.dtype, device=device)
+            is_later = torch.arange(end, device=device) > queries[:, None, :, None]
+            mask = Mask(bias=bias.masked_fill_(is_later, -torch.inf))
+        inputs = AttentionInputs(mask, caches=caches, start=first, query_positions=queries)
         hidden = self._model.decode(batch.to(device), inputs, cross_inputs)
         self._advance(rows, n)
         return hidden if is_whole else hidden.index_select(0, self._index(at))
@@ -294,20 +288,14 @@ class KVCache:
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
-        if list(rows) == list(range(self._n_buffer_rows)) and len(self._buffer_rows) == self._n_buffer_rows:
+        if self._encoder_output is None and self._shared is None and len({*rows}) == len(rows):
+            buffer_rows = [self._buffer_rows[row] for row in rows]
+            self._free_rows += {*self._buffer_rows} - {*buffer_rows}
+            self._buffer_rows, self.lengths = buffer_rows, [self.lengths[row] for row in rows]
             return
         self._share(rows)
         if min(self.lengths, default=0) < max(self.lengths, default=1) or self._states is not None:
             self._copy_shared()  # a row must not write where others read
-
-    def release(self, rows: Collection[int]) -> None:
-        """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
-        kept = [row for row in range(len(self.lengths)) if row not in rows]
-        if self._encoder_output is not None or self._shared is not None:
-            return self.select(kept)
-        self._free_rows += [self._buffer_rows[row] for row in sorted(rows)]
-        self._buffer_rows, self.lengths = [self._buffer_rows[row] for row in kept], [self.lengths[row] for row in kept]
-        return None
 
     def _share(self, rows: Sequence[int]) -> None:
         """Row i reads the past of the former row `rows[i]`, and writes into buffer row i."""

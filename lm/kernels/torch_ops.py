@@ -57,10 +57,10 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
     rows = x.numel() // x.shape[-1]
     out = np.empty((rows, len(values)), np.float32)
     shift = np.empty(0, np.float32) if bias is None else bias.detach().numpy()
-    inputs = x.detach().reshape(rows, -1).contiguous().numpy()
+    inputs = x.detach().reshape(rows, x.shape[-1]).contiguous().numpy()
     with numba_threads() as threads:
         matmul.matmul(values.numpy(), scales.numpy(), shift, inputs, out, False, threads)
-    return torch.from_numpy(out).view(*x.shape[:-1], -1)
+    return torch.from_numpy(out).view(*x.shape[:-1], len(values))
 
 
 def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK:

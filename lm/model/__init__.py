@@ -36,7 +36,7 @@ from lm.model.layers import (
 )
 from lm.model.positions import InputEmbedding, build_relative_positions
 from lm.model.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder
-from lm.model.tree_positions import TreePositionEncoding, zero_out_padding
+from lm.model.tree_positions import TreePositionEncoding
 
 
 class Block(nn.Module):
@@ -263,8 +263,8 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
 def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> AttentionInputs:
     """The self-attention inputs of a target: causal, after the cached tokens; `lengths` (batch,) excludes padding."""
     if cache is None:
-        return AttentionInputs(mask=Mask.causal(), lengths=lengths)
-    return AttentionInputs(mask=Mask.causal(), caches=cache.self_attention, start=cache.length, lengths=lengths)
+        return AttentionInputs(mask=Mask(is_causal=True), lengths=lengths)
+    return AttentionInputs(mask=Mask(is_causal=True), caches=cache.self_attention, start=cache.length, lengths=lengths)
 
 
 class DecoderOnly(Transformer):
@@ -317,7 +317,7 @@ class EncoderOnly(Transformer):
 
         A classifier returns one state per text: (batch, 1, d_model).
         """
-        x = self.decode(tokens, AttentionInputs(mask=Mask.key_padding(target_lengths), lengths=target_lengths))
+        x = self.decode(tokens, AttentionInputs(mask=Mask(key_lengths=target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -341,13 +341,14 @@ class EncoderDecoder(Transformer):
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) IDs, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
 
-        A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
+        A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree,
+        zeros beyond `lengths`.
         """
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
+        inputs = AttentionInputs(mask=Mask(key_lengths=lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source, inputs), inputs)
-        ids, tree_positions = source[..., 0], zero_out_padding(source[..., 1:], lengths)
+        ids, tree_positions = source[..., 0], source[..., 1:]
         x = embedding(ids, inputs, combine=self.syntax_positions.position_combiner(tree_positions))
         return self.encoder(x, self.syntax_positions.add_distances(inputs, tree_positions))
 
@@ -370,7 +371,7 @@ class EncoderDecoder(Transformer):
             target_lengths: (batch,) real target IDs, where padding follows them.
         """
         source = AttentionInputs(
-            mask=Mask.key_padding(lengths),
+            mask=Mask(key_lengths=lengths),
             encoder_output=encoder_output,
             caches=None if cache is None else cache.cross_attention,
         )

@@ -56,10 +56,6 @@ class LayerKVCache:
             self._key = self._key.index_select(0, rows)
             self._value = self._value.index_select(0, rows)
 
-    def truncate(self, length: int) -> None:
-        """Drop the positions from `length` on."""
-        self.length = min(self.length, length)
-
 
 def _grow(buffer: Tensor, n_used: int, length: int) -> Tensor:
     """Return a buffer of at least `length` positions that starts with the first `n_used` positions of `buffer`."""
@@ -93,11 +89,6 @@ class DecoderCache:
         for layer in (*self.self_attention, *self.cross_attention):
             layer.reorder(rows)
 
-    def truncate(self, length: int) -> None:
-        """Drop the positions from `length` on from the self-attention caches."""
-        for layer in self.self_attention:
-            layer.truncate(length)
-
 
 _MAX_KEYS_FOR_MATMULS = 512
 """Keys up to which two matmuls beat torch's fused kernel, forward and backward in bfloat16."""
@@ -128,15 +119,6 @@ class Mask:
     visible: Tensor | None = None
     bias: Tensor | None = None
 
-    @classmethod
-    def causal(cls, *, bias: Tensor | None = None) -> Mask:
-        return cls(is_causal=True, bias=bias)
-
-    @classmethod
-    def key_padding(cls, lengths: Tensor | None) -> Mask:
-        """A padding mask: each query attends to the first `lengths[row]` keys of its row, or to all without lengths."""
-        return cls(key_lengths=lengths)
-
     def with_bias(self, bias: Tensor) -> Mask:
         """Add a bias, broadcastable to (batch, heads, queries, keys)."""
         return replace(self, bias=bias if self.bias is None else self.bias + bias)
@@ -157,12 +139,6 @@ class Mask:
             is_real = (keys < self.key_lengths[:, None])[:, None, None]
             allowed = is_real if allowed is None else allowed & is_real
         return allowed
-
-
-def padding_bias(lengths: Tensor, longest: int) -> Tensor:
-    """Build a (rows, longest) float32 bias: 0 for real positions, -inf for padding."""
-    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
-    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -227,11 +203,9 @@ class AttentionInputs:
         encoder_output: (batch, source length, d_model) states to attend to, in cross-attention.
         caches: for each layer a `LayerKVCache` of earlier positions, extended in place; those of an encoder output are
             computed once. Of recurrent layers one `RecurrentCache` of all.
-        start: the position of the first query.
-        query_positions: (batch or 1, queries) positions of the queries, if they are not consecutive from `start`.
-        end: an upper bound of `query_positions`.
-        key_positions: (batch, keys) positions of the keys [default: consecutive from 0]. Schemes of relative positions
-            need them; masked keys may have any.
+        start: the position of the first query; keys are at 0 … start + queries - 1.
+        query_positions: (batch or 1, queries) positions of the queries, at most those of the last keys, if they are
+            not consecutive from `start`.
         rotation: a `Rotation` of queries and keys by position (rotary embeddings), if any.
         relative_embeddings: for each layer, those by each kind of distance.
         first_layer_values: (batch, kv_heads, length, head), once the first layer that mixes them has run.
@@ -244,8 +218,6 @@ class AttentionInputs:
     caches: Sequence[Any] | None = None
     start: int = 0
     query_positions: Tensor | None = None
-    end: int = 0
-    key_positions: Tensor | None = None
     rotation: Any = None
     relative_embeddings: Sequence[Sequence[RelativeEmbeddings]] = ()
     first_layer_values: list[Tensor] = field(default_factory=list)
@@ -259,10 +231,8 @@ class AttentionInputs:
 
     def compute_distances(self, length: int, device: torch.device) -> Tensor:
         """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
-        queries, keys = self.compute_query_positions(length, device), self.key_positions
-        if keys is None:
-            keys = torch.arange(self.start + length, device=device)[None]
-        return keys[:, None, :] - queries[:, :, None]
+        keys = torch.arange(self.start + length, device=device)
+        return keys - self.compute_query_positions(length, device)[..., None]
 
 
 def _view_heads(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:

@@ -178,15 +178,14 @@ class BlockSparseAttention(MultiHeadAttention):
             if 2 * table.shape[1] * pattern.block_size <= length:
                 return attend_by_blocks(query, key, value, pattern, mask=mask, dropout=self.active_dropout)
         mask = self.mask(query, inputs)
-        if isinstance(pattern, SlidingWindow) and mask.visible is not None and inputs.key_positions is None:
+        if isinstance(pattern, SlidingWindow) and mask.visible is not None and inputs.query_positions is None:
             first = max(0, inputs.start - pattern.max_distance)  # no query sees earlier keys
             key, value, mask = key[:, :, first:], value[:, :, first:], replace(mask, visible=mask.visible[..., first:])
         return attend(query, key, value, mask=mask, dropout=self.active_dropout)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
         length, mask = query.shape[2], inputs.mask
-        end = inputs.start + length if inputs.query_positions is None else inputs.end
-        if end <= self.pattern.dense_length:
+        if (end := inputs.start + length) <= self.pattern.dense_length:
             return mask
         distances = inputs.compute_distances(length, query.device)
         queries = inputs.compute_query_positions(length, query.device)[..., None]

@@ -103,7 +103,7 @@ def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, str
     first, n_keys = stride - 1, key.shape[2]
     queries = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
     interleaved = queries.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
-    output = attend(interleaved, key, value, mask=Mask.causal())
+    output = attend(interleaved, key, value, mask=Mask(is_causal=True))
     sequential = output.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
     return F.pad(sequential, (0, 0, first, 0))[:, :, :length]
 

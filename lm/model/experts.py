@@ -103,7 +103,7 @@ class MixtureOfExperts(nn.Module):
         outputs: list[Tensor] = []
         for expert, part in zip(self.experts, grouped.split([*counts, n_padding]), strict=False):
             # in training, an expert without positions gets a gradient of zero, as optimizers step all experts
-            if len(part) or self.training or not outputs:
+            if len(part) or self.training:
                 output = expert(part[:capacity])
                 outputs.append(F.pad(output, (0, 0, 0, len(part) - len(output))))
         together = F.pad(torch.cat(outputs), (0, 0, 0, n_padding)).index_select(0, order.argsort())

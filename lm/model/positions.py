@@ -174,7 +174,7 @@ class RotaryPositions(nn.Module):
     def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """Add the rotation of `length` tokens to the attention inputs."""
         if inputs.query_positions is not None:
-            table = self.table.rows(0, inputs.end, device)[inputs.query_positions][:, None]
+            table = self.table.rows(0, inputs.start + length, device)[inputs.query_positions][:, None]
         else:
             table = self.table.rows(inputs.start, length, device)
         return replace(inputs, rotation=Rotation(*table.unbind(-2)))
@@ -393,7 +393,7 @@ class InputEmbedding(nn.Module):
             x = x + self.types[0].to(x.dtype)
         vectors, length, device = None, tokens.shape[1], tokens.device
         if self.positions is not None and inputs.query_positions is not None:
-            vectors = self.positions(0, inputs.end, device)[inputs.query_positions]
+            vectors = self.positions(0, inputs.start + length, device)[inputs.query_positions]
         elif self.positions is not None:
             vectors = self.positions(inputs.start, length, device)
         if combine is not None:

@@ -42,11 +42,6 @@ class RecurrentCache:
         for layer in self.cross_attention:
             layer.reorder(rows)
 
-    def truncate(self, length: int) -> None:
-        """Drop the positions from `length` on: that is all of them, as earlier states are not kept."""
-        if length < self.length:
-            self.length, self.states = 0, ()
-
 
 class RowRecurrentCache(RecurrentCache):
     """Recurrent states whose rows have different lengths."""

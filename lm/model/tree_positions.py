@@ -48,14 +48,6 @@ class TreePositionEncoding(nn.Module):
         return inputs if self.distances is None else self.distances.add_to(inputs, tree_distances(tree_positions))
 
 
-def zero_out_padding(tree_positions: Tensor, lengths: Tensor | None) -> Tensor:
-    """Zero the tree positions (batch, length, 3) beyond `lengths` (batch,)."""
-    if lengths is None:
-        return tree_positions
-    is_real = torch.arange(tree_positions.shape[1], device=tree_positions.device) < lengths[:, None]
-    return tree_positions * is_real[..., None]
-
-
 def token_depths(tree_positions: Tensor) -> Tensor:
     """Return (batch, length) depths from (batch, length, 3) tree positions; outside the tree, the maximum plus one."""
     depths = tree_positions[..., 0]
@@ -79,7 +71,7 @@ class TreeDepths(nn.Module):
 
     def forward(self, depths: Tensor, position_vectors: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) position vectors -> (batch, length, d_model)."""
-        vectors = sinusoidal_encoding(depths.to(self.mix.weight.dtype), self.d_model, interleaved=True)
+        vectors = sinusoidal_encoding(depths.to(self.mix.bias.dtype), self.d_model, interleaved=True)
         if position_vectors is not None:
             vectors = torch.cat((position_vectors.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
         return self.mix(vectors).tanh()

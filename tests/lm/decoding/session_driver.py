@@ -64,7 +64,7 @@ class SessionDriver:
             self.session.select(rows.tolist())
 
     def keep(self, rows: Sequence[int]) -> None:
-        self.session.release({*range(len(self.session))} - {*rows})
+        self.session.select(rows)
 
     def truncate(self, length: int) -> None:
         self.session.truncate([length] * len(self.session))

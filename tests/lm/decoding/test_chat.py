@@ -76,6 +76,23 @@ def test_a_reply_is_that_to_the_whole_conversation(is_text):
         assert chat.transcript() == f"ab{messages[1].text}\nabc{messages[3].text}"
 
 
+def test_a_text_longer_than_the_context_is_continued():
+    chat = open_chat(is_text=True)
+    assert say(chat, "a" * (2 * CONTEXT)) == chat.generator.samples("a" * (2 * CONTEXT))[0].text
+
+
+def test_after_undoing_turns_earlier_ones_are_read_again():
+    chat = open_chat()
+    while not chat.dropped:
+        say(chat, "abc")
+    for _ in range(2):
+        chat.undo()
+    again = open_chat(*chat.messages)
+    again._replies = chat._replies
+    assert say(chat, "b") == say(again, "b")
+    assert chat.dropped == again.dropped == 0
+
+
 @pytest.mark.parametrize("supervised", [True, False])
 def test_a_reply_and_a_sample_are_decoded_after_the_generation_prompt(supervised):
     """Which is text in Mistral's template, so that the reply begins with a space."""

@@ -46,6 +46,12 @@ def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_t
         assert (drafted.tokens, drafted.text) == (sample.tokens, sample.text)
 
 
+def test_the_end_of_a_prompt_is_not_banned_for_repeating_it():
+    settings = {"temperature": 0, "no_repeat_ngram_size": 1, "repetition_penalty": 9, "logit_bias": (".=-inf",)}
+    (sample,) = generator(**settings).samples("The owl saw. The owl saw.")
+    assert len(sample.tokens) == 12
+
+
 def test_only_the_text_of_a_prompt_is_healed():
     ids, off = encode_prompt("The owl ", TOKENIZER), generator(token_healing=False).samples("The owl ", n=3)
     assert generator().samples(ids, n=3) == off

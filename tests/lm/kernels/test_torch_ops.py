@@ -23,3 +23,4 @@ def test_it_equals_the_matmul_and_without_compiled_code_is_left_to_torch(monkeyp
             found = torch_ops.int8_matmul(values, scales, shift, x)
             right = expected if shift is None else expected + shift
             torch.testing.assert_close(found.double(), right, atol=3e-4 * expected.abs().max().item(), rtol=0)
+        assert torch_ops.int8_matmul(values, scales, bias, x[:0]).shape == (0, 5, 24)

@@ -43,12 +43,12 @@ def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
     lengths = torch.tensor([n_keys, 2, 0])
     return {
         "everything": Mask(),
-        "causal": Mask.causal(),
+        "causal": Mask(is_causal=True),
         "visible": Mask(visible=visible),
-        "keys": Mask.key_padding(lengths),
+        "keys": Mask(key_lengths=lengths),
         "causal keys": Mask(is_causal=True, key_lengths=lengths),
         "bias": Mask(bias=bias),
-        "causal bias": Mask.causal(bias=bias),
+        "causal bias": Mask(is_causal=True, bias=bias),
         "all": Mask(is_causal=True, key_lengths=lengths, visible=visible, bias=bias),
     }
 
@@ -80,9 +80,9 @@ def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
 
     def drawn(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return attend(*inputs, mask=Mask.causal(), dropout=0.3)
+        return attend(*inputs, mask=Mask(is_causal=True), dropout=0.3)
 
-    plain = attend(*inputs, mask=Mask.causal()).unflatten(0, (1000, -1))[0]
+    plain = attend(*inputs, mask=Mask(is_causal=True)).unflatten(0, (1000, -1))[0]
     draws = drawn(1).unflatten(0, (1000, -1))
     spread = draws.std(0) / math.sqrt(len(draws))
     assert ((draws.mean(0) - plain).abs() <= 6 * spread + 1e-6).all()
@@ -94,5 +94,5 @@ def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_blockwise_attention_agrees_with_the_definition(length, kv_heads):
     query, key, value = (tensor.detach() for tensor in tensors(length, length, kv_heads))
-    expected = attend(query.double(), key.double(), value.double(), mask=Mask.causal())
+    expected = attend(query.double(), key.double(), value.double(), mask=Mask(is_causal=True))
     assert_close(blockwise_causal_attention(query, key, value), expected, terms=max(16, length), depth=2)

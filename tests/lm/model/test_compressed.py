@@ -71,13 +71,13 @@ def test_memory_compressed_attention_equals_a_loop(length, stride, fields, is_ca
 
 def test_padding_of_an_encoder_counts_as_zeros():
     layer, x, lengths = memory_compressed(is_causal=False), torch.randn(2, 11, 16).double(), torch.tensor([11, 7])
-    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
+    found = layer(x, AttentionInputs(Mask(key_lengths=lengths)))
     for row, length in enumerate(lengths.tolist()):
         assert_close(found[row], by_hand(layer, x[row], convolved, length=length), model=layer)
 
 
 def test_interleaved_queries_attend_as_with_a_mask():
-    layer, inputs, found = memory_compressed(), AttentionInputs(Mask.causal()), []
+    layer, inputs, found = memory_compressed(), AttentionInputs(Mask(is_causal=True)), []
     for attend in (MemoryCompressedAttention.attend_heads, MultiHeadAttention.attend_heads):
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
         output = attend(layer, *layer.project_qkv(x, inputs), inputs)
@@ -90,6 +90,6 @@ def test_interleaved_queries_attend_as_with_a_mask():
 def test_linformer_equals_a_loop(kv_heads):
     config = ModelConfig(**SHAPE, n_kv_heads=kv_heads, n_encoder_layers=1, attention="linformer", attention_rank=5)
     layer, x, lengths = filled(LinformerAttention(config)), torch.randn(2, 12, 16).double(), torch.tensor([12, 5])
-    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
+    found = layer(x, AttentionInputs(Mask(key_lengths=lengths)))
     for row, length in enumerate(lengths.tolist()):
         assert_close(found[row], by_hand(layer, x[row], combined, length=length), model=layer)

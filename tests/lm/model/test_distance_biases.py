@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def test_linear_biases_attend_as_those_of_bloom(heads):
     """Hugging Face counts from the first key, we from the query: the softmax is the same."""
     linear = ALiBi(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))
-    mask = linear(AttentionInputs(Mask.causal(), start=6), 3, CPU).mask
+    mask = linear(AttentionInputs(Mask(is_causal=True), start=6), 3, CPU).mask
     assert mask.is_causal
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
     scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0

@@ -30,7 +30,7 @@ def make_experts(**fields: object) -> MixtureOfExperts:
 
 
 def inputs(lengths: list[int] | None = None) -> AttentionInputs:
-    return AttentionInputs(Mask.causal(), lengths=None if lengths is None else torch.tensor(lengths))
+    return AttentionInputs(Mask(is_causal=True), lengths=None if lengths is None else torch.tensor(lengths))
 
 
 def states(*shape: int, seed: int = 1) -> torch.Tensor:

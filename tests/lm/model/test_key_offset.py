@@ -29,5 +29,5 @@ def test_scores_are_those_of_the_key_before_in_float64(heads, kv_heads, offset):
             scores = [float(queries[position, own] @ keys[at - before, of_key]) if at >= before else 0.0 for at in seen]
             weights = (torch.tensor(scores, dtype=torch.float64) / 8**0.5).softmax(0)
             outputs[position, own] = weights @ values[: position + 1, of_key]
-    found = attention(x, AttentionInputs(mask=Mask.causal()))
+    found = attention(x, AttentionInputs(mask=Mask(is_causal=True)))
     torch.testing.assert_close(found[0], outputs @ attention.output.weight.T)

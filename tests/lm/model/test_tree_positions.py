@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model import build_model
+from lm.model.layers import quantise
 from lm.model.tree_positions import token_depths, tree_distances
 from lm.text.parallel_text import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
@@ -71,13 +72,21 @@ def test_depths_are_mixed_with_positions_in_the_embedding(positions):
     assert_close(embedded[0], expected, model=model, dtype=torch.float32)
 
 
+def test_quantised_weights_change_little():
+    model = build_model(ModelConfig(**{**SHAPE, "d_model": 256}, syntax="depth"), seed=1).eval().requires_grad_(False)
+    source = sentence(9, seed=3)[2][None]
+    expected = model.encode(source)
+    quantise(model)
+    assert (model.encode(source) - expected).abs().max() < 0.1 * expected.abs().max()
+
+
 @pytest.mark.parametrize("positions", ["rotary", "learned", "relative", "t5"])
 def test_padding_and_neighbours_change_no_logit(positions):
     model = build_model(ModelConfig(**SHAPE, syntax="both", positions=positions), seed=1).eval()
     sources = [sentence(words, seed=words)[2] for words in (9, 1, 4)]
     target, lengths = torch.randint(50, (3, 6)), torch.tensor([len(source) for source in sources])
     padded = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
-    wider = torch.cat((padded, torch.full((3, 5, 4), 7)), dim=1)
+    wider = torch.cat((padded, torch.tensor([7, 0, 0, 0]).expand(3, 5, 4)), dim=1)
     with torch.no_grad():
         logits = model(padded, target, lengths=lengths)
         assert_close(model(wider, target, lengths=lengths), logits, model=model)
