@@ -124,9 +124,11 @@ class Endpoints:
         chat = parse(ChatBody, await self._read_object(request))
         messages, model = read_messages(chat), find_model(self._models, chat.model)
         ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=chat.sampling.max_tokens)
+        room = model.decoder.config.context_length - len(ids)
         body = CompletionBody(
             model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
-            sampling=chat.sampling, logprobs=chat.top_logprobs if chat.logprobs or chat.top_logprobs else None,
+            sampling=chat.sampling.replace(max_tokens=min(chat.sampling.max_tokens, room)),
+            logprobs=chat.top_logprobs if chat.logprobs or chat.top_logprobs else None,
         )  # fmt: skip
         return await self._complete(request, body, dropped_turns=dropped)
 

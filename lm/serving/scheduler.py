@@ -196,10 +196,12 @@ class Scheduler:
                 self._remove_cancelled()
             except Exception:  # whatever it is, the server continues, and clients get no traceback
                 traceback.print_exc()
-                running = [completion for completion, _ in self._owners.values()]
-                self._fail(dict.fromkeys([*running, *self._waiting]), unavailable("the model failed; see the log"))
+                failed = [completion for completion, _ in self._owners.values()]
                 self._owners.clear()
-                self._waiting.clear()
+                with self._condition:
+                    failed += self._waiting
+                    self._waiting.clear()
+                self._fail(dict.fromkeys(failed), unavailable("the model failed; see the log"))
                 self._prefixes = self._batch = None
 
     def _fail(self, completions: Iterable[Completion], error: Exception) -> None:
@@ -210,11 +212,9 @@ class Scheduler:
         self._deliver([(completion, error) for completion in failed])
 
     def _remove_cancelled(self) -> None:
-        if any(completion.is_cancelled for completion in self._waiting):
-            with self._condition:
-                waiting = [completion for completion in self._waiting if not completion.is_cancelled]
-                self._waiting.clear()
-                self._waiting.extend(waiting)
+        with self._condition:
+            for completion in [completion for completion in self._waiting if completion.is_cancelled]:
+                self._waiting.remove(completion)
         numbers = {number for number, (completion, _) in self._owners.items() if completion.is_cancelled}
         if numbers and self._batch:
             self._batch.cancel(numbers)

@@ -24,7 +24,7 @@ function toFields({ logit_bias: biases, ...options }) {
 const BANNED = -1e30; // the lowest bias: JSON has no infinity
 
 function parseBias(line) {
-  const [, token, value] = line.match(/^(.+)=([^=]+)$/) ?? [];
+  const [, token, value] = line.match(/^(.+)=([^=]+)$/s) ?? [];
   const bias = value?.trim() === "-inf" ? BANNED : Number(value);
   if (!Number.isFinite(bias)) throw new ServerError(`Logit bias: write TOKEN=NUMBER, not ${line}`);
   return [token, bias];

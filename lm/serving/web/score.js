@@ -241,9 +241,11 @@ export class ScoreView {
     } catch (error) {
       report(error);
     } finally {
-      this.editor.endGeneration();
-      this.stopButton.disabled = true;
-      announce(ended);
+      if (!this.generation.isBusy) {
+        this.editor.endGeneration();
+        this.stopButton.disabled = true;
+        announce(ended);
+      }
     }
   }
 }
