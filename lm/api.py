@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from lm.model import average_predictions
 from lm.text import parse_messages
 from lm.training import launcher_env
 from lm.training.derived_runs import write_merged_run
+from lm.training.multiprocess import StopSignals
 from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.trainer import Event, Started, train_events
 
@@ -289,11 +291,15 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     """
     spec = run_spec(*corpus, **options)
     hardware = {**spec.settings["hardware"], "dtype": "auto"}  # it decodes in the fastest
-    folder = Path()
-    with closing(train_events(spec)) as events:
-        for event in events:
-            folder = event.run.folder if isinstance(event, Started) else folder
+    folder, signals = Path(), StopSignals()
+    with ExitStack() as stack:
+        for event in stack.enter_context(closing(train_events(spec, stop=signals.received))):
+            if isinstance(event, Started):
+                folder = event.run.folder
+                stack.enter_context(signals.handling())
             on_event(event)
+    if signals.number:
+        signal.raise_signal(signals.number)
     if launcher_env.world_size() == 1:  # several ranks would measure beside each other
         measure_and_record_dtype(folder, HardwareConfig(**hardware))
     return load(folder, **hardware)

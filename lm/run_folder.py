@@ -43,6 +43,7 @@ CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
+_BEFORE_CHECKPOINTS = {CONFIG, METRICS, TIMINGS, TENSORBOARD, BASE_WEIGHTS, CHECKPOINTS}
 
 Pointer = Literal["best", "last"]
 """Files of a run that name one of its checkpoints."""
@@ -188,7 +189,9 @@ def refuse_existing(folder: Path) -> None:
     A run that was killed before its first checkpoint does not count.
     """
     files.check_folder(folder)
-    if any(folder.glob(f"{CHECKPOINTS}/{STEP}*" if is_run(folder) else "[!.]*")):
+    names = {path.name for path in folder.glob("[!.]*")}
+    is_unfinished = CHECKPOINTS in names <= _BEFORE_CHECKPOINTS and not any(folder.glob(f"{CHECKPOINTS}/[!.]*"))
+    if names and not is_unfinished:
         raise InputError(f"{folder}: holds a run already, or other files; choose another folder, or resume the run")
 
 

@@ -104,8 +104,8 @@ class AttentionMap:
         """
         chosen = self.weights
         for axis, (name, number) in enumerate((("layer", layer), ("head", head))):
-            if number is not None and number > chosen.shape[axis]:
-                raise UsageError(f"{name} {number}: there are {chosen.shape[axis]}")
+            if number is not None and not 1 <= number <= chosen.shape[axis]:
+                raise UsageError(f"{name} {number}: there are {chosen.shape[axis]}, from 1")
             chosen = chosen if number is None else chosen.take([number - 1], axis=axis)
         return chosen.mean(axis=(0, 1))
 

@@ -185,6 +185,8 @@ def compare_models(
     """Return the blocks of each of several files, scored by two models."""
     by_file = []
     for sides in zip(_by_file(first, files), _by_file(second, files), strict=True):
+        if len({ends[-1:].tobytes() for ends, _ in sides}) > 1:
+            raise UsageError("the models read different parts of the texts: give one --context")
         cuts, blocks, block = np.intersect1d(sides[0][0], sides[1][0]), [], np.zeros(4)
         one, two = (
             np.bincount(np.searchsorted(cuts, ends), weights=nats, minlength=len(cuts)) / math.log(2)

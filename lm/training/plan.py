@@ -415,7 +415,7 @@ def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
     For a budget, the rest of it is divided by `step_seconds`.
     """
     if config.budget is not None:
-        return max(1, round((parse_duration(config.budget) - spent) / step_seconds))
+        return max(1, round((parse_duration(config.budget) - spent) / max(step_seconds, 1e-3)))
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
         return max(1, math.ceil(epochs * data.steps_per_epoch))

@@ -401,8 +401,8 @@ def prepare_resuming(
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):
             raise UsageError(f"{run}: at step {state.step} already; name more steps or epochs, or another budget")
-        if processes != plan.processes:  # the threads are divided again
-            plan = dataclasses.replace(plan, processes=processes, threads=MAX_THREADS)
+        threads = plan.threads if processes == plan.processes else MAX_THREADS  # of which each process has its part
+        plan = dataclasses.replace(plan, processes=processes, threads=config.hardware.threads or threads)
         truncate_logs(run, state.step, evaluation_due=state.evaluation_due)
         files.write_json(run / run_folder.CONFIG, config.replace(plan=plan).to_dict())
 
@@ -449,6 +449,8 @@ def initial_weights(path: Path, tokenizers: Tokenizers, config: RunConfig) -> di
     (tokenizer, source), (old, old_source) = tokenizers, checkpoint.load_tokenizers(parent)
     if not (tokenizer.extends(old) and (source or tokenizer).extends(old_source or old)):
         raise UsageError(f"the weights of {path} were learned with another tokenizer: use that one")
+    if model.labels != config.model.labels:
+        weights = {name: value for name, value in weights.items() if not name.startswith("classifier.")}
     if tokenizer.vocab_size == old.vocab_size:
         return weights
     if config.lora:

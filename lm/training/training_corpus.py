@@ -113,7 +113,7 @@ class CorpusFiles:
     def text_bytes(self) -> int:
         """Bytes of UTF-8 text, of both sides of pairs."""
         if self.prepared:
-            return sum(split.bytes for split in Manifest.read(self.prepared).splits.values())
+            return sum(split.bytes + split.source_bytes for split in Manifest.read(self.prepared).splits.values())
         return self.survey.files_bytes
 
     @cached_property
