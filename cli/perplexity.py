@@ -83,8 +83,7 @@ def perplexity(
     Every token is scored exactly once, given the preceding tokens in its window. Files are split into documents as in
     training, unless flags say otherwise, and each document is scored separately. Its first token is predicted from the
     document-start token; if the tokenizer has none, the first token is reported as unscored. Words are separated by
-    whitespace. The standard error treats tokens as independent; in JSON it is that of the mean nats per token. The
-    total weights all tokens equally.
+    whitespace. The total weights all tokens equally.
 
     Perplexity per token depends on the tokenizer, context and stride. Perplexity per word and bits/byte can be compared
     across tokenizers. Bytes are those of the text in UTF-8 after the run's normalisation, such as CRLF to LF.

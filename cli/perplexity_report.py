@@ -53,11 +53,11 @@ Row = Mapping[str, Any]
 
 _FIGURES = (
     "tokens", "unscored", "documents", "words", "bytes", "nats", "nats_per_token", "perplexity", "word_perplexity",
-    "bits_per_byte", "standard_error", "bits_per_byte_error", "unknown_tokens", "lost_bytes", "shortened", "blank",
+    "bits_per_byte", "unknown_tokens", "lost_bytes", "shortened", "blank",
 )  # fmt: skip
 _COLUMNS = {
     "file": "file", "tokens": "tokens", "words": "words", "bytes": "bytes", "perplexity": "perplexity/token",
-    "word_perplexity": "perplexity/word", "bits_per_byte": "bits/byte", "bits_per_byte_error": "std error, bits/byte",
+    "word_perplexity": "perplexity/word", "bits_per_byte": "bits/byte",
 }  # fmt: skip
 _VERSUS_COLUMNS = {
     "file": "file", "bytes": "bytes", "first_bits_per_byte": "first, bits/byte",

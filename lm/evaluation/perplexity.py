@@ -52,7 +52,6 @@ class PerplexityResult:
         words: whitespace-separated words of their text.
         bytes: UTF-8 bytes of the scored tokens.
         nats: surprisal of the scored tokens.
-        squares: sum of squared surprisals.
         unknown_tokens: tokens for text that the vocabulary cannot represent.
         lost_bytes: bytes that encoding and decoding loses. They have no surprisal, so results per word and per byte are
             not comparable with those of another tokenizer.
@@ -66,7 +65,6 @@ class PerplexityResult:
     words: int = 0
     bytes: int = 0
     nats: float = 0.0
-    squares: float = 0.0
     unknown_tokens: int = 0
     lost_bytes: int = 0
     shortened: int = 0
@@ -86,7 +84,6 @@ class PerplexityResult:
         self.words += scored.words
         self.bytes += text_bytes - (int(scored.ends[0]) if scored.unscored else 0)
         self.nats += float(nats.sum())
-        self.squares += float(np.square(nats).sum())
         self.unknown_tokens += scored.loss.unknown
         self.lost_bytes += scored.loss.bytes
         self.shortened += scored.is_shortened and (scored.starts or not scored.text)
@@ -115,24 +112,6 @@ class PerplexityResult:
     def bits_per_byte(self) -> float | None:
         """Return bits of surprisal per UTF-8 byte, comparable across tokenizers; None without bytes."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
-
-    @property
-    def standard_error(self) -> float | None:
-        """Return the standard error of the mean nats per token, s / √tokens; None below two tokens.
-
-        It assumes independent tokens, so it is too small for running text; perplexity · standard_error approximates the
-        standard error of the perplexity.
-        """
-        if self.tokens < 2:
-            return None
-        variance = (self.squares - self.nats**2 / self.tokens) / (self.tokens - 1)
-        return math.sqrt(max(0.0, variance) / self.tokens)
-
-    @property
-    def bits_per_byte_error(self) -> float | None:
-        """Return the standard error of bits per byte; None below two tokens, or without bytes."""
-        error = self.standard_error
-        return error * self.tokens / math.log(2) / self.bytes if error is not None and self.bytes else None
 
 
 def _exp_ratio(nats: float, count: int) -> float | None:

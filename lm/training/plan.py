@@ -322,7 +322,7 @@ def _plan_budget(
     config, bits, max_steps = plan.config, measured.ngram_bits, None
     steps = max(1.0, measured.seconds_left / speed.step_seconds)
     epochs = steps / data.steps_per_epoch
-    if not (data.holds_pairs or data.holds_conversations) and measured.train_tokens:
+    if measured.train_tokens:
         # a window of the context has a token more than it predicts
         epochs = steps * batch_rows(config) * config.model.context_length / measured.train_tokens
     learns_text = not config.model.is_masked and config.data_kind != "examples" and not data.holds_pairs

@@ -298,7 +298,7 @@ class _Preparation:
         if budget is None:
             return measured
         speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=_measuring_seconds(config))
-        counts_tokens = is_regularised and (is_text or data.holds_conversations)
+        counts_tokens = is_regularised and is_text
         return dataclasses.replace(
             measured,
             speed=speed.scaled_to(self.world.size),

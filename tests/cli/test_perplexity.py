@@ -40,7 +40,7 @@ def wide(tmp_path):
     return tmp_path / "wide.txt"
 
 
-FIGURES = ["tokens", "words", "bytes", "nats", "perplexity", "word_perplexity", "bits_per_byte", "standard_error"]
+FIGURES = ["tokens", "words", "bytes", "nats", "perplexity", "word_perplexity", "bits_per_byte"]
 
 
 def test_files_and_their_total_are_reported(report, runs, texts):
@@ -63,7 +63,7 @@ def test_the_table_states_unit_context_and_stride_in_headings_and_below(capsys, 
     output = capsys.readouterr()
     assert output.err == ""
     header, *rows, described = output.out.splitlines()
-    assert re.split("  +", header)[4:] == ["perplexity/token", "perplexity/word", "bits/byte", "std error, bits/byte"]
+    assert re.split("  +", header)[4:] == ["perplexity/token", "perplexity/word", "bits/byte"]
     assert [line.split()[0] for line in rows] == [str(texts / "a.txt"), str(texts / "b.txt"), "total"]
     assert "context 24, stride 6" in described
 

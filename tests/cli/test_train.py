@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cli.main import run
+from lm.run_folder import load_config
 from lm.training.run_log import load_curves
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -80,8 +81,9 @@ def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
     assert "\x1b" not in output.err
     assert "validation loss" in output.err
     assert f"next    lm generate '{folder}'\n" in output.err
-    assert run(["train", "--resume", str(folder), "--steps", "6"]) == 0
+    assert run(["train", "--resume", str(folder), "--steps", "6", "--threads", "3"]) == 0
     assert capsys.readouterr().out == ""
+    assert load_config(folder).plan.threads == 3
 
 
 CURVES = ("loss", "nll", "learning_rate", "gradient_norm", "seconds", "validation_loss", "validation_bits_per_byte")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -15,7 +16,7 @@ from cli.main import run
 from lm.config.run_config import SECTIONS
 from lm.config.settings import list_all_settings
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.trainer import train_events
+from lm.training.trainer import Started, train_events
 
 SMALL = {"tokenizer": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
@@ -84,6 +85,16 @@ def test_a_loop_that_is_left_is_saved_and_resumed_as_if_it_had_never_stopped(tmp
         lm.train(resume=folder)
         assert tensors(folder) == tensors(tmp_path / "whole")
         assert (folder / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
+
+
+def test_ctrl_c_during_a_step_saves_after_it(tmp_path):
+    def interrupt(event: object) -> None:
+        if isinstance(event, Started):
+            event.run.optimizers[0].register_step_pre_hook(lambda *_: signal.raise_signal(signal.SIGINT))
+
+    with pytest.raises(KeyboardInterrupt):
+        lm.train("text.txt", out=tmp_path / "run", steps=6, on_event=interrupt, **SMALL)
+    assert load_state(find_checkpoint(tmp_path / "run", which="last")).step == 1
 
 
 def test_an_exception_of_the_callers_saves_and_closes(tmp_path):

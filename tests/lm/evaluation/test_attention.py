@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
+from lm.errors import UsageError
 from lm.evaluation.attention import AttentionMap, Unit, compute_attention, text_units, token_units
 from lm.model import build_model
 from lm.model.attention import capture_attention_weights
@@ -60,6 +61,9 @@ def test_self_attention_of_words_is_summed_and_averaged():
         assert_close(weights, np.array(expected), model=model, dtype=torch.float32)
     np.testing.assert_allclose(found.mean(layer=2), found.weights[1].mean(0))
     np.testing.assert_allclose(found.mean(layer=1, head=2), found.weights[0, 1])
+    for number in (0, 9, -1):
+        with pytest.raises(UsageError, match=f"head {number}: there are"):
+            found.mean(head=number)
 
 
 @pytest.mark.parametrize("shape", [{"n_encoder_layers": 1}, {"decoder_only": True, "positions": "rotary"}])

@@ -1,11 +1,11 @@
 """Sums over scored tokens: metrics, the difference of two models, and surprisal by token, word and character."""
 
 import math
-import statistics
 
 import numpy as np
 import pytest
 
+from lm.errors import UsageError
 from lm.evaluation.perplexity import (
     PairedDifference,
     PerplexityResult,
@@ -33,13 +33,10 @@ def segment(text, ends, nats, **place) -> Scored:
 
 
 def test_metrics_follow_from_the_sums():
-    nats = [0.5, 2.0, 3.5, 1.25]
-    result = PerplexityResult(tokens=4, words=2, bytes=10, nats=7.25, squares=sum(value**2 for value in nats))
+    result = PerplexityResult(tokens=4, words=2, bytes=10, nats=7.25)
     assert result.perplexity == pytest.approx(math.exp(7.25 / 4))
     assert result.word_perplexity == pytest.approx(math.exp(7.25 / 2))
     assert result.bits_per_byte == pytest.approx(7.25 / math.log(2) / 10)
-    error = statistics.stdev(nats) / math.sqrt(4)
-    assert result.standard_error == pytest.approx(error)
     assert PerplexityResult(tokens=5, words=1, nats=1e4).word_perplexity is None  # beyond the greatest float
 
 
@@ -78,6 +75,11 @@ def test_tokens_that_share_an_end_stay_together():
     )
     assert found.tolist() == [pytest.approx([1, 1, 3 / math.log(2), 8 / math.log(2)]),
                               pytest.approx([1, 3, 4 / math.log(2), 48 / math.log(2)])]  # fmt: skip
+
+
+def test_models_that_read_other_parts_of_a_text_are_not_compared():
+    with pytest.raises(UsageError, match="give one --context"):
+        compare_models([segment("abcd", [1, 4], [1, 2])], [segment("cd", [1, 2], [1, 2])], files=1)
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])

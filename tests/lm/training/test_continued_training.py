@@ -16,7 +16,7 @@ from lm.hardware import Hardware
 from lm.training.loop import train
 from lm.training.plan import Measured, Plan, plan_length, plan_spec
 from lm.training.rules import TrainingSpeed
-from lm.training.run import Run, measure_initial_loss
+from lm.training.run import Run, initial_weights, measure_initial_loss
 from lm.training.run_log import Evaluation, Step
 from lm.training.training_corpus import TrainingCorpus
 from tests.lm.training import test_lora
@@ -105,6 +105,9 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
     assert 0 not in [event.step for event in train(labels) if isinstance(event, Evaluation)]
     again = begin("again", examples, first.config.model, labels.folder)
     assert 0 in [event.step for event in train(again) if isinstance(event, Evaluation)]
+    other = again.config.replace(model=again.config.model.replace(labels=("p", "q", "r")))
+    kept = initial_weights(again.folder, (again.tokenizer, None), other)
+    assert not [name for name in kept if name.startswith("classifier")]
     more = begin("more", corpus, first.config.model, found)
     assert 0 in [event.step for event in train(more) if isinstance(event, Evaluation)]
 

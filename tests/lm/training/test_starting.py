@@ -31,6 +31,14 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     assert sums(run) == before
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "config.json", "checkpoints/epoch-3.ckpt"])
+def test_the_files_of_others_are_not_overwritten(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match="or other files"):
+        run_folder.refuse_existing(tmp_path)
+
+
 TRAINED = "run: another process is training this run"
 
 
