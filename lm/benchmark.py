@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from operator import le
 from pathlib import Path
@@ -21,11 +20,19 @@ from lm.decoding.sampling import Sampler
 from lm.engine import compiled_engine_supports, plan_engines, save_fastest_dtype
 from lm.errors import LMError, UsageError
 from lm.evaluation.scoring import score_batch
-from lm.hardware import Hardware, inference_dtypes, select_device, select_inference_hardware, time_work
+from lm.hardware import (
+    Hardware,
+    Timer,
+    inference_dtypes,
+    select_device,
+    select_inference_hardware,
+    time_interleaved,
+    time_work,
+)
 from lm.kernels import code_cache
 from lm.model import build_model
 from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
-from lm.training.measure import Timer, random_run, time_interleaved, training_step_timer
+from lm.training.measure import random_run, training_step_timer
 
 CONCURRENCY = (1, 16)
 """Numbers of concurrent texts."""
@@ -76,7 +83,7 @@ def measure_speed(
         timer = decode_timer(model, prompt, hardware, rows=texts, tokens=tokens)
         tasks.append(("decoding", timer, texts, tokens, hardware))
     for task, timer, sequences, each, used in tasks:
-        took = statistics.median(side for (side,) in time_interleaved([timer], seconds=seconds))
+        took = float(np.median(time_interleaved([timer], seconds=seconds)))
         yield Measurement(str(config.preset), task, sequences, each, used.dtype, took, sequences * each / took)
 
 
@@ -167,7 +174,7 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
     tokens, ratios = min(_NEW_TOKENS, model.context_length - len(prompt) - 1), []
     for rows in CONCURRENCY:
         timers = [decode_timer(each.model, prompt, hardware, rows=rows, tokens=tokens) for each in loaded]
-        times = np.array(time_interleaved(timers, seconds=seconds))  # (rounds, dtypes)
+        times = time_interleaved(timers, seconds=seconds)  # (rounds, dtypes)
         ratios.append(np.median(times / times[:, :1], axis=0).tolist())
     measured = zip(dtypes, zip(*ratios, strict=True), nats, strict=True)
     return [DtypeMeasurement(name, times, total / nats[0]) for name, times, total in measured][1:]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
@@ -19,6 +21,7 @@ _MATMUL_SIZE, _MATMUL_REPEATS = 256, 3
 _EMULATED_RATIO = 4.0  # slower than float32: emulated
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
+Timer = Callable[[], float]
 MAX_THREADS = torch.get_num_threads()
 """Default threads of torch: one per core, or as the environment says."""
 
@@ -138,6 +141,25 @@ def time_work(work: Callable[[], object], hardware: Hardware) -> float:
     start = synchronized_time(hardware)
     work()
     return synchronized_time(hardware) - start
+
+
+def time_interleaved(timers: Sequence[Timer], *, seconds: float) -> NDArray[np.float64]:
+    """Time functions in interleaved rounds, so that other load slows all of them.
+
+    Args:
+        timers: what is compared, or one alone.
+        seconds: per side, approximately; at least one round follows a warm-up.
+
+    Returns:
+        (rounds, timers) seconds.
+    """
+    for timer in timers:
+        timer()
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    while not rounds or time.perf_counter() - start < seconds * len(timers):
+        rounds.append([timer() for timer in timers])
+    return np.array(rounds)
 
 
 def select_device(config: HardwareConfig) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,13 +12,12 @@ from lm.corpus import RaggedArray
 from lm.corpus.encode import Tokenizers
 from lm.data import Batch, TrainingData, batch_rows
 from lm.data.pairs import PairLayout
-from lm.hardware import time_work
+from lm.hardware import Timer, time_interleaved, time_work
 from lm.training.evaluation import measure_cost
 from lm.training.objective import select_training_hardware
 from lm.training.rules import UNLIMITED_STEPS, TrainingSpeed
 from lm.training.run import Run, batch_flops
 
-Timer = Callable[[], float]
 """Does some work once; returns the seconds it took."""
 
 SENTENCE_LENGTH = 16
@@ -90,28 +87,9 @@ class SpeedMeter:
 
 def _measure_step_seconds(run: Run, *, seconds: float) -> float:
     """Return the median step time in seconds, excluding one warm-up step."""
-    return statistics.median(time for (time,) in time_interleaved([training_step_timer(run)], seconds=seconds))
+    return float(np.median(time_interleaved([training_step_timer(run)], seconds=seconds)))
 
 
 def training_step_timer(run: Run) -> Timer:
     """Return a timer of optimizer steps, including data loading."""
     return lambda: time_work(run.step, run.hardware)
-
-
-def time_interleaved(timers: Sequence[Timer], *, seconds: float) -> list[list[float]]:
-    """Time functions in interleaved rounds, so that other load slows all of them.
-
-    Args:
-        timers: what is compared, or one alone.
-        seconds: per side, approximately; at least one round follows a warm-up.
-
-    Returns:
-        The seconds of each side, round by round.
-    """
-    for side in timers:
-        side()
-    rounds: list[list[float]] = []
-    start = time.perf_counter()
-    while not rounds or time.perf_counter() - start < seconds * len(timers):
-        rounds.append([side() for side in timers])
-    return rounds

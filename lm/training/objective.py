@@ -7,10 +7,8 @@ would measure kernel launches.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import statistics
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +18,15 @@ from torch import Tensor, nn
 
 from lm.config.run_config import IGNORE_INDEX, RunConfig, TrainingConfig
 from lm.data import Batch
-from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware, single_threaded, time_work
+from lm.hardware import (
+    MAX_THREADS,
+    Hardware,
+    native_dtypes,
+    select_inference_hardware,
+    single_threaded,
+    time_interleaved,
+    time_work,
+)
 from lm.model import EncoderDecoder, Model, build_model, init_empty_weights, soft_cap
 from lm.model.cost import training_flops
 from lm.model.experts import capture_routing, load_balancing_loss
@@ -80,7 +86,7 @@ class Objective(nn.Module):
                 with torch.no_grad():
                     taught = [_hidden_states(teacher, batch, hardware).flatten(0, -2) for teacher in self._teachers]
                 where = torch.arange(targets.numel(), device=targets.device)[positions]
-                loss_of_chunk = functools.partial(self._chunk_loss, targets=targets.flatten(), taught=taught)
+                loss_of_chunk = partial(self._chunk_loss, targets=targets.flatten(), taught=taught)
                 nats, nll = chunked_loss(loss_of_chunk, hidden, model.output_layer, where)
             else:
                 nats, nll = _cross_entropy(model, hidden, targets, positions, label_smoothing=config.label_smoothing)
@@ -206,8 +212,7 @@ def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
 
 Choice = TypeVar("Choice")
 
-_SECONDS, _MAX_SECONDS, _PASS_SECONDS = 0.3, 0.6, 0.02  # for each of the two choices, and for a pass
-_MIN_ROUNDS = 3
+_SECONDS, _PASS_SECONDS = 0.2, 0.02  # for each choice, and for a pass
 _MIN_GAIN = 0.9  # of the time of the first choice, so that nearly equal choices don't change from run to run
 _FIRST_FLOPS, _MIN_TOKENS = 3e9, 64  # of the first size; with less, call overhead would decide
 _MAX_VOCAB_SIZE = 4096
@@ -262,14 +267,9 @@ def select_fastest(choices: Sequence[Choice], measure: Callable[[Choice], float]
     """Return the first choice, unless another one is clearly faster; a single one is not measured."""
     if len(choices) == 1:
         return choices[0]
-    for choice in choices:
-        measure(choice)  # warm-up
-    start, rounds = time.perf_counter(), list[list[float]]()
-    while time.perf_counter() - start < (_SECONDS if len(rounds) >= _MIN_ROUNDS else _MAX_SECONDS):
-        rounds.append([measure(choice) for choice in choices])
-    # ratios per round, because other load slows a whole round
-    ratios = [statistics.median(taken[index] / taken[0] for taken in rounds) for index in range(len(choices))]
-    best = ratios.index(min(ratios))
+    times = time_interleaved([partial(measure, choice) for choice in choices], seconds=_SECONDS)
+    ratios = np.median(times / times[:, :1], axis=0)  # per round, because other load slows a whole round
+    best = int(ratios.argmin())
     return choices[best] if ratios[best] < _MIN_GAIN else choices[0]
 
 
