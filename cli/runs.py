@@ -42,7 +42,7 @@ def runs(
     """List runs: preset, size, best score, progress.
 
     Those changed last stand at the end; a run that a process is training now says so. Scores are those of the split
-    that the run held out: bits/byte, but the accuracy of classifiers and the BLEU of runs that translate.
+    that the run held out: bits/byte, but the accuracy of masked models and the BLEU of runs that translate.
 
     Examples:
       lm runs

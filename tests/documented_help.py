@@ -89,7 +89,7 @@ statuses:
 
 | status | meaning |
 |-|-|
-| 400 | the request is wrong; `param` names the field, if it is a single one that is unknown or has a wrong value |
+| 400 | the request is wrong; `param` names the field, in most cases |
 | 401 | the token is missing or wrong |
 | 403 | the Host header or the origin of a page is not allowed |
 | 404, 405 | there is no such path, method or model |

@@ -40,7 +40,7 @@ def window_start(length: int, context_length: int) -> int:
 
 
 class DecodeSession:
-    """Rows of tokens, continued by one model or an ensemble: add, extend, select, truncate and release them.
+    """Rows of tokens, continued by one model or an ensemble: add, extend, select and truncate them.
 
     Rows are numbered from 0 in order. The session keeps their token IDs: a sequence that outgrows the context is
     prefilled again from its last half, and so is what no cache holds.

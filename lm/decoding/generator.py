@@ -37,6 +37,10 @@ class Generator:
         draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
         follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
             then. Completions of examples are texts of their own, and are decoded so.
+        sampler: of the settings; without a seed, it has a random one, which stays.
+
+    Raises:
+        UsageError: a logit bias of the settings is malformed, or has no token.
     """
 
     model: DecoderOnly
@@ -45,16 +49,11 @@ class Generator:
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
     follows_examples: bool = False
+    sampler: Sampler = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def sampler(self) -> Sampler:
-        """The sampler of the settings; without a seed, it has a random one, which stays.
-
-        Raises:
-            UsageError: a logit bias of the settings is malformed, or has no token.
-        """
+    def __post_init__(self) -> None:
         biases = parse_logit_biases(self.config.logit_bias, self.tokenizer)
-        return Sampler.from_config(self.config, biases, self.stop_ids)
+        object.__setattr__(self, "sampler", Sampler.from_config(self.config, biases, self.stop_ids))
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:

@@ -218,7 +218,7 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[int, 
         except ValueError:
             bias, ids = math.nan, []
         if len(ids) != 1 or ids[0] >= tokenizer.vocab_size or not bias <= _MAX_BIAS:
-            raise UsageError(f"{spec!r} is not TOKEN=X with one token, a text or an ID, and a number or -inf")
+            raise UsageError(f"logit_bias {spec!r}: not TOKEN=X with one token, a text or an ID, and a number or -inf")
         biases[ids[0]] = bias
     return biases
 

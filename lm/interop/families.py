@@ -370,8 +370,12 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     Raises:
         UsageError: there is none; the message names the fields that decide.
     """
-    families = [family for family in FAMILIES if _keeps_tokenizer(family, tokenizer)]
-    family = nearest_family(config, (*families, *CUSTOM_FAMILIES))
+    families = [
+        family
+        for family in (*FAMILIES, *CUSTOM_FAMILIES)
+        if _keeps_tokenizer(family, tokenizer) and (family.auto == SEQUENCE_CLASSIFICATION) == bool(config.labels)
+    ]
+    family = nearest_family(config, families)
     if differing := differing_fields(config, family.fields):
         raise UsageError(f"transformers has no model with {format_fields(differing)}")
     return family

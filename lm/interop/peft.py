@@ -9,7 +9,6 @@ where a projection does not use the A of another.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from lm import checkpoint, files, run_folder
 from lm.checkpoint import load_tensors, save_tensors
 from lm.config.inference import ExportConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import LAYER_KINDS, LoraConfig
+from lm.config.run_config import LAYER_KINDS, DistributionConfig, LoraConfig
 from lm.errors import InputError, UsageError
 from lm.interop.conversion import Placement, check_neutral, locate_tensor, swap_groups
 from lm.interop.families import Neutral, find_family
@@ -145,10 +144,15 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         tensors |= {f"{name}.lora_a": lora_a, f"{name}.lora_b": lora_b}
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     files.link_or_copy(source / run_folder.MODEL, out / run_folder.BASE_WEIGHTS)
-    config = dataclasses.replace(config, origin=run_folder.describe_parent(source), plan=None, lora=lora)
     return checkpoint.save_checkpoint(
         out,
-        config=dataclasses.replace(config, base_sha256=files.sha256(source / run_folder.MODEL)),
+        config=config.replace(
+            origin=run_folder.describe_parent(source),
+            plan=None,
+            lora=lora,
+            distribution=DistributionConfig(),
+            base_sha256=files.sha256(source / run_folder.MODEL),
+        ),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model=tensors,

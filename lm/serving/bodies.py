@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import Meta
 
 from lm.config.inference import SamplingConfig, TranslationConfig
@@ -98,8 +99,7 @@ class Body(Config):
     model: str | None = None
 
 
-@dataclass(frozen=True)
-class StreamOptions:
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stream has beside tokens.
 
     Settings:

@@ -76,7 +76,9 @@ def test_echo_scores_the_prompt(client):
 def test_errors_are_the_exceptions_of_the_client(client):
     with pytest.raises(openai.NotFoundError, match="there is no model 'gbt'"):
         client.completions.create(model="gbt", prompt="one")
-    for field in ({"suffix": "two"}, {"response_format": {"type": "json_object"}}, {"promt": "two"}, {"top_p": 2}):
+    wrong = {"suffix": "two", "response_format": {"type": "json_object"}, "promt": "two", "top_p": 2}
+    wrong |= {"logit_bias": {"99999": 1}, "stream_options": {"foo": 1}}
+    for field in ({name: value} for name, value in wrong.items()):
         with pytest.raises(openai.BadRequestError, match=next(iter(field))) as refused:
             client.completions.create(model="gpt", prompt="one", extra_body=field)
         assert refused.value.param in (*field, None)

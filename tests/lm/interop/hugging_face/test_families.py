@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+from lm.config.model import ModelConfig
 from lm.interop.conversion import from_json, parse_config, to_json
 from lm.interop.families import FAMILIES, differing_fields, find_family
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
@@ -36,6 +37,14 @@ def test_a_config_goes_out_and_in_again(family, tmp_path):
         written = json.loads(json.dumps(to_json(config, found)))
         _, again = from_json(written, tmp_path / "config.json")
         assert to_json(again, found) == written
+
+
+def test_only_a_classifier_becomes_one():
+    """Like BERT's layers, but with what BERT has behind them missing."""
+    shape = {"norm_position": "post", "embedding_norm": True, "positions": "learned", "objective": "masked"}
+    shape |= {"norm": "layernorm", "activation": "gelu"}
+    found = [find_family(ModelConfig(**shape, labels=labels), qwen2_tokenizer()) for labels in ((), ("a", "b"))]
+    assert [family.architecture for family in found] == ["LMForMaskedLM", "BertForSequenceClassification"]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
