@@ -134,7 +134,7 @@ of the same text as a more probable one by its ID, such as `token_id:97`.
 | path | request | answer |
 |-|-|-|
 | `GET /v1/models`, `/v1/models/NAME` | | name, purpose, context length, languages |
-| `POST /score` | `text`, `top` (5) | of each token: byte offset, nats, rank and the `top` alternatives; totals, bits/byte and perplexity as of `lm perplexity` |
+| `POST /score` | `text`, `top` (5) | of each token: byte offset, nats, rank and the `top` alternatives; totals, bits/byte and perplexity as of `lm perplexity`, in the dtype of the server |
 | `POST /next` | `prompt`, `top` (40), sampling fields | the most probable next tokens: `probability` before the filters and `filtered` after them |
 | `POST /attention` | `text`, `target`, `to` | `weights` by layer, head, query and key |
 | `POST /translate` | `text` or a list of lines, `to`, `alignments`, {translation} | of each line: translations with score and log-probabilities; alignments of words |
