@@ -288,6 +288,8 @@ class KVCache:
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
+        if list(rows) == list(range(len(self.lengths))):
+            return
         if self._encoder_output is None and self._shared is None and len({*rows}) == len(rows):
             buffer_rows = [self._buffer_rows[row] for row in rows]
             self._free_rows += {*self._buffer_rows} - {*buffer_rows}
