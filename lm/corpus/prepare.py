@@ -126,7 +126,7 @@ def prepare_corpus(
                 own.add(MANIFEST)
                 verify_checksums(destination, found.sha256)
                 return PreparedFolder(destination, found, reused=True)
-        others = [path for path in destination.iterdir() if suffix not in path.name and path.name not in own]
+        others = [path for path in destination.glob("[!.]*") if suffix not in path.name and path.name not in own]
         if others and folder is not None and not force:
             raise InputError(f"{folder}: holds something else already; choose another folder, or use --force")
         (destination / MANIFEST).unlink(missing_ok=True)

@@ -144,7 +144,7 @@ def test_other_files_are_not_replaced(tmp_path):
     (folder / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="holds something else"):
         prepare(files, BYTES, DataConfig(), folder)
-    (folder / "thesis.txt").unlink()
+    (folder / "thesis.txt").rename(folder / ".tokenizer.json.123")  # as a killed process leaves it
     prepare(files, BYTES, DataConfig(), folder)
     with pytest.raises(InputError, match="holds something else"):
         prepare(files, BYTES, DataConfig(validation="0.3"), folder)
