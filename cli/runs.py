@@ -154,6 +154,8 @@ def _rows(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     layers = format_number_of(model.n_layers, "layer")
     if model.is_encoder_decoder:
         layers = f"{model.n_encoder_layers} + {layers}"
+    if model.members > 1:
+        layers = f"{model.members} × {layers}"
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
     by = min((because("model.n_layers", "model.d_model"), chosen), key=lambda reason: reason == "default")
     yield "model", f"{layers}, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by

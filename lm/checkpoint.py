@@ -133,7 +133,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     tokenizers = load_tokenizers(folder)
     for other in others:
         check_predictions(other, tokenizers, config.model)
-    model.ensemble = tuple(load_model(other, hardware, which=which).model for other in others)
+        model.add_members(load_model(other, hardware, which=which).model)
     return LoadedModel(model, tokenizers[0], config, folder, tokenizers[1])
 
 

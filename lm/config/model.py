@@ -39,7 +39,7 @@ _SINGLE = 16
 
 _OF_ALL = {
     "context_length", "architecture", "recurrent_attention", "d_model", "n_layers", "n_encoder_layers", "dropout",
-    "tie_embeddings", "scale_embeddings", "init_std", "softcap",
+    "tie_embeddings", "scale_embeddings", "init_std", "softcap", "members",
 }  # fmt: skip
 
 
@@ -114,6 +114,7 @@ class ModelConfig(Config):
         token_types: Token type embeddings (BERT); 0: none.
         output_bias: Bias of the output layer (Marian).
         output_transform: Linear, activation, norm before the output layer (BERT).
+        members: Ensemble: models that are trained together, and average their probabilities.
     """
 
     vocab_size: Count = 256
@@ -176,6 +177,7 @@ class ModelConfig(Config):
     token_types: Natural = 0
     output_bias: bool = False
     output_transform: bool = False
+    members: Count = 1
 
     _left_open: ClassVar[frozenset[str]] = frozenset()
     """The fields that follow from others in this config; no field itself, so that files and comparisons lack it."""

@@ -25,6 +25,7 @@ Ids = NDArray[np.int64]
 T = TypeVar("T")
 
 _FEISTEL_ROUNDS = 6
+_EPOCHS_APART = 1 << 20  # members of an ensemble
 PADDING = 0
 """Padding: of IDs any would do, as it is neither attended to nor predicted; of tree positions it must be zero."""
 
@@ -148,6 +149,13 @@ class TrainingData(ABC):
     @abstractmethod
     def batch(self, consumed: int) -> Batch:
         """Return the batch after `consumed` samples."""
+
+    def member_batch(self, consumed: int, member: int) -> Batch:
+        """Return the batch of a member of an ensemble, each of which has its own order.
+
+        Pairs, whose batches have different numbers of rows, have one order.
+        """
+        return self.batch(consumed + (0 if self.holds_pairs else member * _EPOCHS_APART * self.samples))
 
     @abstractmethod
     def validation(self) -> Iterator[Batch]:

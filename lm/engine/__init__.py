@@ -120,6 +120,7 @@ _COMPILED_ANY = frozenset({
     "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
     "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings",
     "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "key_offset", "output_bias",
+    "members",
 })  # fmt: skip
 """Fields of which compiled code supports all values; `syntax` only affects the encoder, which PyTorch runs."""
 _COMPILED_SOME: dict[str, tuple[object, ...]] = {
@@ -212,7 +213,7 @@ def plan_engines(model: DecoderModel, *, tokens: int | None = None, use_cache: b
     )  # fmt: skip
     return EnginePlan(
         model, TorchEngine(model), get_compiled_engine(model) if runs_compiled else None, use_cache, is_loaded,
-        tuple(plan_engines(member, tokens=tokens, use_cache=use_cache) for member in model.ensemble),
+        tuple(plan_engines(member, tokens=tokens, use_cache=use_cache) for member in model.members[1:]),
     )  # fmt: skip
 
 

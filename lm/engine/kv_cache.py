@@ -36,7 +36,7 @@ class PrefixCache:
     def __init__(self, model: DecoderOnly) -> None:
         self._model, self._capacity = model, _CONTEXTS * model.config.context_length
         self._caches: dict[tuple[int, ...], ModelCache] = {}
-        self.ensemble = tuple(map(PrefixCache, model.ensemble))
+        self.ensemble = tuple(map(PrefixCache, model.members[1:]))
 
     @torch.inference_mode()
     def extend(self, ids: Sequence[int], limit: int | None = None) -> tuple[int, int]:

@@ -196,10 +196,9 @@ class Scorer:
         self.is_masked = isinstance(self.model, EncoderOnly)
         if self.adapt and (self.is_masked or not self.model.output_layer[0].is_floating_point()):
             raise UsageError("perplexity.adapt: masked models and int8 weights can't learn while they score")
-        self._optimizers = [
-            torch.optim.Adam(member.requires_grad_(True).parameters(), lr=self.adapt, betas=(0.0, 0.99))
-            for member in (self.model.members if self.adapt else ())
-        ]
+        if self.adapt:
+            weights = self.model.requires_grad_(True).parameters()
+            self._optimizer = torch.optim.Adam(weights, lr=self.adapt, betas=(0.0, 0.99))
         self._tokenizer, self._offsets = loaded.tokenizer, TokenOffsets(loaded.tokenizer)
         self._layout = PairLayout(loaded.config.model.decoder_only)
 
@@ -336,12 +335,10 @@ class Scorer:
     @torch.inference_mode()
     def score_windows(self, windows: Sequence[Window]) -> list[Nats]:
         """Return (scored tokens,) nats of each window, of an ensemble by the mean probability of each token."""
-        members = self.model.members
-        scored = [self._score_windows(member, windows) for member in members]
+        scored = [self._score_windows(member, windows) for member in self.model.members]
         if not all(np.isfinite(nats).all() for nats in itertools.chain(*scored)):
             raise nan_logits_error()
-        of_windows = zip(*scored, strict=True)
-        return [math.log(len(members)) - np.logaddexp.reduce(np.negative(nats)) for nats in of_windows]
+        return [average_surprisals(nats) for nats in zip(*scored, strict=True)]
 
     def _score_windows(self, model: Model, windows: Sequence[Window]) -> list[Nats]:
         if isinstance(model, EncoderOnly):
@@ -363,13 +360,13 @@ class Scorer:
 
         Source: Krause et al. 2018 (dynamic evaluation), who measure the RMS on the training data.
         """
-        for model, optimizer in zip(self.model.members, self._optimizers, strict=True):
+        for model in self.model.members:
             states, targets = _target_states(model, self._batch(model, windows))
             weight, bias = model.output_layer
             loss, _ = linear_cross_entropy(states, weight, targets, bias=bias, softcap=model.config.softcap)
             (loss / len(targets)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
     def _score_masked(self, model: EncoderOnly, window: Window) -> Nats:
         """Mask each token in a row of its own."""
@@ -411,6 +408,11 @@ def _target_states(model: DecoderOnly | EncoderDecoder, batch: Batch) -> tuple[t
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
     return hidden[positions], targets[positions]
+
+
+def average_surprisals(nats: Sequence[Nats]) -> Nats:
+    """Return (tokens,) nats by the mean probability of each token, given those of the members of an ensemble."""
+    return math.log(len(nats)) - np.logaddexp.reduce(np.negative(nats))
 
 
 def compute_surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:

@@ -8,6 +8,7 @@ parameters. Variants from the literature have a module each: `experts`, `recurre
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -158,7 +159,7 @@ class Transformer(nn.Module):
     The layers are called the decoder, also in an encoder-only model.
 
     Attributes:
-        ensemble: further models, whose probabilities are averaged with this one's in decoding and scoring.
+        ensemble: further models, whose probabilities are averaged with this one's in evaluation, scoring and decoding.
     """
 
     output_modules: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
@@ -167,7 +168,6 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.ensemble: tuple[Any, ...] = ()  # no submodules: their weights are not this model's
         self.embedding = InputEmbedding(config, config.vocab_size)
         self.decoder = (
             RecurrentDecoder(config)
@@ -186,6 +186,8 @@ class Transformer(nn.Module):
         self.transform = OutputTransform(config) if transforms else None
         has_bias = transforms or (predicts_tokens and config.output_bias)
         self.output_bias = nn.Parameter(torch.empty(config.vocab_size)) if has_bias else None
+        alone = config.replace(members=1)
+        self.ensemble = nn.ModuleList(type(self)(alone) for _ in range(config.members - 1))
 
     def initialise(self) -> None:
         if self.output_bias is not None:
@@ -209,7 +211,8 @@ class Transformer(nn.Module):
 
     def select_output_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select the weights of the output modules by name, also from another model's weights."""
-        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.output_modules}
+        names = {name: re.sub(r"^ensemble\.\d+\.", "", name) for name in weights}
+        return {name: weights[name] for name, own in names.items() if own.partition(".")[0] in self.output_modules}
 
     @property
     def output(self) -> Linear | TokenEmbedding:
@@ -220,6 +223,11 @@ class Transformer(nn.Module):
     def members(self) -> tuple[Any, ...]:
         """The models of the ensemble that this one begins; without one, itself."""
         return (self, *self.ensemble)
+
+    def add_members(self, other: Transformer) -> None:
+        """Make the members of another ensemble members of this one."""
+        self.ensemble.extend(other.members)
+        other.ensemble = nn.ModuleList()
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:

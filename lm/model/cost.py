@@ -96,6 +96,8 @@ def _forward_macs(
     }  # fmt: skip
     macs = 0.0
     for name, parameter in model.named_parameters():
+        if name.startswith("ensemble."):  # counted as often as the first
+            continue
         positions = own_length.get(name.partition(".")[0], length) * _uses_per_position(name, config)
         if parameter is model.output_layer[0]:
             positions = n_targets
@@ -108,7 +110,8 @@ def _forward_macs(
     macs += _pair_macs(model.decoder, length)
     macs += _pair_macs(model.encoder, source_length) if config.is_encoder_decoder else 0.0
     cross_layers = model.decoder.attention_layers(cross=True)
-    return macs + sum(2 * layer.heads * layer.head_size * length * source_length for layer in cross_layers)
+    macs += sum(2 * layer.heads * layer.head_size * length * source_length for layer in cross_layers)
+    return config.members * macs
 
 
 def _uses_per_position(name: str, config: ModelConfig) -> float:
@@ -159,4 +162,4 @@ def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> i
     """Return the KV-cache bytes per token of one sequence."""
     if config.is_masked or config.is_recurrent or config.attention == "compressed":
         return 0
-    return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_value
+    return 2 * config.members * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_value

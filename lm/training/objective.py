@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lm.config.run_config import IGNORE_INDEX, RunConfig, TrainingConfig
 from lm.data import Batch
+from lm.evaluation.scoring import average_surprisals, compute_surprisals
 from lm.hardware import (
     MAX_THREADS,
     Hardware,
@@ -27,7 +28,7 @@ from lm.hardware import (
     time_interleaved,
     time_work,
 )
-from lm.model import EncoderDecoder, Model, build_model, init_empty_weights, soft_cap
+from lm.model import EncoderDecoder, Model, average_predictions, build_model, init_empty_weights, soft_cap
 from lm.model.cost import training_flops
 from lm.model.experts import capture_routing, load_balancing_loss
 from lm.model.layers import linear
@@ -55,32 +56,32 @@ class Objective(nn.Module):
         hardware: Hardware,
         config: TrainingConfig,
         *,
-        states: HiddenStatesFn,
+        states: Sequence[HiddenStatesFn],
         teachers: Sequence[Model] = (),
     ) -> None:
         """Create the objective of a model.
 
         Args:
             config: label smoothing, R-Drop, distillation and weights of auxiliary losses.
-            states: `hidden_states_fn(model)`, or that compiled.
+            states: of each member `hidden_states_fn(member)`, or that compiled.
             teachers: of distillation, in eval mode, with the vocabulary of the model.
         """
         super().__init__()
         self.model, self._hardware, self._config, self._states = model, hardware, config, states
         self._teachers = tuple(teachers)  # no submodules: they are not trained
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed loss of a batch, and the sums to report.
+    def forward(self, batch: Batch, member: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of a batch for one member of an ensemble, and the sums to report.
 
         Returns:
             The loss with a gradient; and (2,) sums in nats without: the loss without expert load balancing, and the
                 surprisal of the targets without label smoothing, R-Drop or distillation.
         """
-        model, hardware, config = self.model, self._hardware, self._config
+        model, hardware, config = self.model.members[member], self._hardware, self._config
         targets, positions = _targets(batch, hardware)
         passes = batch.map_arrays(lambda ids: np.concatenate((ids, ids))) if config.r_drop else batch
         with capture_routing(model) as routes, hardware.autocast():
-            hidden = _hidden_states(model, passes, hardware, states=self._states)
+            hidden = _hidden_states(model, passes, hardware, states=self._states[member])
             if config.r_drop or self._teachers:
                 hidden = hidden.unflatten(0, (config.forward_passes, -1)).flatten(1, 2)  # (passes, positions, d_model)
                 with torch.no_grad():
@@ -127,18 +128,26 @@ class Objective(nn.Module):
 
 def summed_loss(model: Model, batch: Batch, hardware: Hardware) -> Tensor:
     """Return the summed surprisal of the targets of a batch, in nats; IGNORE_INDEX targets don't count."""
+    targets, positions = _targets(batch, hardware)
     with hardware.autocast():
-        return _cross_entropy(model, _hidden_states(model, batch, hardware), *_targets(batch, hardware))[0]
+        if len(model.members) == 1:
+            return _cross_entropy(model, _hidden_states(model, batch, hardware), targets, positions)[0]
+        expected = targets.flatten()[positions]
+        states = (_hidden_states(member, batch, hardware).flatten(0, -2)[positions] for member in model.members)
+        nats = [compute_surprisals(*pair, expected) for pair in zip(model.members, states, strict=True)]
+        return torch.tensor(average_surprisals(nats).sum())
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
     """Return `summed_loss` of a batch, and the number of targets that are the most probable tokens."""
     targets, positions = _targets(batch, hardware)
+    expected = targets.flatten()[positions]
     with hardware.autocast():
-        hidden = _hidden_states(model, batch, hardware)
-        nats, _ = _cross_entropy(model, hidden, targets, positions)
-        predicted = model.logits(hidden.flatten(0, -2)[positions]).argmax(-1)
-    return nats, (predicted == targets.flatten()[positions]).sum()
+        states = (_hidden_states(member, batch, hardware).flatten(0, -2)[positions] for member in model.members)
+        logits = average_predictions(
+            [member.logits(hidden) for member, hidden in zip(model.members, states, strict=True)]
+        )
+    return cross_entropy(logits, expected), (logits.argmax(-1) == expected).sum()
 
 
 def _cross_entropy(
@@ -238,7 +247,7 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
         return choices[0]
     model = dataclasses.replace(
         config.model, n_layers=1, n_encoder_layers=min(1, config.model.n_encoder_layers), source_vocab_size=None,
-        vocab_size=min(config.model.vocab_size, _MAX_VOCAB_SIZE), expert_every=1,
+        vocab_size=min(config.model.vocab_size, _MAX_VOCAB_SIZE), expert_every=1, members=1,
     )  # fmt: skip
     built, batch = build_model(model).to(hardware.torch_device), batch.with_vocab_size(model.vocab_size)
     tokens = int(_FIRST_FLOPS / training_flops(model, rows=1, length=1, source_length=1))

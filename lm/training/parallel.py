@@ -201,7 +201,7 @@ class ParallelLoss:
                 if isinstance(module, FSDPModule):
                     module.set_force_sum_reduction_for_comms(device == "cpu")  # gloo has no average
 
-    def backward(self, micro_batch: MicroBatch, *, learned: float) -> Tensor:
+    def backward(self, micro_batch: MicroBatch, *, learned: float, member: int = 0) -> Tensor:
         """Add the gradients of a micro-batch's loss, divided by the targets of the whole batch; returns sums in nats.
 
         Gradients are synchronised at the last micro-batch of a batch. DDP and FSDP average over ranks, so the loss is
@@ -213,7 +213,7 @@ class ParallelLoss:
         elif self.ranks == "replicated" and not micro_batch.is_last:
             context = self._call.no_sync()
         with context:
-            loss, nats = self._call(micro_batch.batch)
+            loss, nats = self._call(micro_batch.batch, member)
             (loss * (self._size * micro_batch.is_real) / learned).backward()
         sums: Tensor = nats * micro_batch.is_real
         return sums

@@ -183,6 +183,9 @@ def plan_model(
 ) -> Plan:
     """Choose the training time, if none is given, and the largest model that sees enough tokens in it.
 
+    A time that is enough for several models of a text trains an ensemble, unless other systems are to run the model
+    (portable), or it learns from teachers.
+
     Args:
         text_bytes: of UTF-8 text; of both sides of pairs.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
@@ -206,8 +209,10 @@ def plan_model(
         return plan
     budget, depth = str(plan.config.training.budget), None if is_default else preset_depth(before.preset)
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
-    size = rules.choose_size(flops, depth=depth, **corpus)
-    chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}}
+    is_one = spec.portable or before.training.teacher or before.model.is_masked or spec.kind != "text"
+    members = fixed["model"].get("members", 1 if is_one else rules.choose_members(flops, depth=depth, **corpus))
+    size = rules.choose_size(flops / members, depth=depth, **corpus)
+    chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}, "model": {"members": members}}
     if before.tokenizer.kind == "bpe":
         chosen["tokenizer"] = {"vocab_size": size.vocab_size}
     name = _preset_of_depth(before, size.depth, pairs=pairs)

@@ -92,12 +92,13 @@ class Run:
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
-        states = hidden_states_fn(self.model)
+        states = [*map(hidden_states_fn, self.model.members)]
         if training.compile:
             for table in (module for module in self.model.modules() if isinstance(module, PositionTable)):
                 table.fill(config.model.context_length, device)  # at the first step would cause a recompilation
-            states = torch.compile(states)
-        teachers = [checkpoint.load_model(Path(name), self.hardware).model for name in training.teacher]
+            states = [*map(torch.compile, states)]
+        loaded = [checkpoint.load_model(Path(name), self.hardware).model for name in training.teacher]
+        teachers = [member for teacher in loaded for member in teacher.members]
         loss = Objective(self.model, self.hardware, training, states=states, teachers=teachers)
         self.parallel = ParallelLoss(loss, size=world.size, **vars(config.distribution))
         self.optimizers = build_optimizers(
@@ -224,13 +225,15 @@ class Run:
         seed = (config.seed * 0x9E3779B1 + state.step * 0x85EBCA77 + self.world.rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63
         # `torch.manual_seed` takes 0.5 ms for devices that a CPU run doesn't use
         (torch.default_generator if self.hardware.device == "cpu" else torch).manual_seed(seed)
-        batch = self.data.batch(state.samples)
-        total, n_targets = torch.zeros(2, device=self.hardware.torch_device), batch.n_targets
-        for micro_batch in self.world.micro_batches(batch, rows=config.micro_batch_size):
-            total += self.parallel.backward(micro_batch, learned=n_targets)
+        batches = [self.data.member_batch(state.samples, member) for member in range(len(self.model.members))]
+        batch, total = batches[0], torch.zeros(2, device=self.hardware.torch_device)
+        for member, own in enumerate(batches):
+            for micro_batch in self.world.micro_batches(own, rows=config.micro_batch_size):
+                total += self.parallel.backward(micro_batch, learned=own.n_targets, member=member)
         total, norm = self.world.all_reduce(total), self.parallel.clip_gradients(config.clip)
         # the only GPU sync of a step
         nats, surprisal, gradient_norm = torch.cat((total, norm.to(total.device)[None])).tolist()
+        n_targets = sum(own.n_targets for own in batches)
         loss = nats / n_targets
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
             raise self.divergence(f"the loss is {loss} and the gradient's norm {gradient_norm}")
@@ -450,7 +453,7 @@ def initial_weights(path: Path, tokenizers: Tokenizers, config: RunConfig) -> di
     if not (tokenizer.extends(old) and (source or tokenizer).extends(old_source or old)):
         raise UsageError(f"the weights of {path} were learned with another tokenizer: use that one")
     if model.labels != config.model.labels:
-        weights = {name: value for name, value in weights.items() if not name.startswith("classifier.")}
+        weights = {name: value for name, value in weights.items() if "classifier." not in name}
     if tokenizer.vocab_size == old.vocab_size:
         return weights
     if config.lora:

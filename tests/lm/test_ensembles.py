@@ -1,4 +1,4 @@
-"""An ensemble, RUN,RUN, predicts the mean of its models' distributions, in whatever uses a model."""
+"""An ensemble, RUN,RUN or of members trained together, predicts the mean of its models' distributions, in all uses."""
 
 import json
 from pathlib import Path
@@ -31,6 +31,7 @@ def folder(tmp_path_factory):
         make_run(folder / f"masked-{seed}", seed=seed, objective="masked")
         make_run(folder / f"labels-{seed}", seed=seed, **LABELS)
     make_run(folder / "char", kind="char")
+    make_run(folder / "members", members=2)
     (folder / "text.txt").write_text(TEXT)
     return folder
 
@@ -54,6 +55,18 @@ def test_a_token_is_scored_by_its_mean_probability(folder, kind):
     )  # fmt: skip
     assert both == pytest.approx(-np.log((np.exp(-one) + np.exp(-other)) / 2), rel=1e-6)
     assert not np.allclose(one, other, rtol=1e-2)
+
+
+def test_members_that_were_trained_together_join_other_runs(folder):
+    """Each of three models counts a third."""
+    three = lm.load(f"{folder}/members,{folder}/gpt-1", threads=1, dtype="float32")
+    first, second = (lm.load(folder / name, threads=1, dtype="float32") for name in ("members", "gpt-1"))
+    ids = three.tokenizer.encode("The owl")
+    mean = (2 * first.logits(ids).softmax(-1) + second.logits(ids).softmax(-1)) / 3
+    assert_close(three.logits(ids).softmax(-1), mean, model=three.module)
+    alone = [member(torch.tensor([ids]))[0].softmax(-1) for member in first.module.members]
+    assert_close(first.logits(ids).softmax(-1), sum(alone) / 2, model=first.module)
+    assert not torch.allclose(*alone, atol=1e-3)
 
 
 def test_samples_continue_from_the_mean_distribution(folder):

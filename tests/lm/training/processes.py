@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "experts": {"model": {"experts": 3}, "training": {"expert_balance": 0.0}},
     "adapters": {"lora": {"rank": 2}, "training": {**MUON, "ema": 0.9}},
     "recurrent": {"model": {"architecture": "lstm"}},
+    "ensemble": {"model": {"members": 2}, "training": {**MUON, "micro_batch_size": 3}},
 }  # fmt: skip
 """Runs, by how their settings differ; "NAME sharded" are those whose processes have a shard of the weights."""
 CASES |= {f"{name} sharded": case for name, case in CASES.items() if name not in ("adapters", "recurrent")}

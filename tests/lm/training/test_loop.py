@@ -22,7 +22,7 @@ from tests.lm.training.conftest import loss_of
 from tests.tolerances import approx
 
 
-@pytest.mark.parametrize("fields", [{}, {"value_residual": True, "softcap": 3.0}])
+@pytest.mark.parametrize("fields", [{}, {"value_residual": True, "softcap": 3.0}, {"members": 2}])
 def test_equals_a_plain_loop(make_run, fields):
     """AdamW, warm-up, clipping and the mean loss, written out with torch alone."""
     run = make_run(model={"dropout": 0.0, "n_layers": 2, **fields}, steps=8, micro_batch_size=2, clip=0.5)
@@ -36,16 +36,18 @@ def test_equals_a_plain_loop(make_run, fields):
     )  # fmt: skip
     expected = []
     for step in range(8):
-        batch = run.data.batch(6 * step)
-        logits = model(torch.from_numpy(batch.inputs))
-        loss = F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.targets))
-        loss.backward()
+        losses = []
+        for number, member in enumerate(model.members):
+            batch = run.data.member_batch(6 * step, number)
+            logits = member(torch.from_numpy(batch.inputs))
+            losses.append(F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.targets)))
+            losses[-1].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config=config, steps=8)
         optimizer.step()
         optimizer.zero_grad()
-        expected.append(loss.item())
+        expected.append(sum(losses).item() / len(losses))
     losses = [event.loss for event in train(run) if isinstance(event, Step)]
     assert losses == approx(expected, model=model)
     for ours, theirs in zip(run.model.parameters(), model.parameters(), strict=True):
@@ -53,8 +55,10 @@ def test_equals_a_plain_loop(make_run, fields):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
-def test_evaluation_scores_the_whole_split(make_run, shards):
-    run = make_run()
+@pytest.mark.parametrize("members", [1, 2])
+def test_evaluation_scores_the_whole_split(make_run, shards, members):
+    """An ensemble by the mean of its members' probabilities."""
+    run = make_run(model={"members": members})
     nats, predicted = loss_of(run)
     split = open_split(shards, "validation")
     tokens = torch.from_numpy(split.read(0, len(split)))
@@ -63,8 +67,8 @@ def test_evaluation_scores_the_whole_split(make_run, shards):
     with torch.no_grad():
         for start in range(0, len(tokens) - 1, 16):
             window = tokens[start : start + 17]
-            logprobs = model(window[None, :-1])[0].log_softmax(-1)
-            expected -= sum(logprobs[at, token].item() for at, token in enumerate(window[1:]))
+            mean = sum(member(window[None, :-1])[0].softmax(-1) for member in model.members) / members
+            expected -= sum(mean[at, token].log().item() for at, token in enumerate(window[1:]))
     assert predicted == len(tokens) - 1
     assert nats == approx(expected, model=model)
 

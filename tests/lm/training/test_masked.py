@@ -20,7 +20,7 @@ from lm.config.run_config import (
 from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.loop import train
-from lm.training.objective import summed_loss
+from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run
 from lm.training.run_log import Evaluation
 from lm.training.training_corpus import TrainingCorpus
@@ -85,6 +85,18 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
     logits = model.double()(torch.from_numpy(batch.inputs))
     expected = -logits.log_softmax(-1)[chosen].gather(1, torch.from_numpy(batch.targets)[chosen][:, None]).sum()
     assert nats == approx(float(expected.detach()), model=model)
+
+
+@torch.inference_mode()
+def test_an_ensemble_is_right_where_its_mean_is(tmp_path, corpus):
+    run = begun(tmp_path / "run", corpus, model={"members": 2, "dropout": 0.0, "init_std": 0.3})
+    batch, model = run.data.batch(0), run.model.eval()
+    nats, correct = summed_loss_and_correct(model, batch, run.hardware)
+    chosen, model = batch.targets != IGNORE_INDEX, model.double()
+    mean = sum(member(torch.from_numpy(batch.inputs)).softmax(-1) for member in model.members)[chosen] / 2
+    targets = torch.from_numpy(batch.targets[chosen])
+    assert int(correct) == int((mean.argmax(-1) == targets).sum())
+    assert float(nats) == approx(-mean.gather(1, targets[:, None]).log().sum().item(), model=model)
 
 
 @pytest.mark.parametrize("fields", [{}, {"r_drop": 1.0, "label_smoothing": 0.1, "ema": 0.9}])

@@ -42,7 +42,7 @@ def test_the_loss_of_given_final_states_is_that_of_torch_in_float64(smoothing, r
                     seed=width).eval()
         for width in (() if temperature is None else (8, 12))
     ]  # fmt: skip
-    objective = Objective(model, Hardware("cpu", "float32", 1), config, states=states_of, teachers=teachers)
+    objective = Objective(model, Hardware("cpu", "float32", 1), config, states=[states_of], teachers=teachers)
     loss, (_, nll) = objective(Batch(inputs, targets))
     assert torch.equal(seen[0], torch.from_numpy(inputs).repeat(2 if r_drop else 1, 1))
 

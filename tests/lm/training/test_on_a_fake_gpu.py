@@ -24,7 +24,7 @@ def loss_on_gpu(model: ModelConfig, **training: float) -> torch.Tensor:
     if model.n_encoder_layers:
         batch = Batch(IDS, IDS, source=IDS, source_lengths=np.array([32, 9]))
     built = build_model(model).to(GPU.torch_device)
-    objective = Objective(built, GPU, TrainingConfig(steps=1, **training), states=hidden_states_fn(built))
+    objective = Objective(built, GPU, TrainingConfig(steps=1, **training), states=[hidden_states_fn(built)])
     return objective(batch)[0]
 
 

@@ -131,6 +131,16 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert large.config.model.n_layers > small.config.model.n_layers
 
 
+@pytest.mark.parametrize(
+    ("given", "members"),
+    [({}, 8), ({"portable": True}, 1), ({"teacher": ["run"]}, 1), ({"objective": "masked"}, 1), ({"members": 3}, 3)],
+)
+def test_a_budget_trains_an_ensemble_where_one_can_be_used(given, members):
+    spec = run_spec("text.txt", budget="10m", **given).replace(kind="text")
+    plan = plan_model(plan_spec(spec), spec, text_bytes=400_000, flops_per_second=1e12, elapsed=0.0)
+    assert plan.config.model.members == members
+
+
 def test_what_is_fixed_is_never_chosen_otherwise():
     chosen = given("text.txt", dropout=0.2).choose("a later stage", model={"dropout": 0.5, "n_layers": 7})
     assert (chosen.config.model.dropout, chosen.config.model.n_layers) == (0.2, 7)

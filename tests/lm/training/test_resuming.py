@@ -12,7 +12,7 @@ from lm.training.run_log import Evaluation, StoppedEarly
 from tests.lm.training.conftest import metrics_lines, stop_after, sums
 from tests.lm.training.runs import resume_run
 
-EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}
+EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0, "members": 2}
 
 
 @pytest.mark.parametrize(("stop", "optimizer", "model"), [(1, "adamw", {}), (7, "muon", EXPERTS)])

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from lm.config.presets import build_run_config
-from lm.training.rules import choose_pair_regularisation, choose_size, choose_text_regularisation
+from lm.training.rules import choose_members, choose_pair_regularisation, choose_size, choose_text_regularisation
 
 RATE, MEGABYTE = 3e11, 1_000_000
 
@@ -35,6 +35,16 @@ def test_another_layer_sees_enough_tokens_or_epochs():
         for size, times in minutes.items()
     }
     assert depths == {4e5: [2, 3, 3, 4, 4], 1e5: [3, 3, 4]}
+
+
+def test_a_text_that_was_seen_often_has_several_models():
+    """As measured with 5e10 FLOP/s: on 400 kB from five minutes on, on a megabyte after ten."""
+    minutes = (1, 2, 5, 10, 20, 40, 10_000)
+    several = {
+        size: [choose_members(60 * 5e10 * each, text_bytes=int(size)) for each in minutes] for size in (4e5, 1e6)
+    }
+    assert several == {4e5: [1, 1, 2, 5, 8, 8, 8], 1e6: [1, 1, 1, 1, 2, 4, 8]}
+    assert choose_members(1.0, text_bytes=0) == choose_members(1e15, text_bytes=10**9) == 1
 
 
 def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
