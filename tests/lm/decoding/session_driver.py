@@ -13,7 +13,8 @@ Model = DecoderOnly | EncoderDecoder
 
 
 def session(model: Model, *ensemble: Model, cached: bool = True) -> DecodeSession:
-    model.ensemble = torch.nn.ModuleList(ensemble)
+    if ensemble:
+        model.ensemble = torch.nn.ModuleList(ensemble)
     return DecodeSession(plan_engines(model, use_cache=cached))
 
 

@@ -20,7 +20,7 @@ from lm.decoding.beam_search import beam_search
 from lm.engine import compile_decode_step, plan_engines
 from lm.errors import UsageError
 from lm.kernels import code_cache
-from lm.model import DecoderOnly, build_model
+from lm.model import DecoderOnly, average_predictions, build_model
 from lm.model.layers import quantise
 from lm.model.lora import build_model_with_lora
 from tests.lm.decoding.encoder_decoders import uncached
@@ -200,7 +200,7 @@ VALUES = {
     "rope_base": [1.0, 500.0], "d_head": [2, 18], "rotary_fraction": [0.5], "rope_factor": [3.0], "rope_context": [4],
     "rope_slow": [0.5], "rope_fast": [9.0], "rope_temperature": [0.7], "norm_eps": [0.0, 0.1], "dropout": [0.5],
     "attention_dropout": [0.5], "init_std": [0.0, 1.0], "softcap": [2.0], "experts": [2], "experts_per_token": [2],
-    "expert_every": [2], "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2],
+    "expert_every": [2], "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2], "members": [2],
 }  # fmt: skip
 """What fields may be that have no end of values; of all others every value is tried."""
 _PAIRS, _MASKED = {"n_encoder_layers": 1}, {"objective": "masked"}
@@ -257,9 +257,10 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
         trees = [] if config.syntax == "none" else [4]
         source = torch.randint(min(config.vocab_size, 5), (2, 7, *trees), generator=torch.Generator().manual_seed(5))
         steps = SessionDriver(model, source)
-        expected = model(source, tokens)
+        expected = average_predictions([member(source, tokens) for member in model.members])
     else:
-        steps, expected = SessionDriver(model), model(tokens)
+        steps = SessionDriver(model)
+        expected = average_predictions([member(tokens) for member in model.members])
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, expected, model=model)
     assert length == 1 or model in engine._compiled
