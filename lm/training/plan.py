@@ -209,7 +209,7 @@ def plan_model(
         return plan
     budget, depth = str(plan.config.training.budget), None if is_default else preset_depth(before.preset)
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
-    is_one = spec.portable or before.training.teacher or before.model.is_masked or spec.kind != "text"
+    is_one = _is_portable(before) or before.training.teacher or before.model.is_masked or spec.kind != "text"
     members = fixed["model"].get("members", 1 if is_one else rules.choose_members(flops, depth=depth, **corpus))
     size = rules.choose_size(flops / members, depth=depth, **corpus)
     chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}, "model": {"members": members}}
@@ -431,7 +431,11 @@ def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
 def _preset_of_depth(config: RunConfig, depth: int, *, pairs: bool) -> str:
     """Return the preset of a depth, portable if that of the config is."""
     name = depth_preset_name(depth, pairs=pairs)
-    return portable_name(name) if (config.preset or "").startswith(PORTABLE) else name
+    return portable_name(name) if _is_portable(config) else name
+
+
+def _is_portable(config: RunConfig) -> bool:
+    return (config.preset or "").startswith(PORTABLE)
 
 
 def extend(

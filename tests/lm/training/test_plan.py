@@ -133,7 +133,14 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
 
 @pytest.mark.parametrize(
     ("given", "members"),
-    [({}, 8), ({"portable": True}, 1), ({"teacher": ["run"]}, 1), ({"objective": "masked"}, 1), ({"members": 3}, 3)],
+    [
+        ({}, 8),
+        ({"portable": True}, 1),
+        ({"preset": "portable-depth-3"}, 1),
+        ({"teacher": ["run"]}, 1),
+        ({"objective": "masked"}, 1),
+        ({"members": 3}, 3),
+    ],
 )
 def test_a_budget_trains_an_ensemble_where_one_can_be_used(given, members):
     spec = run_spec("text.txt", budget="10m", **given).replace(kind="text")
