@@ -159,8 +159,9 @@ def _rows(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     chosen = because("preset") if reasons.get("preset") == "budget" else f"preset {config.preset}"
     by = min((because("model.n_layers", "model.d_model"), chosen), key=lambda reason: reason == "default")
     yield "model", f"{layers}, {model.d_model} wide, {format_count(total_parameters(model))} parameters", by
-    vocabulary = f"{model.vocab_size:,} tokens ({config.tokenizer.kind})"
-    by = plan.tokenizer or because("tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
+    kind = f"{config.tokenizer.kind}{', inline casing' if config.tokenizer.inline_casing else ''}"
+    vocabulary = f"{model.vocab_size:,} tokens ({kind})"
+    by = plan.tokenizer or because(*(f"tokenizer.{name}" for name in ("vocab_size", "kind", "merges", "inline_casing")))
     yield "vocabulary", vocabulary, by
     yield "context", f"{model.context_length:,} tokens", because("model.context_length")
     tokens = training.batch_tokens

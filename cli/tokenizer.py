@@ -42,7 +42,7 @@ _TokenizerPath = Annotated[
 @app.command()
 @with_settings(
     {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
-    "kind vocab_size merges text_column include exclude encoding format",
+    "kind vocab_size merges inline_casing text_column include exclude encoding format",
     common="--out --force --kind --vocab-size --special --text-column --json",
 )
 def train(

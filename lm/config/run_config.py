@@ -42,11 +42,13 @@ class TokenizerConfig(Config):
         kind: Byte-level BPE, characters or bytes.
         vocab_size: BPE vocabulary size.
         merges: BPE merges within words, or only within characters.
+        inline_casing: BPE: lower case, with marks for capitals.
     """
 
     kind: TokenizerKind = "bpe"
     vocab_size: Annotated[int, Meta(ge=257, le=1 << 20), "tokenizer.kind=bpe"] = 4096
     merges: Annotated[Literal["words", "characters"], "tokenizer.kind=bpe"] = "words"
+    inline_casing: Annotated[bool, "tokenizer.kind=bpe"] = False
 
 
 LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"

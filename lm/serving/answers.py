@@ -283,7 +283,8 @@ class Logprobs:
                 name = _name(spell(other))
                 named[f"token_id:{other}" if name in named else name] = value
             result["top_logprobs"].append(None if token.logprob is None else named)
-            self._offset += len(self._decoder.decode(spelled[token.prompt_bytes :]))
+            text = self._decoder.decode(spelled[token.prompt_bytes :])
+            self._offset += len(text) - sum(map(text.count, self._tokenizer.marks))
         return result
 
 

@@ -121,6 +121,7 @@ class Tokenizer:
         special_tokens: the special tokens and their IDs.
         vocab_size: the largest ID plus one: the rows of an embedding, even if the vocabulary has gaps.
         is_byte_level: whether tokens spell bytes as characters, as GPT-2's do.
+        marks: characters that stand for the case of those after them (inline casing).
     """
 
     def __init__(
@@ -149,7 +150,10 @@ class Tokenizer:
         self._names = {index: token for token, index in self._backend.get_vocab(with_added_tokens=True).items()}
         self.vocab_size = max(self._names) + 1
         decoder = self.description["decoder"] or {}
-        self.is_byte_level = [one.get("type") for one in decoder.get("decoders", [decoder])] == ["ByteLevel"]
+        first, *others = decoder.get("decoders", [decoder])
+        self.is_byte_level = first.get("type") == "ByteLevel" and all(one["type"] == "Replace" for one in others)
+        self._rules = _build_decoder(others) if self.is_byte_level and others else None
+        self.marks = "".join(one["pattern"]["String"] for one in others if self._rules and not one["content"])
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -439,14 +443,22 @@ class Tokenizer:
         return str(twice[len(once) :]).encode()
 
 
-_TOKENS_BEFORE = 16
-"""IDs that affect how those after them are decoded: spaces between neighbours, and bytes of a character."""
+def _build_decoder(described: Sequence[Mapping[str, Any]]) -> tokenizers.decoders.Decoder:
+    """Return the decoder that parts of a `tokenizer.json` describe."""
+    decoder = tokenizers.decoders.Sequence([])
+    decoder.__setstate__(json.dumps({"type": "Sequence", "decoders": described}).encode())
+    return decoder
+
+
+_TOKENS_BEFORE = 40
+"""IDs that affect how those after them are decoded: spaces between neighbours, bytes of a character, casing marks."""
 
 
 class DecodeStream:
     """Decodes one ID at a time; `finish` returns the rest.
 
-    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time. All others return the text of
+    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time; rules for casing see the
+    characters before them that they depend on. All others return the text of
     `ids[start:]` minus that of `ids[start:end]`, which was returned before, so that spaces and prefixes between
     neighbours come out right (as `decode_token` of Hugging Face's text-generation-inference).
     """
@@ -455,8 +467,11 @@ class DecodeStream:
         self._tokenizer, self._special = tokenizer, {*tokenizer.special_tokens.values()}
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
         before = itertools.takewhile(lambda index: index not in self._special, reversed(after[-_TOKENS_BEFORE:]))
-        self._ids = [*before][::-1]
+        self._ids, self._word = [*before][::-1], ""  # the latter up to here, with casing marks
         self._end = len(self._ids)
+        if tokenizer._rules:
+            for index in self._ids:
+                self.feed(index)
 
     def feed(self, index: int) -> str:
         """Return the text that is complete with this ID; often empty."""
@@ -464,14 +479,23 @@ class DecodeStream:
         if token is None or index in self._special:
             return ""
         if self._utf8:
-            return self._utf8.decode(decode_byte_level(token))
+            return self._apply_rules(self._utf8.decode(decode_byte_level(token)))
         self._ids.append(index)
         # Byte tokens are decoded together as one run: whether it is valid is known when it has ended.
         return "" if decode_byte_fallback(token) is not None else self._new_text()
 
     def finish(self) -> str:
         """Return the rest of the text."""
-        return self._utf8.decode(b"", final=True) if self._utf8 else self._new_text()
+        return self._apply_rules(self._utf8.decode(b"", final=True)) if self._utf8 else self._new_text()
+
+    def _apply_rules(self, characters: str) -> str:
+        if (rules := self._tokenizer._rules) is None:
+            return characters
+        before, text = self._word, self._word + characters
+        self._word = text[text.rfind(" ") + 1 :][-_TOKENS_BEFORE:]
+        if not any(mark in text for mark in self._tokenizer.marks):
+            return characters
+        return str(rules.decode([text])[len(rules.decode([before])) :])
 
     def _new_text(self) -> str:
         backend = self._tokenizer._backend

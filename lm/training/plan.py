@@ -184,7 +184,7 @@ def plan_model(
     """Choose the training time, if none is given, and the largest model that sees enough tokens in it.
 
     A time that is enough for several models of a text trains an ensemble, unless other systems are to run the model
-    (portable), or it learns from teachers.
+    (portable), or it learns from teachers. Few tokens of text have inline casing, unless other systems read them.
 
     Args:
         text_bytes: of UTF-8 text; of both sides of pairs.
@@ -209,12 +209,15 @@ def plan_model(
         return plan
     budget, depth = str(plan.config.training.budget), None if is_default else preset_depth(before.preset)
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
-    is_one = _is_portable(before) or before.training.teacher or before.model.is_masked or spec.kind != "text"
+    is_own = spec.kind == "text" and not (_is_portable(before) or before.model.is_masked)
+    is_one = not is_own or before.training.teacher
     members = fixed["model"].get("members", 1 if is_one else rules.choose_members(flops, depth=depth, **corpus))
     size = rules.choose_size(flops / members, depth=depth, **corpus)
     chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}, "model": {"members": members}}
     if before.tokenizer.kind == "bpe":
-        chosen["tokenizer"] = {"vocab_size": size.vocab_size}
+        vocab_size = fixed["tokenizer"].get("vocab_size", size.vocab_size)
+        is_cased = is_own and vocab_size <= rules.MAX_CASED_VOCAB_SIZE
+        chosen["tokenizer"] = {"vocab_size": vocab_size, "inline_casing": is_cased}
     name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
     by_budget = [f"{section}.{name}" for section in chosen for name in chosen[section].keys() - fixed[section]]
@@ -248,7 +251,7 @@ def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
             source_vocab_size=None if source is None or source.has_same_ids(corpus.tokenizer) else source.vocab_size,
             labels=corpus.labels if is_masked and corpus.kind == "examples" else (),
         ),
-        tokenizer=config.tokenizer.replace(kind=corpus.tokenizer.kind),
+        tokenizer=config.tokenizer.replace(kind=corpus.tokenizer.kind, inline_casing=bool(corpus.tokenizer.marks)),
         parallel=config.parallel.replace(bpe_dropout=config.parallel.bpe_dropout if corpus.has_merges else 0.0),
         data_kind=corpus.kind,
         label_completions=() if is_masked else corpus.label_completions,

@@ -81,6 +81,10 @@ _LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
 the peak from random weights; interpolated linearly in its logarithm."""
 
 
+MAX_CASED_VOCAB_SIZE = 2048
+"""The largest vocabulary that gains from inline casing: larger ones have room for words in several cases."""
+
+
 class ModelSize(NamedTuple):
     """Model size for a compute budget.
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from lm.config.run_config import TokenizerConfig
+from lm.tokenizer.training import train
+
 TEXT = (
     "The cat sat on the mat, and the dog's bone wasn't there.\n\nIt cost 1234567 won;  so they'd\tleft.\n"
     "    def walk(self):\n        return self.path / 'home'\r\n\n\n"
@@ -108,9 +111,15 @@ def bert_like() -> tokenizers.Tokenizer:
     return backend
 
 
+def inline_casing() -> tokenizers.Tokenizer:
+    """Our own: capitals are marks and lower case, and rules of the decoder restore them."""
+    config = TokenizerConfig(vocab_size=400, inline_casing=True)
+    return tokenizers.Tokenizer.from_str(json.dumps(train([TEXT] * 3, config, corpus_bytes=len(TEXT)).description))
+
+
 MADE: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "gpt2": gpt2_like, "cl100k": cl100k_like, "llama2": llama2_like, "metaspace": metaspace_like,
-    "unigram": unigram_like, "bert": bert_like,
+    "unigram": unigram_like, "bert": bert_like, "inline casing": inline_casing,
 }  # fmt: skip
 _kept: dict[str, tokenizers.Tokenizer] = {}
 

@@ -132,20 +132,22 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
 
 
 @pytest.mark.parametrize(
-    ("given", "members"),
+    ("given", "members", "is_cased"),
     [
-        ({}, 8),
-        ({"portable": True}, 1),
-        ({"preset": "portable-depth-3"}, 1),
-        ({"teacher": ["run"]}, 1),
-        ({"objective": "masked"}, 1),
-        ({"members": 3}, 3),
+        ({}, 8, True),
+        ({"portable": True}, 1, False),
+        ({"preset": "portable-depth-3"}, 1, False),
+        ({"teacher": ["run"]}, 1, True),
+        ({"objective": "masked"}, 1, False),
+        ({"members": 3}, 3, True),
+        ({"vocab_size": 4096}, 8, False),
+        ({"inline_casing": False}, 8, False),
     ],
 )
-def test_a_budget_trains_an_ensemble_where_one_can_be_used(given, members):
+def test_a_budget_trains_an_ensemble_with_inline_casing_where_they_can_be_used(given, members, is_cased):
     spec = run_spec("text.txt", budget="10m", **given).replace(kind="text")
     plan = plan_model(plan_spec(spec), spec, text_bytes=400_000, flops_per_second=1e12, elapsed=0.0)
-    assert plan.config.model.members == members
+    assert (plan.config.model.members, plan.config.tokenizer.inline_casing) == (members, is_cased)
 
 
 def test_what_is_fixed_is_never_chosen_otherwise():
@@ -173,6 +175,6 @@ def test_the_longest_conversation_that_positions_and_batch_allow(longest, option
         chosen = chosen.choose("budget", model={"context_length": 32})
     corpus = SimpleNamespace(
         longest_conversation=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
-        has_merges=True, tokenizer=SimpleNamespace(kind="bpe"),
+        has_merges=True, tokenizer=SimpleNamespace(kind="bpe", marks=""),
     )  # fmt: skip
     assert plan_corpus(chosen, corpus).config.model.context_length == context
