@@ -32,11 +32,13 @@ class Healing:
 
     Attributes:
         token: its ID.
+        before: the IDs before it.
         beginning: its bytes.
         sampler: of tokens that start with them.
     """
 
     token: int
+    before: Sequence[int]
     beginning: bytes
     sampler: Sampler
     tokenizer: Tokenizer
@@ -44,7 +46,7 @@ class Healing:
     @classmethod
     def find(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int], sampler: Sampler) -> Healing | None:
         """Return the end of a prompt that is chosen again; None if it is no text, or no other ID stays."""
-        beginning = tokenizer.token_bytes(ids[-1])
+        beginning, text = tokenizer.token_bytes(ids[-1]), text.lower() if tokenizer.marks else text
         is_text = text and beginning and f" {text}".encode().endswith(beginning)  # some start a text with a space
         if not is_text or len(ids) < 2:
             return None
@@ -54,8 +56,11 @@ class Healing:
             index = allowed.to(logits.device)
             return torch.full_like(logits, -torch.inf).index_copy(-1, index, logits[:, index])
 
-        return cls(ids[-1], beginning, replace(sampler, filters=(allow, *sampler.filters)), tokenizer)
+        return cls(ids[-1], ids[:-1], beginning, replace(sampler, filters=(allow, *sampler.filters)), tokenizer)
 
     def text_beyond(self, token: int) -> str:
         """Return the complete characters of a token beyond the prompt."""
-        return self.tokenizer.token_bytes(token)[len(self.beginning) :].decode(errors="ignore")
+        beyond = self.tokenizer.token_bytes(token)[len(self.beginning) :].decode(errors="ignore")
+        if self.tokenizer.marks and beyond:  # after others it may be in capitals
+            return self.tokenizer.decode_stream(self.before).feed(token)[-len(beyond) :]
+        return beyond

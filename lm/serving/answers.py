@@ -54,6 +54,8 @@ MAX_ATTENTION_VALUES = 1_500_000
 _MAX_BEAM, _MAX_LINES = 32, 256
 _ROWS = 256
 """Positions whose logits are ranked together."""
+_WORD_TOKENS = 8
+"""Tokens before another whose casing marks can change its text, but in the longest words."""
 
 
 def read_messages(body: ChatBody) -> tuple[Part, ...]:
@@ -340,10 +342,11 @@ def score(model: ServedModel, body: ScoreBody) -> dict[str, Any]:
     _check_length(model, ids, "text")
     ends = TokenOffsets(model.tokenizer).ends(Record.of_text(text), np.array(ids)).tolist() if ids else []
     scored = score_ids(decoder, ids, start_token=model.tokenizer.start_of_text, top=body.top)
-    for token, start, end in zip(scored, [0, *ends], ends, strict=False):
-        others = [_candidate(model.tokenizer, other, math.exp(logprob)) for other, logprob in token.alternatives]
+    for number, (token, start, end) in enumerate(zip(scored, [0, *ends], ends, strict=False)):
+        spell = partial(_spell, model.tokenizer, ids[max(0, number - _WORD_TOKENS) : number])
+        others = [spell(other) | {"probability": math.exp(logprob)} for other, logprob in token.alternatives]
         nats = None if token.logprob is None else -token.logprob
-        place = {"id": token.id, "text": _text(model.tokenizer, token.id), "offset": start, "bytes": end - start}
+        place = {**spell(token.id), "offset": start, "bytes": end - start}
         tokens.append({**place, "nats": nats, "rank": token.rank, "alternatives": others})
     known = [token for token in tokens if token["nats"] is not None]
     total, n_bytes = math.fsum(token["nats"] for token in known), sum(token["bytes"] for token in known)
@@ -357,13 +360,16 @@ def score(model: ServedModel, body: ScoreBody) -> dict[str, Any]:
     }
 
 
-def _text(tokenizer: Tokenizer, token: int) -> str:
-    """Return the text of a token, with replacement characters for parts of characters."""
-    return tokenizer.token_bytes(token).decode(errors="replace")
+def _spell(tokenizer: Tokenizer, before: Sequence[int], token: int) -> dict[str, Any]:
+    """Return a token's ID and its text after others, with replacement characters for parts of characters.
 
-
-def _candidate(tokenizer: Tokenizer, token: int, probability: float) -> dict[str, Any]:
-    return {"id": token, "text": _text(tokenizer, token), "probability": probability}
+    A token that ends in a mark of inline casing has it; those after it have their capitals.
+    """
+    text = tokenizer.token_bytes(token).decode(errors="replace")
+    if tokenizer.marks and not text.endswith(tuple(tokenizer.marks)):
+        stream = tokenizer.decode_stream(before)
+        text = stream.feed(token) + stream.finish() or text
+    return {"id": token, "text": text}
 
 
 @torch.inference_mode()
@@ -385,7 +391,7 @@ def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     shown = dict.fromkeys([*best, *(token for token in extra if float(after[token]) > 0)])
     return {
         "tokens": [
-            _candidate(model.tokenizer, token, float(before[token])) | {"filtered": float(after[token])}
+            _spell(model.tokenizer, ids, token) | {"probability": float(before[token]), "filtered": float(after[token])}
             for token in shown
         ],
         "kept": int((after > 0).sum()),

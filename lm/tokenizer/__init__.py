@@ -457,10 +457,10 @@ _TOKENS_BEFORE = 40
 class DecodeStream:
     """Decodes one ID at a time; `finish` returns the rest.
 
-    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time; rules for casing see the
-    characters before them that they depend on. All others return the text of
-    `ids[start:]` minus that of `ids[start:end]`, which was returned before, so that spaces and prefixes between
-    neighbours come out right (as `decode_token` of Hugging Face's text-generation-inference).
+    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time; inline casing applies its rules
+    to the word so far. All others return the text of `ids[start:]` minus that of `ids[start:end]`, which was returned
+    before, so that spaces and prefixes between neighbours come out right (as `decode_token` of Hugging Face's
+    text-generation-inference).
     """
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int]) -> None:

@@ -57,16 +57,20 @@ class TokenOffsets:
         parts = [*map(self._bytes, tokens.tolist())]
         if not parts or b"".join(parts) == data:
             return np.cumsum([len(part) for part in parts], dtype=np.int64)
-        ends = self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]
+        marks = tuple(mark.encode() for mark in self._tokenizer.marks)
+        is_mark = np.array([part.endswith(marks) for part in parts])  # its letter belongs to the token after it
+        ends = np.array(self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]) - is_mark
         offsets = np.cumsum([0, *(len(character.encode()) for character in piece.text)])
-        ends = np.clip(np.array(ends) - len(piece.context), 0, len(piece.text))
+        ends = np.clip(ends - len(piece.context), 0, len(piece.text))
         return offsets[np.maximum.accumulate([*ends[:-1], len(piece.text)])]
 
     def round_trip_loss(self, piece: Record, tokens: Ids) -> RoundTripLoss:
         """Count what encoding and decoding loses of a piece, a text that can be tokenized alone."""
         unknown = tokens == self._tokenizer.unknown
-        spelled = Counter(b"".join(map(self._bytes, tokens[~unknown].tolist())))
-        lost = Counter("".join(piece.text.split()).encode()) - spelled
+        known = tokens[~unknown].tolist()
+        # Only inline casing restores what it normalises
+        spelled = self._tokenizer.decode(known).encode() if self._tokenizer.marks else b"".join(map(self._bytes, known))
+        lost = Counter("".join(piece.text.split()).encode()) - Counter(spelled)
         return RoundTripLoss(int(unknown.sum()), lost.total())
 
 

@@ -168,7 +168,7 @@ export class CompleteView {
   /** Append text, as a step of undo, marked as generated. */
   #use(text) {
     const start = this.editor.text.length;
-    const all = this.editor.text + text;
+    const all = this.editor.followedBy(text);
     this.editor.replace(all, { generated: [...this.editor.generated, { start, end: all.length }] });
   }
 

@@ -66,10 +66,11 @@ export function debounce(call, milliseconds) {
 /** Return the text of a token with spaces and line ends that are seen. */
 export function showToken(text) {
   if (text === "") return "∅";
-  return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍").replaceAll(" ", "␣");
+  const symbols = { "\n": "⏎", "\t": "⇥", "\r": "␍", " ": "␣", "\x0e": "⇪", "\x0f": "⇧" };
+  return text.replace(/[\n\t\r \x0e\x0f]/g, (character) => symbols[character]);
 }
 
-const NAMES = { " ": "space", "\n": "line end", "\t": "tab", "": "empty" };
+const NAMES = { " ": "space", "\n": "line end", "\t": "tab", "": "empty", "\x0e": "capitals", "\x0f": "capital" };
 
 /** Return the text of a token as a screen reader should say it. */
 export function sayToken(text) {

@@ -73,10 +73,15 @@ export class Editor {
     this.start = this.text.length;
   }
 
+  /** Return the text with more after it. A casing mark at its end goes: what follows has its capitals. */
+  followedBy(text) {
+    return text ? this.text.replace(/[\x0e\x0f]$/, "") + text : this.text;
+  }
+
   append(text) {
     const follows = this.root.scrollHeight - this.root.scrollTop - this.root.clientHeight < 60;
     const before = this.generated.filter((range) => range.end <= this.start);
-    const all = this.text + text;
+    const all = this.followedBy(text);
     this.#set({ text: all, caret: all.length, generated: [...before, { start: this.start, end: all.length }] });
     if (follows) this.root.scrollTop = this.root.scrollHeight;
   }

@@ -1,47 +1,55 @@
 """The last token of a prompt is chosen again, from those that start with its text."""
 
 import dataclasses
+from string import ascii_uppercase
 
 import pytest
 import torch
 
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.config.run_config import TokenizerConfig
 from lm.corpus.encode import encode_prompt
 from lm.decoding.generator import PROMPT_LOOKUP, Generator
 from lm.model import build_model
-from tests.cli.small_runs import make_tokenizer
+from lm.tokenizer import Tokenizer
+from lm.tokenizer.training import train
+from tests.cli.small_runs import TEXT, make_tokenizer
 
 TOKENIZER = make_tokenizer("bpe")
+CASED = train([TEXT, ascii_uppercase], TokenizerConfig(vocab_size=300, inline_casing=True), corpus_bytes=1)
 PROMPTS = ("The owl saw the fo", "The owl ", "Über den Bä", "The owl — and", "saw  ")
 
 
-def model(seed: int = 3):
+def model(seed: int = 3, tokenizer: Tokenizer = TOKENIZER):
     shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3}
-    return build_model(ModelConfig(vocab_size=TOKENIZER.vocab_size, **shape), seed=seed).eval().requires_grad_(False)
+    return build_model(ModelConfig(vocab_size=tokenizer.vocab_size, **shape), seed=seed).eval().requires_grad_(False)
 
 
-def generator(**settings) -> Generator:
+def generator(tokenizer: Tokenizer = TOKENIZER, **settings) -> Generator:
     config = SamplingConfig(**{"seed": 5, "max_tokens": 12, "temperature": 1.5, **settings})
-    return Generator(model(), TOKENIZER, config)
+    return Generator(model(tokenizer=tokenizer), tokenizer, config)
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_the_prompt(prompt):
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt"),
+    [*((TOKENIZER, prompt) for prompt in PROMPTS), *((CASED, prompt) for prompt in ("THE OW", "The Fo", "saw TH"))],
+)
+def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_the_prompt(tokenizer, prompt):
     """With speculative decoding too; what is shown is what it adds, and the prompt's own token is no sample."""
-    ours, ids = generator(temperature=0), encode_prompt(prompt, TOKENIZER)
-    end = TOKENIZER.token_bytes(ids[-1])
-    fit = [token for token in range(TOKENIZER.vocab_size) if TOKENIZER.token_bytes(token).startswith(end)]
+    ours, ids = generator(tokenizer, temperature=0), encode_prompt(prompt, tokenizer)
+    end = tokenizer.token_bytes(ids[-1])
+    fit = [token for token in range(tokenizer.vocab_size) if tokenizer.token_bytes(token).startswith(end)]
     logits = ours.model(torch.tensor([ids[:-1]]))[0, -1]
     best = max(fit, key=lambda token: float(logits[token]))
     (sample,) = ours.samples(prompt)
     if best != ids[-1]:
         assert sample.tokens[0] == best
-        assert TOKENIZER.decode([*ids[:-1], *sample.tokens]) == prompt + sample.text
+        assert tokenizer.decode([*ids[:-1], *sample.tokens]) == prompt + sample.text
     else:
-        (off,) = generator(temperature=0, token_healing=False).samples(prompt)
+        (off,) = generator(tokenizer, temperature=0, token_healing=False).samples(prompt)
         assert (sample.tokens, sample.text) == (off.tokens, off.text)
-    for draft in (PROMPT_LOOKUP, model(4)):
+    for draft in (PROMPT_LOOKUP, model(4, tokenizer)):
         (drafted,) = dataclasses.replace(ours, draft=draft).samples(prompt)
         assert (drafted.tokens, drafted.text) == (sample.tokens, sample.text)
 

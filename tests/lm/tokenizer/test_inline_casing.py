@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from lm.config.run_config import TokenizerConfig
+from lm.text import Record
 from lm.tokenizer import Tokenizer
+from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.training import train
 
 TEXT = "The king's HTML of Größe, ÉTÉ, ΑΒΓΣ and ЖУК: ABCDEFGHIJKLMNOPQRSTUVWXYZ. " * 20
@@ -43,6 +45,19 @@ def test_a_continuation_has_the_case_that_its_prompt_began(tokenizer):
         continued = tokenizer.decode_stream(ids)
         more = "".join(map(continued.feed, tokenizer.encode("doms"))) + continued.finish()
         assert more == "DOMS"
+
+
+def test_a_mark_is_no_part_of_the_text_and_nothing_is_lost(tokenizer):
+    text = "É THE King"
+    ids, marks = np.array(tokenizer.encode(text)), tuple(mark.encode() for mark in tokenizer.marks)
+    offsets = TokenOffsets(tokenizer)
+    ends = offsets.ends(Record.of_text(text), ids).tolist()
+    parts = [text.encode()[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    for token, part in zip(ids.tolist(), parts, strict=True):
+        spelled = tokenizer.token_bytes(token)
+        assert part in (b"", b" ") if spelled.endswith(marks) else part.decode().lower().encode() == spelled
+    assert b"".join(parts) == text.encode()
+    assert offsets.round_trip_loss(Record.of_text(text), ids) == RoundTripLoss()
 
 
 def test_a_text_without_capitals_needs_no_marks():
