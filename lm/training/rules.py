@@ -42,7 +42,7 @@ _MAX_PARAMETERS_PER_TOKEN = 200
 """Block parameters for each token of a text: ten minutes on 20 kB gave 3.58 bits/byte of unseen text by 4 layers (260
 parameters for each token) and 3.52 by 3 layers (110)."""
 _TEXT_VOCAB_SIZES = (
-    (30_000, 320), (200_000, 512), (600_000, 1024), (2_000_000, 2048), (3_000_000, 4096), (20_000_000, 8192),
+    (30_000, 320), (200_000, 512), (600_000, 1024), (2_000_000, 2048), (6_000_000, 4096), (20_000_000, 8192),
     (math.inf, 16_384),
 )  # fmt: skip
 """Bytes of a text below which a vocabulary is used: compared on unseen text of the same source, for 20 kB to 4 MB; the
@@ -81,7 +81,7 @@ _LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
 the peak from random weights; interpolated linearly in its logarithm."""
 
 
-MAX_CASED_VOCAB_SIZE = 2048
+MAX_CASED_VOCAB_SIZE = 4096
 """The largest vocabulary that gains from inline casing: larger ones have room for words in several cases."""
 
 

@@ -140,7 +140,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
         ({"teacher": ["run"]}, 1, True),
         ({"objective": "masked"}, 1, False),
         ({"members": 3}, 3, True),
-        ({"vocab_size": 4096}, 8, False),
+        ({"vocab_size": 8192}, 8, False),
         ({"inline_casing": False}, 8, False),
     ],
 )
