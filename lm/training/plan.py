@@ -184,7 +184,7 @@ def plan_model(
     """Choose the training time, if none is given, and the largest model that sees enough tokens in it.
 
     A time that is enough for several models of a text trains an ensemble, unless other systems are to run the model
-    (portable), or it learns from teachers. Few tokens of text have inline casing, unless other systems read them.
+    (portable), or it learns from teachers. Small vocabularies of text have inline casing, unless other systems read it.
 
     Args:
         text_bytes: of UTF-8 text; of both sides of pairs.

@@ -1,6 +1,7 @@
 """Runs with random weights, for tests of commands that need a model."""
 
 from pathlib import Path
+from string import ascii_uppercase
 
 from lm.checkpoint import save_checkpoint
 from lm.config.model import ModelConfig
@@ -45,6 +46,8 @@ def make_run(
     return folder
 
 
-def make_tokenizer(kind: str, *, has_mask: bool = False) -> Tokenizer:
+def make_tokenizer(kind: str, *, has_mask: bool = False, inline_casing: bool = False) -> Tokenizer:
     config, special = TokenizerConfig(kind=kind, vocab_size=300), (END_OF_TEXT, MASK) if has_mask else ()
-    return training.train([TEXT], config, corpus_bytes=len(TEXT.encode()), special_tokens=special)
+    text = TEXT + ascii_uppercase if inline_casing else TEXT  # only capitals of the text have marks
+    config = config.replace(inline_casing=inline_casing)
+    return training.train([text], config, corpus_bytes=len(text.encode()), special_tokens=special)

@@ -1,23 +1,20 @@
 """The last token of a prompt is chosen again, from those that start with its text."""
 
 import dataclasses
-from string import ascii_uppercase
 
 import pytest
 import torch
 
 from lm.config.inference import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.config.run_config import TokenizerConfig
 from lm.corpus.encode import encode_prompt
 from lm.decoding.generator import PROMPT_LOOKUP, Generator
 from lm.model import build_model
 from lm.tokenizer import Tokenizer
-from lm.tokenizer.training import train
-from tests.cli.small_runs import TEXT, make_tokenizer
+from tests.cli.small_runs import make_tokenizer
 
 TOKENIZER = make_tokenizer("bpe")
-CASED = train([TEXT, ascii_uppercase], TokenizerConfig(vocab_size=300, inline_casing=True), corpus_bytes=1)
+CASED = make_tokenizer("bpe", inline_casing=True)
 PROMPTS = ("The owl saw the fo", "The owl ", "Über den Bä", "The owl — and", "saw  ")
 
 

@@ -9,7 +9,7 @@ import lm
 from lm.config.inference import SamplingConfig
 from lm.decoding.sampling import History, Sampler
 from lm.evaluation.attention import compute_attention
-from tests.cli.small_runs import make_run
+from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.evaluation.small_models import score_document
 from tests.lm.serving.conftest import RUNS, served
 
@@ -26,8 +26,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ask(folder):
+    cased = make_run(folder.parent / "cased", tokenizer=make_tokenizer("bpe", inline_casing=True))
     with (
-        served(folder, RUNS / "translation") as server,
+        served(folder, cased, RUNS / "translation") as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
 
@@ -63,6 +64,17 @@ def test_scores_are_those_of_the_windows_of_perplexity(ask, model):
         own = math.exp(-token["nats"])
         assert (token["rank"] <= 4) is any(other["id"] == token["id"] for other in token["alternatives"])
         assert token["rank"] > 4 or own == pytest.approx(best[token["rank"] - 1], abs=1e-5)
+
+
+def test_tokens_have_the_capitals_that_marks_before_them_say(ask):
+    text, marks = "THE Owl saw", "\x0e\x0f"
+    found = ask("/score", model="cased", text=text)["tokens"]
+    assert [token["text"][-1] for token in found if not token["text"][-1].isalpha()] == ["\x0e", "\x0f"]
+    for token in found:
+        assert token["text"].rstrip(marks) == text[token["offset"] : token["offset"] + token["bytes"]]
+    shown = {token["text"] for token in ask("/next", model="cased", prompt="THE OW", top=300)["tokens"]}
+    assert {"L", "\x0e"} < shown
+    assert "l" not in shown
 
 
 def test_the_next_token_has_its_probability_before_and_after_the_filters(ask, model):
