@@ -54,8 +54,6 @@ MAX_ATTENTION_VALUES = 1_500_000
 _MAX_BEAM, _MAX_LINES = 32, 256
 _ROWS = 256
 """Positions whose logits are ranked together."""
-_WORD_TOKENS = 8
-"""Tokens before another whose casing marks can change its text, but in the longest words."""
 
 
 def read_messages(body: ChatBody) -> tuple[Part, ...]:
@@ -343,7 +341,7 @@ def score(model: ServedModel, body: ScoreBody) -> dict[str, Any]:
     ends = TokenOffsets(model.tokenizer).ends(Record.of_text(text), np.array(ids)).tolist() if ids else []
     scored = score_ids(decoder, ids, start_token=model.tokenizer.start_of_text, top=body.top)
     for number, (token, start, end) in enumerate(zip(scored, [0, *ends], ends, strict=False)):
-        spell = partial(_spell, model.tokenizer, ids[max(0, number - _WORD_TOKENS) : number])
+        spell = partial(_spell, model.tokenizer, ids[:number])
         others = [spell(other) | {"probability": math.exp(logprob)} for other, logprob in token.alternatives]
         nats = None if token.logprob is None else -token.logprob
         place = {**spell(token.id), "offset": start, "bytes": end - start}
@@ -366,7 +364,7 @@ def _spell(tokenizer: Tokenizer, before: Sequence[int], token: int) -> dict[str,
     A token that ends in a mark of inline casing has it; those after it have their capitals.
     """
     text = tokenizer.token_bytes(token).decode(errors="replace")
-    if tokenizer.marks and not text.endswith(tuple(tokenizer.marks)):
+    if tokenizer.marks and not text.endswith(tokenizer.marks):
         stream = tokenizer.decode_stream(before)
         text = stream.feed(token) + stream.finish() or text
     return {"id": token, "text": text}

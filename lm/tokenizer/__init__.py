@@ -31,6 +31,7 @@ from lm import files
 from lm.config.run_config import MASK
 from lm.errors import InputError
 from lm.text import Part, Record
+from lm.tokenizer.casing import MARKS
 from lm.tokenizer.chat_template import CHAT_TOKENS, CONFIG_FILE, CUT, ChatTemplate, read_chat_template, read_json_object
 
 Ids = npt.NDArray[np.uint32]
@@ -151,9 +152,10 @@ class Tokenizer:
         self.vocab_size = max(self._names) + 1
         decoder = self.description["decoder"] or {}
         first, *others = decoder.get("decoders", [decoder])
-        self.is_byte_level = first.get("type") == "ByteLevel" and all(one["type"] == "Replace" for one in others)
-        self._rules = _build_decoder(others) if self.is_byte_level and others else None
-        self.marks = "".join(one["pattern"]["String"] for one in others if self._rules and not one["content"])
+        is_cased = [one.get("pattern") for one in others[-len(MARKS) :]] == [{"String": mark} for mark in MARKS]
+        self.is_byte_level = first.get("type") == "ByteLevel" and (not others or is_cased)
+        self.marks = MARKS if self.is_byte_level and is_cased else ()
+        self._rules = _build_decoder(others) if self.marks else None
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -467,11 +469,10 @@ class DecodeStream:
         self._tokenizer, self._special = tokenizer, {*tokenizer.special_tokens.values()}
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
         before = itertools.takewhile(lambda index: index not in self._special, reversed(after[-_TOKENS_BEFORE:]))
-        self._ids, self._word = [*before][::-1], ""  # the latter up to here, with casing marks
+        self._ids = [*before][::-1]
         self._end = len(self._ids)
-        if tokenizer._rules:
-            for index in self._ids:
-                self.feed(index)
+        if self._utf8 and tokenizer.marks:  # the word so far, with its marks
+            self._word = _last_word(self._utf8.decode(b"".join(map(tokenizer.token_bytes, self._ids))))
 
     def feed(self, index: int) -> str:
         """Return the text that is complete with this ID; often empty."""
@@ -492,7 +493,7 @@ class DecodeStream:
         if (rules := self._tokenizer._rules) is None:
             return characters
         before, text = self._word, self._word + characters
-        self._word = text[text.rfind(" ") + 1 :][-_TOKENS_BEFORE:]
+        self._word = _last_word(text)
         if not any(mark in text for mark in self._tokenizer.marks):
             return characters
         return str(rules.decode([text])[len(rules.decode([before])) :])
@@ -504,6 +505,10 @@ class DecodeStream:
             return ""
         self._ids, self._end = self._ids[self._end :], len(self._ids) - self._end
         return str(text[len(known) :])
+
+
+def _last_word(text: str) -> str:
+    return text[text.rfind(" ") + 1 :][-_TOKENS_BEFORE:]
 
 
 PIECE_CHARACTERS = 1 << 16

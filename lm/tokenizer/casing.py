@@ -10,26 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from tokenizers import Regex, decoders, normalizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers
 
-_CAPITALS, _CAPITAL = "\x0e", "\x0f"  # before several capitals, before one; ASCII's "shift out" and "shift in"
+MARKS = _CAPITALS, _CAPITAL = "\x0e", "\x0f"
+"""Before several capitals, before one; ASCII's "shift out" and "shift in"."""
 _MAX_LETTERS = 64
 """How many letters have rules: each is a pass over a text. Other capitals stay as they are."""
 _SCOPE = 32
 """How many capitals a mark is for; of a longer run each further one has its own."""
 
 
-class Casing(NamedTuple):
-    """Rules that replace capitals by marks and lower case, and those that restore them."""
-
-    normalizer: normalizers.Normalizer
-    decoders: tuple[decoders.Decoder, ...]
-
-
-def build_casing(texts: Iterable[str]) -> Casing | None:
-    """Return the rules for the most frequent capitals of some texts; None if they have none.
+def add_casing(backend: Tokenizer, texts: Iterable[str]) -> None:
+    """Give a byte-level tokenizer the rules for the most frequent capitals of some texts, if they have any.
 
     Decoding restores every text without the two marks, which are control characters.
     """
@@ -39,7 +32,7 @@ def build_casing(texts: Iterable[str]) -> Casing | None:
     capitals = [character for character, _ in counts.most_common() if _has_lower_case(character)]
     letters = "".join(sorted(capitals[:_MAX_LETTERS]))
     if not letters:
-        return None
+        return
     upper, lower, either = f"[{letters}]", f"[{letters.lower()}]", f"[{letters}{letters.lower()}]"
     # A run of capitals ends before the one that begins a word: HTMLParser is "html" in capitals and "Parser"
     several = f"(?<!{upper})(?={upper}{{2}}(?!{lower}))|(?<={upper}{{{_SCOPE}}})(?={upper})"
@@ -48,24 +41,21 @@ def build_casing(texts: Iterable[str]) -> Casing | None:
         decoders.Replace(Regex(f"(?<={_CAPITALS}{either}{{0,{_SCOPE - 1}}}){letter.lower()}"), letter)
         for letter in letters
     ]
-    return Casing(
-        normalizers.Sequence(
-            [
-                normalizers.Replace(Regex(several), _CAPITALS),
-                normalizers.Replace(Regex(one), _CAPITAL),
-                # With its mark, as the library splits a mark wrongly that was only inserted at the start of a text
-                *(
-                    normalizers.Replace(mark + letter, mark + letter.lower())
-                    for letter in letters
-                    for mark in (_CAPITALS, _CAPITAL, "")
-                ),
-            ]
-        ),
-        (
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(several), _CAPITALS),
+            normalizers.Replace(Regex(one), _CAPITAL),
+            # With its mark, as the library splits a mark wrongly that was only inserted at the start of a text
+            *(normalizers.Replace(mark + each, mark + each.lower()) for each in letters for mark in (*MARKS, "")),
+        ]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.ByteLevel(),
             *capitalise,
             *(decoders.Replace(_CAPITAL + letter.lower(), letter) for letter in letters),
-            *(decoders.Replace(mark, "") for mark in (_CAPITALS, _CAPITAL)),
-        ),
+            *(decoders.Replace(mark, "") for mark in MARKS),
+        ]
     )
 
 

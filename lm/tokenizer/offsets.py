@@ -57,7 +57,7 @@ class TokenOffsets:
         parts = [*map(self._bytes, tokens.tolist())]
         if not parts or b"".join(parts) == data:
             return np.cumsum([len(part) for part in parts], dtype=np.int64)
-        marks = tuple(mark.encode() for mark in self._tokenizer.marks)
+        marks = tuple(map(str.encode, self._tokenizer.marks))
         is_mark = np.array([part.endswith(marks) for part in parts])  # its letter belongs to the token after it
         ends = np.array(self._tokenizer.character_ends(piece.context + piece.text)[-len(parts) :]) - is_mark
         offsets = np.cumsum([0, *(len(character.encode()) for character in piece.text)])

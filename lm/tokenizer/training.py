@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.run_config import END_OF_TEXT, MASK, TokenizerConfig
 from lm.tokenizer import ANY_CHARACTER, Tokenizer, byte_alphabet
-from lm.tokenizer.casing import build_casing
+from lm.tokenizer.casing import add_casing
 
 SAMPLE_BYTES = 128_000_000
 """Maximum text to train BPE on, spread evenly over the corpus, to bound memory."""
@@ -65,9 +65,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Se
     backend.decoder = decoders.ByteLevel()
     if config.inline_casing:
         texts = [*texts]
-        if casing := build_casing(texts):
-            backend.normalizer = casing.normalizer
-            backend.decoder = decoders.Sequence([decoders.ByteLevel(), *casing.decoders])
+        add_casing(backend, texts)
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=_MIN_FREQUENCY,

@@ -47,7 +47,7 @@ def make_run(
 
 
 def make_tokenizer(kind: str, *, has_mask: bool = False, inline_casing: bool = False) -> Tokenizer:
-    config, special = TokenizerConfig(kind=kind, vocab_size=300), (END_OF_TEXT, MASK) if has_mask else ()
+    config = TokenizerConfig(kind=kind, vocab_size=300, inline_casing=inline_casing)
+    special = (END_OF_TEXT, MASK) if has_mask else ()
     text = TEXT + ascii_uppercase if inline_casing else TEXT  # only capitals of the text have marks
-    config = config.replace(inline_casing=inline_casing)
     return training.train([text], config, corpus_bytes=len(text.encode()), special_tokens=special)

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from tokenizers import Regex, decoders
 
 from lm.config.run_config import TokenizerConfig
 from lm.text import Record
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.training import train
+from tests.lm.tokenizers_elsewhere import gpt2_like
 
 TEXT = "The king's HTML of Größe, ÉTÉ, ΑΒΓΣ and ЖУК: ABCDEFGHIJKLMNOPQRSTUVWXYZ. " * 20
 
@@ -64,3 +66,12 @@ def test_a_text_without_capitals_needs_no_marks():
     tokenizer = train(["none at all " * 9], TokenizerConfig(vocab_size=300, inline_casing=True), corpus_bytes=108)
     assert not tokenizer.marks
     assert tokenizer.decode(tokenizer.encode("None")) == "None"
+
+
+def test_other_replacements_after_bytes_are_decoded_too():
+    backend = gpt2_like()
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex("at+"), "")])
+    tokenizer = Tokenizer(backend)
+    ids = tokenizer.encode("The cat sat, and walked.")
+    stream = tokenizer.decode_stream()
+    assert "".join(map(stream.feed, ids)) + stream.finish() == tokenizer.decode(ids) == "The c s, and walked."
