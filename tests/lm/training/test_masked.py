@@ -87,10 +87,9 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
     assert nats == approx(float(expected.detach()), model=model)
 
 
-@torch.inference_mode()
 def test_an_ensemble_is_right_where_its_mean_is(tmp_path, corpus):
     run = begun(tmp_path / "run", corpus, model={"members": 2, "dropout": 0.0, "init_std": 0.3})
-    batch, model = run.data.batch(0), run.model.eval()
+    batch, model = run.data.batch(0), run.model.eval().requires_grad_(False)
     nats, correct = summed_loss_and_correct(model, batch, run.hardware)
     chosen, model = batch.targets != IGNORE_INDEX, model.double()
     mean = sum(member(torch.from_numpy(batch.inputs)).softmax(-1) for member in model.members)[chosen] / 2
