@@ -168,7 +168,7 @@ def choose_members(flops: float, *, text_bytes: int, **corpus: Any) -> int:
 
 def _estimate_bytes_per_token(vocab_size: int) -> float:
     """Estimate the bytes per token of text: 1 without BPE, 1.5 with a vocabulary of 320, 3.5 with one of 8,192."""
-    return 1.0 if vocab_size == _BYTE_VOCAB_SIZE else max(1.0, 1.5 + 0.43 * math.log2(vocab_size / 320))
+    return 1.0 if vocab_size == _BYTE_VOCAB_SIZE else 1.5 + 0.43 * math.log2(vocab_size / 320)
 
 
 def choose_default_seconds(
