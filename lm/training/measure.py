@@ -18,8 +18,6 @@ from lm.training.objective import select_training_hardware
 from lm.training.rules import UNLIMITED_STEPS, TrainingSpeed
 from lm.training.run import Run, batch_flops
 
-"""Does some work once; returns the seconds it took."""
-
 SENTENCE_LENGTH = 16
 """Tokens per side, including the end token: a short sentence."""
 _N_BATCHES = 4

@@ -354,7 +354,7 @@ def _plan_budget(
     if watches_loss and interval and steps / interval >= _MIN_EVALUATIONS_TO_DECAY:
         evaluated["decay_patience"] = _DECAY_PATIENCE
     plan = plan.choose("time of an evaluation", training=evaluated)
-    return plan, dataclasses.replace(speed, evaluation_seconds=seconds), max_steps
+    return plan, speed._replace(evaluation_seconds=seconds), max_steps
 
 
 def choose_evaluations(

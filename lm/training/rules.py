@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -265,8 +264,7 @@ _LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = 120.0, 0.1, 0.2
 """Seconds, and the fractions reserved for evaluations."""
 
 
-@dataclass(frozen=True)
-class TrainingSpeed:
+class TrainingSpeed(NamedTuple):
     """Measured speed of a run on this machine.
 
     Attributes:
@@ -284,8 +282,7 @@ class TrainingSpeed:
 
     def scaled_to(self, processes: int) -> TrainingSpeed:
         """Return the speed of several processes, assuming linear scaling."""
-        step, loss, sentence = self.step_seconds, self.loss_seconds, self.sentence_seconds
-        return TrainingSpeed(step / processes, loss / processes, sentence / processes, self.hardware)
+        return TrainingSpeed(*(seconds / processes for seconds in self[:3]), self.hardware)
 
 
 def evaluation_reserve(seconds_left: float) -> float:

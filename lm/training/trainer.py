@@ -67,7 +67,9 @@ from lm.training.training_corpus import (
     open_data,
 )
 
-_MEASURE_SECONDS, _MEASURE_FRACTION = 1.5, 0.01  # and of the budget
+_MEASURE_FRACTION, _MEASURE_SECONDS, _MAX_MEASURE_SECONDS = 0.01, 1.5, 20.0
+"""Of the budget; at most for steps on random tokens, and on a run's own data: the first steps of pairs, on lengths new
+to the processor's kernels, took twice as long as later ones, so that plans had a third of the steps."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,8 @@ class _Preparation:
             plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
             probe = probe_config(plan, pairs=spec.kind == "pairs")
-            rate = self.world.size * meter.measure_flop_rate(probe, seconds=_measuring_seconds(plan.config))
+            seconds = _measuring_seconds(plan.config, limit=_MEASURE_SECONDS)
+            rate = self.world.size * meter.measure_flop_rate(probe, seconds=seconds)
             plan = plan_model(
                 plan,
                 spec,
@@ -297,7 +300,8 @@ class _Preparation:
             measured = dataclasses.replace(measured, losses=losses)
         if budget is None:
             return measured
-        speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=_measuring_seconds(config))
+        seconds = _measuring_seconds(config, limit=_MAX_MEASURE_SECONDS)
+        speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=seconds)
         counts_tokens = is_regularised and is_text
         return dataclasses.replace(
             measured,
@@ -308,10 +312,10 @@ class _Preparation:
         )
 
 
-def _measuring_seconds(config: RunConfig) -> float:
-    """Return for how long to time steps."""
+def _measuring_seconds(config: RunConfig, *, limit: float) -> float:
+    """Return for how long to time steps, at most `limit`."""
     budget = config.training.budget
-    return _MEASURE_SECONDS if budget is None else min(_MEASURE_SECONDS, _MEASURE_FRACTION * parse_duration(budget))
+    return limit if budget is None else min(limit, _MEASURE_FRACTION * parse_duration(budget))
 
 
 def _create_folder(corpus: str, preset: str) -> Path:
