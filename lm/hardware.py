@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -57,7 +58,7 @@ def select_inference_hardware(config: HardwareConfig, *, auto: str = "float32") 
     """Select device and dtype (`auto` unless one is configured), and set the number of threads."""
     threads = config.threads or MAX_THREADS
     torch.set_num_threads(threads)
-    _keep_malloc_memory()
+    _configure_memory()
     dtype = config.dtype if config.dtype != "auto" else auto
     hardware = Hardware(device=select_device(config), dtype=dtype, threads=threads)
     configure_gpu(hardware)
@@ -77,12 +78,15 @@ def configure_gpu(hardware: Hardware) -> None:
 
 
 @cache
-def _keep_malloc_memory() -> None:
-    """Let glibc keep the memory of freed tensors.
+def _configure_memory() -> None:
+    """Let glibc keep the memory of freed tensors, and oneDNN fewer kernels.
 
-    By default it returns blocks of megabytes to the system, and new ones page-fault: a training step of GPT-2 (124 M
-    parameters, one row of 512) takes 2.8 s in fresh memory and 1.3 s in kept memory.
+    By default glibc returns blocks of megabytes to the system, and new ones page-fault: a training step of GPT-2 (124 M
+    parameters, one row of 512) takes 2.8 s in fresh memory and 1.3 s in kept memory. oneDNN keeps 1,024 kernels, each
+    for a shape; translation in bfloat16 has more, and took 3.9 GB for 60 batches with them, 2.9 GB in the same time
+    with 128.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_MMAP_MAX, 0)

@@ -79,8 +79,8 @@ class SpeedMeter:
             seconds: for steps; a quarter of that is for evaluations.
         """
         run = trial_run(config, data, tokenizers)
-        step_seconds = _measure_step_seconds(run, seconds=seconds)
-        return TrainingSpeed(step_seconds, *measure_cost(run, seconds=seconds / 4), run.hardware)
+        step = _measure_step_seconds(run, seconds=seconds)
+        return TrainingSpeed(step, *measure_cost(run, seconds=seconds / 4), run.hardware)
 
 
 def _measure_step_seconds(run: Run, *, seconds: float) -> float:

@@ -282,7 +282,8 @@ class TrainingSpeed(NamedTuple):
 
     def scaled_to(self, processes: int) -> TrainingSpeed:
         """Return the speed of several processes, assuming linear scaling."""
-        return TrainingSpeed(*(seconds / processes for seconds in self[:3]), self.hardware)
+        step, loss, sentence, hardware, _ = self
+        return TrainingSpeed(step / processes, loss / processes, sentence / processes, hardware)
 
 
 def evaluation_reserve(seconds_left: float) -> float:

@@ -223,7 +223,7 @@ class _Preparation:
             plan = plan.replace_config("prepared corpus", made_with)
         if needs_speed:
             probe = probe_config(plan, pairs=spec.kind == "pairs")
-            seconds = _measuring_seconds(plan.config, limit=_MEASURE_SECONDS)
+            seconds = _measuring_seconds(plan.config, _MEASURE_SECONDS)
             rate = self.world.size * meter.measure_flop_rate(probe, seconds=seconds)
             plan = plan_model(
                 plan,
@@ -300,7 +300,7 @@ class _Preparation:
             measured = dataclasses.replace(measured, losses=losses)
         if budget is None:
             return measured
-        seconds = _measuring_seconds(config, limit=_MAX_MEASURE_SECONDS)
+        seconds = _measuring_seconds(config, _MAX_MEASURE_SECONDS)
         speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=seconds)
         counts_tokens = is_regularised and is_text
         return dataclasses.replace(
@@ -312,7 +312,7 @@ class _Preparation:
         )
 
 
-def _measuring_seconds(config: RunConfig, *, limit: float) -> float:
+def _measuring_seconds(config: RunConfig, limit: float) -> float:
     """Return for how long to time steps, at most `limit`."""
     budget = config.training.budget
     return limit if budget is None else min(limit, _MEASURE_FRACTION * parse_duration(budget))
