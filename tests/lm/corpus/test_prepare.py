@@ -30,10 +30,10 @@ def small_chunks(monkeypatch, tmp_path):
 
 
 def arrays(folder):
-    """All files of a store but the manifest, by name."""
+    """All files of a store but the manifest, by name; without what a killed process left unfinished."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
+        for path in sorted(folder.rglob("[!.]*"))
         if path.is_file() and path.name not in (MANIFEST, "chunk.json")
     }
 
