@@ -40,11 +40,12 @@ def find_text_files(
         InputError: a file is missing, a name is empty, or a folder or glob has no text file.
     """
     data, reading = data or DataConfig(), reading or FilesConfig()
-    files: dict[Path, TextFile] = {}
-    for pattern in patterns:
-        for file in _resolve_pattern(pattern, reading):
-            files.setdefault(file.path.resolve(), dataclasses.replace(file, data=data, reading=reading))
-    return [*files.values()]
+    by_path = {
+        file.path.resolve(): dataclasses.replace(file, data=data, reading=reading)
+        for pattern in patterns
+        for file in _resolve_pattern(pattern, reading)
+    }
+    return [*by_path.values()]
 
 
 def refuse_missing(patterns: Iterable[str]) -> None:

@@ -156,7 +156,7 @@ def find_sources(
         names: files of text, rows or pairs, as for `find_text_files`.
         data: names their columns.
         reading: which files to include, and how they are read.
-        source: files of sources, as for `find_text_files`.
+        source: files of sources, as for `find_text_files`; a file may be named again, with another target.
         target: as many files of their translations, in the same order.
         heads: none, or a file of heads for each of `source`, in order.
 
@@ -164,7 +164,9 @@ def find_sources(
         InputError: a file is missing, or a folder or glob has none.
         UsageError: the numbers of files differ.
     """
-    sources, targets, trees = (find_text_files(side, reading=reading) for side in (source, target, heads))
+    sources, targets, trees = (
+        [file for name in side for file in find_text_files([name], reading=reading)] for side in (source, target, heads)
+    )
     for noun, others in (("targets", targets), ("heads", trees or sources)):
         if len(sources) != len(others):
             raise UsageError(f"{len(sources)} files of sources and {len(others)} of {noun}")

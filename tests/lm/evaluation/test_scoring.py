@@ -98,7 +98,7 @@ def total(scored):
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_files_are_scored_in_order_document_by_document(tokenizer, batch_size, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.decode.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.text.decode.read_stream.__defaults__", (37,))
     monkeypatch.setattr("lm.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     files = write(tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts))

@@ -16,23 +16,26 @@ def aligned(folder: Path, source: bytes, target: bytes) -> ParallelText:
     return find_sources(source=[str(paths[0])], target=[str(paths[1])])[0]
 
 
-def texts(found: ParallelText) -> list[tuple[str, str]]:
+def texts(found):
     return [(pair.source, pair.text) for pair in found.records()]
-
-
-def joined(side: int, end: str = "\n") -> str:
-    return end.join(pair[side] for pair in PAIRS)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", ["", "\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_files_of_any_line_end(end, last, mark, tmp_path):
-    found = aligned(tmp_path, (mark + joined(0, end) + last).encode(), (joined(1) + "\n").encode())
+    source, target = map(end.join, zip(*PAIRS, strict=True))
+    found = aligned(tmp_path, (mark + source + last).encode(), (target + "\n").encode())
     assert texts(found) == PAIRS
     assert [pair.line for pair in found.records()] == [1, 2, 3, 4]
 
 
 def test_blank_lines_at_the_end_count(tmp_path):
     assert texts(aligned(tmp_path, b"a\n\n\n", b"b\n\nc")) == [("a", "b"), ("", ""), ("", "c")]
-    assert texts(aligned(tmp_path, b"", b"")) == []
+
+
+def test_a_file_named_again_has_another_partner(tmp_path):
+    a, b, c = names = [str(tmp_path / name) for name in "abc"]
+    for name in names:
+        Path(name).write_text(name)
+    assert [*map(texts, find_sources(source=[a, a, c], target=[b, c, b]))] == [[(a, b)], [(a, c)], [(c, b)]]
