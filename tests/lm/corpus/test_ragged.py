@@ -8,7 +8,7 @@ VECTORS = [[[0, 1], [2, 3], [4, 5]], [], [[6, 7]], [[8, 9]]]
 """A place may hold several integers."""
 
 
-def listed(ragged: RaggedArray) -> list[list[int]]:
+def listed(ragged):
     return [ragged.row(number).tolist() for number in range(len(ragged))]
 
 

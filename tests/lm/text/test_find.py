@@ -36,6 +36,7 @@ def folder(tmp_path):
         ([""], {}, "a.MD b.txt c/d.jsonl.gz c/e.csv"),
         (["**/*.py", "j.html", "c/f.py"], {}, "c/f.py c/m/n.py tests/g.py j.html"),
         (["b.txt", ""], {}, "b.txt a.MD c/d.jsonl.gz c/e.csv"),
+        ([""], {"include": ("*.py",)}, "c/f.py c/m/n.py tests/g.py"),
         ([""], {"include": ("*.py", "Make*"), "exclude": ("tests",)}, "Makefile c/f.py c/m/n.py"),
         ([""], {"include": ("c/*",), "exclude": ("*.jsonl",)}, "c/e.csv c/f.py c/m/n.py"),
     ],

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lm.text.parallel_text import ParallelText, find_sources
+from lm.text.parallel_text import find_sources
 
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]
 
 
-def aligned(folder: Path, source: bytes, target: bytes) -> ParallelText:
+def aligned(folder, source, target):
     paths = folder / "text.en", folder / "text.de"
     for path, data in zip(paths, (source, target), strict=True):
         path.write_bytes(data)
@@ -32,6 +32,7 @@ def test_files_of_any_line_end(end, last, mark, tmp_path):
 
 def test_blank_lines_at_the_end_count(tmp_path):
     assert texts(aligned(tmp_path, b"a\n\n\n", b"b\n\nc")) == [("a", "b"), ("", ""), ("", "c")]
+    assert texts(aligned(tmp_path, b"", b"")) == []
 
 
 def test_a_file_named_again_has_another_partner(tmp_path):

@@ -4,7 +4,7 @@ from lm.text.find import find_text_files
 from lm.text.text_file import Prompt, read_prompts
 
 
-def read(path) -> list[Prompt]:
+def read(path):
     (file,) = find_text_files([str(path)])
     return list(read_prompts(file))
 

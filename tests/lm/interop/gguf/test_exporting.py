@@ -1,8 +1,6 @@
 """Exported files hold what the run has, as the format's own package and transformers read them."""
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ ERRORS = {"float32": 0.0, "float16": 2**-11, "q8_0": 0.5 / 127 + 2**-11}
 """The largest errors, as shares of the largest number of 32 in a row."""
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(path):
     """The settings and the tensors of a file."""
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}

@@ -32,7 +32,7 @@ FROM_A_TABLE = ("gpt2", "gptneox")  # of GELU, in half precision
 TOKENS = 30
 
 
-def ours(run: Path, tokens: list[int]) -> np.ndarray:
+def ours(run, tokens):
     with torch.no_grad():
         return load_model(run, HARDWARE).model(torch.tensor([tokens]))[0].numpy()
 
