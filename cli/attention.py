@@ -17,7 +17,7 @@ from cli.loading import RunPath
 from cli.options import Options, with_settings
 from lm.config.inference import AttentionConfig
 from lm.config.run_config import HardwareConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.files import atomic_write_text, check_writable
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def attention(
     config = options.build(AttentionConfig)
     from lm.checkpoint import load_model
     from lm.evaluation.attention import compute_attention
-    from lm.hardware import select_inference_hardware
+    from lm.hardware import select_hardware
     from lm.text.parallel_text import parse_heads
 
     if out is not None:
         check_output_path(out)
     read = read_text_argument(text) or ""
     tree = None if heads is None else parse_heads(heads, read, where="--dependency-heads")
-    loaded = load_model(run, select_inference_hardware(options.build(HardwareConfig)))
+    loaded = load_model(run, select_hardware(options.build(HardwareConfig)))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, dependency_heads=tree)
     if out is not None:
         write_maps(out, [shown], config)
@@ -160,7 +160,9 @@ def write_maps(path: Path, maps: Iterable[AttentionMap], config: AttentionConfig
     """Write maps to a file, atomically, and name it on stderr."""
     found = (_to_dict(shown, config) for shown in maps)
     if path.suffix in _PICTURES:
-        _save_picture(path, [*found])
+        if not (drawn := [*found]):
+            raise InputError(f"{path}: there is nothing to draw")
+        _save_picture(path, drawn)
     else:
         with atomic_write_text(path) as file:
             file.write(_PAGE if path.suffix == ".html" else "")

@@ -14,6 +14,7 @@ from cli.loading import EnsemblePath, Labels, load_classifier, load_masked
 from cli.options import Options, with_settings
 from lm.config.inference import ClassificationConfig, FillConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
+from lm.errors import InputError
 from lm.text.decode import split_lines
 from lm.text.find import STDIN, find_text_files
 
@@ -44,7 +45,7 @@ def fill(run: EnsemblePath, text: _Text = None, *, as_json: _AsJson = False, opt
     """
     config = options.build(FillConfig)
     model, loaded = load_masked(run, options.build(HardwareConfig))
-    from cli.console import format_label, print_paragraph
+    from cli.console import format_label
     from cli.console.figures import print_table
     from lm.decoding.classifier import fill_masks
 
@@ -61,7 +62,7 @@ def fill(run: EnsemblePath, text: _Text = None, *, as_json: _AsJson = False, opt
     if not as_json:
         print_table(("line", "blank", "guess", "probability"), rows)
         if text is not None:
-            print_paragraph(filled.filled)
+            print(escape_for_stream(filled.filled))
 
 
 _Files = Annotated[
@@ -97,10 +98,9 @@ def classify(
     classifier, loaded = load_classifier(run, hardware, labels=labels, batch_size=config.batch_size)
     data, texts = loaded.config.data.for_other_files(**options.values["data"]), list[str]()
     for file in find_text_files(files or [STDIN], data.replace(label_column=None), options.build(FilesConfig)):
-        if file.kind == "examples":
-            texts += [record.parts[0].text for record in file.records()]
-        else:
-            texts += [record.text for record in file.records()] if file.has_rows else split_lines(file.text())
+        if file.kind not in ("text", "examples"):
+            raise InputError(f"{file.name}: holds {file.kind}, not texts")
+        texts += [record.parts[0].text for record in file.records()] if file.has_rows else split_lines(file.text())
     for found in classifier.classify(texts):
         best = dict(islice(found.probabilities.items(), config.top_k if as_json else config.top_k or 1))
         if as_json:

@@ -132,7 +132,9 @@ class GenerationRequest:
 
 def generate_for_prompts(file: str, request: GenerationRequest, out: Path | None) -> None:
     """Continue the prompts of a file, and write the results in order."""
-    (read,) = find_text_files([file])
+    read, *others = find_text_files([file])
+    if others:
+        raise InputError(f"{file}: several files; prompts are read from one")
     prompts, start, tokens, number = list(read_prompts(read)), time.perf_counter(), 0, 0
     waiting: dict[int, tuple[Prompt, list[Continuation]]] = {}
     with (

@@ -97,9 +97,9 @@ def load_classifier(
 
 def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     from lm.checkpoint import load_model
-    from lm.hardware import select_inference_hardware
+    from lm.hardware import select_hardware
 
-    return load_model(run, select_inference_hardware(hardware))
+    return load_model(run, select_hardware(hardware))
 
 
 def _model_for(loaded: LoadedModel, expected: str) -> Any:

@@ -47,7 +47,7 @@ from lm.evaluation.perplexity import (
 )
 from lm.evaluation.scoring import Scored, ScoredTexts, Scorer
 from lm.files import atomic_write_text
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 
 Row = Mapping[str, Any]
 
@@ -76,7 +76,7 @@ class Measurement:
 
     def __init__(self, run: Path, options: Options, find_texts: Callable[[LoadedModel], ScoredTexts]) -> None:
         """Load a run, and find what it scores."""
-        self.run, self.hardware = run, select_inference_hardware(options.build(HardwareConfig))
+        self.run, self.hardware = run, select_hardware(options.build(HardwareConfig))
         self.loaded = load_model(run, self.hardware)
         self.texts, self.scorer = find_texts(self.loaded), Scorer(self.loaded, options.build(PerplexityConfig))
         self.results = [PerplexityResult() for _ in self.texts.files]

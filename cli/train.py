@@ -87,7 +87,7 @@ def train(
     if spec.processes > 1 and "RANK" not in os.environ:
         from lm.training.multiprocess import launch
 
-        program = ["-m", "cli", *command_line.arguments]
+        program = ["-P", "-m", "cli", *command_line.arguments]
         raise typer.Exit(launch(program, processes=spec.processes, start_time=command_line.started_at))
     from cli import training
 

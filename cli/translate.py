@@ -22,7 +22,6 @@ from lm.files import atomic_write_text
 from lm.text.text_file import TextFile
 
 if TYPE_CHECKING:
-    from lm.decoding.translation import TranslatedLine
     from lm.text.parallel_text import DependencyHeads
 
 _FIELDS = ("text", "tokens", "logprobs", "score", "finish_reason")
@@ -97,7 +96,7 @@ def translate(
     biases = parse_logit_biases(sampling.logit_bias, model.tokenizer)
     sampler = Sampler.from_config(sampling.replace(temperature=0.0), biases)
     translator = Translator(model, options.build(TranslationConfig), sampler=sampler, to=to)
-    translated: list[TranslatedLine] = []
+    translated: list[tuple[str, Sequence[int], Sequence[int] | None]] = []
     with (
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
         nullcontext() if is_typed else show_counter("translating", "lines") as count,
@@ -120,18 +119,16 @@ def translate(
             if out is None:
                 stream.flush()
             if attention is not None:
-                translated.append(line)
+                whole = line.source, line.translations[0].tokens, line.heads
+                translated.append(("", (), line.heads and ()) if line.left_out else whole)
             if count:
                 count(number)
     if attention is not None:
         config = options.build(AttentionConfig)  # of an ensemble by the first model
         maps = (
-            compute_attention(
-                loaded, line.source, line.translations[0].tokens, unit=config.unit, to=to,
-                dependency_heads=None if model.model.config.syntax == "none" else line.heads,
-            )
-            for line in translated
-        )  # fmt: skip
+            compute_attention(loaded, source, tokens, unit=config.unit, to=to, dependency_heads=heads)
+            for source, tokens, heads in translated
+        )
         write_maps(attention, maps, config)
 
 

@@ -23,9 +23,10 @@ from lm.evaluation.scoring import score_batch
 from lm.hardware import (
     Hardware,
     Timer,
+    configure_torch,
     inference_dtypes,
     select_device,
-    select_inference_hardware,
+    select_hardware,
     time_interleaved,
     time_work,
 )
@@ -71,7 +72,7 @@ def measure_speed(
     """
     length = config.model.context_length
     rows = rows or max(1, min(batch_rows(config), _TRAINING_POSITIONS // length))
-    run, hardware = random_run(config, rows=rows), select_inference_hardware(generating)
+    run, hardware = random_run(config, rows=rows), select_hardware(generating)
     model = prepare_for_inference(build_model(config.model), hardware)
     prompt = random_prompt(config.model.vocab_size, max(1, length // 2))
     tokens = min(_NEW_TOKENS, length - len(prompt) - 1)
@@ -83,6 +84,7 @@ def measure_speed(
         timer = decode_timer(model, prompt, hardware, rows=texts, tokens=tokens)
         tasks.append(("decoding", timer, texts, tokens, hardware))
     for task, timer, sequences, each, used in tasks:
+        configure_torch(used)
         took = float(np.median(time_interleaved([timer], seconds=seconds)))
         yield Measurement(str(config.preset), task, sequences, each, used.dtype, took, sequences * each / took)
 
@@ -163,12 +165,12 @@ def compare_dtypes(path: Path, config: HardwareConfig, *, seconds: float = _THOR
         UsageError: it does not continue texts.
     """
     checkpoint, config = find_checkpoint(path), config.replace(dtype="auto")
-    hardware = select_inference_hardware(config)
+    hardware = select_hardware(config)
     model = load_config(checkpoint).model
     if model.purpose != "continues texts":
         raise UsageError(f"{path}: this run {model.purpose}; name one that continues texts, or none")
     dtypes = [name for name in inference_dtypes(hardware.device) if name != "int8" or code_cache.is_complete()]
-    loaded = [load_model(checkpoint, select_inference_hardware(config, auto=name)) for name in dtypes]
+    loaded = [load_model(checkpoint, select_hardware(config, auto=name)) for name in dtypes]
     nats = _sum_story_nats(loaded)
     prompt = random_prompt(model.vocab_size, min(_WINDOW, max(1, model.context_length // 2)))
     tokens, ratios = min(_NEW_TOKENS, model.context_length - len(prompt) - 1), []

@@ -54,24 +54,23 @@ class Hardware:
         return torch.autocast(self.device, dtype=dtype, enabled=dtype is not torch.float32)
 
 
-def select_inference_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hardware:
-    """Select device and dtype (`auto` unless one is configured), and set the number of threads."""
-    threads = config.threads or MAX_THREADS
-    torch.set_num_threads(threads)
-    _configure_memory()
+def select_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hardware:
+    """Select device and dtype (`auto` unless one is configured), and configure torch for them."""
     dtype = config.dtype if config.dtype != "auto" else auto
-    hardware = Hardware(device=select_device(config), dtype=dtype, threads=threads)
-    configure_gpu(hardware)
+    hardware = Hardware(device=select_device(config), dtype=dtype, threads=config.threads or MAX_THREADS)
+    configure_torch(hardware)
     return hardware
 
 
-def configure_gpu(hardware: Hardware) -> None:
-    """Configure torch's kernels on an NVIDIA GPU.
+def configure_torch(hardware: Hardware) -> None:
+    """Set torch's number of threads, how it keeps memory, and its kernels on an NVIDIA GPU.
 
     TF32 is allowed for the float32 matmuls of runs in bfloat16, not of runs in float32: it has more mantissa bits than
     bfloat16, and is about eight times as fast as float32. Attention is not cuDNN's, which plans for 30 to 60 ms at each
     new shape (H200, torch 2.11), where flash attention takes 0.04 ms: a text grows by a shape per token.
     """
+    torch.set_num_threads(hardware.threads)
+    _configure_memory()
     if hardware.device == "cuda":
         torch.set_float32_matmul_precision("highest" if hardware.torch_dtype is torch.float32 else "high")
         torch.backends.cuda.enable_cudnn_sdp(False)

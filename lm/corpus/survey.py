@@ -266,6 +266,8 @@ def scan_corpus(
     known, parallel = {source.languages for source in kept}, parallel or ParallelTextConfig()
     first, second = known.pop() if len(known) == 1 else (None, None)
     languages = (parallel.source_language or first, parallel.target_language or second)
+    if parallel.bidirectional and kinds == {"pairs"} and None in languages:
+        raise UsageError("both directions need names: set parallel.source_language and parallel.target_language")
     summaries = _scan_all(kept, held_out, workers=workers)
     if not any(summary.bytes for summary in summaries):
         raise InputError(f"{', '.join(source.name for source in sources)}: no text")

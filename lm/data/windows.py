@@ -221,13 +221,6 @@ def truncate_text(ids: NDArray[Any], *, context: int) -> NDArray[Any]:
     return ids if len(ids) <= context else np.concatenate([ids[: context - 1], ids[-1:]])
 
 
-def completion_length_error(learned: int, *, context: int) -> str | None:
-    """Return an error message for a completion, its end token included, that does not fit, else None."""
-    if learned <= context:
-        return None
-    return f"the completion is {learned - 1} tokens, and with its end does not fit into the context of {context}"
-
-
 def _read_labels(split: Split) -> list[str]:
     """Return the label of each example; UsageError if there are too many different ones."""
     if (completions := split.completions()) is None:

@@ -111,8 +111,8 @@ class TextStream:
         return self._advance(decoded if text is None else text)
 
     def finish(self) -> str:
-        """Return the rest of the text, after the last token."""
-        certain = self._advance(self._stream.finish())
+        """Return the rest of the text, after the last token, without a character that is incomplete."""
+        certain = self._advance(self._stream.finish().rstrip("\ufffd"))
         rest, self._held = self._held, ""
         return certain + rest
 

@@ -115,7 +115,9 @@ class Generator:
         unpenalised = replace(
             self.config, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, no_repeat_ngram_size=None
         )
-        return Healing.find(self.tokenizer, prompt, ids, Sampler.from_config(unpenalised))
+        biases = parse_logit_biases(self.config.logit_bias, self.tokenizer)
+        biases.pop(ids[-1], None)  # the prompt may always be continued as it is
+        return Healing.find(self.tokenizer, prompt, ids, Sampler.from_config(unpenalised, biases))
 
     def build_sample(
         self,

@@ -60,7 +60,7 @@ class Healing:
 
     def text_beyond(self, token: int) -> str:
         """Return the complete characters of a token beyond the prompt."""
-        beyond = self.tokenizer.token_bytes(token)[len(self.beginning) :].decode(errors="ignore")
-        if self.tokenizer.marks and beyond:  # after others it may be in capitals
-            return self.tokenizer.decode_stream(self.before).feed(token)[-len(beyond) :]
-        return beyond
+        if self.tokenizer.marks:  # letters may be in capitals after other tokens, and a mark is no text
+            own, chosen = (self.tokenizer.decode_stream(self.before).feed(each) for each in (self.token, token))
+            return chosen[len(own) :]
+        return self.tokenizer.token_bytes(token)[len(self.beginning) :].decode(errors="ignore")

@@ -27,7 +27,7 @@ from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig
 from lm.engine.kv_cache import DecoderModel, KVCache, ModelCache
 from lm.errors import InputError
-from lm.hardware import select_device, select_inference_hardware
+from lm.hardware import select_device, select_hardware
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK, initialise_numba
 from lm.model import DecoderOnly, count_parameters
@@ -240,7 +240,7 @@ _FILE = "decoding.json"
 
 def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
     """Load the model of a run or checkpoint to generate or translate; errors as of `load_model`."""
-    hardware = select_inference_hardware(config, auto=decoding_dtype(path, config))
+    hardware = select_hardware(config, auto=decoding_dtype(path, config))
     return load_model(path, hardware)
 
 

@@ -157,6 +157,7 @@ def compute_attention(
         raise UsageError(f"{loaded.folder}: recurrent layers have no self-attention, and none attend to a text alone")
     check_heads_given(config, are_given=dependency_heads is not None)
     if config.translates or target is not None or to is not None:
+        text = text.strip()  # as it is translated
         tag = TranslationModel.from_loaded(loaded).tag_to(to)
         frame, label = build_pair_frames(loaded.tokenizer, tokenizer, tag=tag).source, tag.token if tag else ""
     else:

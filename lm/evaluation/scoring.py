@@ -37,7 +37,7 @@ from lm.corpus import RaggedArray
 from lm.corpus.encode import attach_positions, encode, wrap_sources
 from lm.data import Batch, length_batches
 from lm.data.pairs import PairLayout
-from lm.data.windows import completion_length_error, truncate_prompt
+from lm.data.windows import truncate_prompt
 from lm.errors import InputError, UsageError, nan_logits_error
 from lm.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model, Transformer
 from lm.model.loss import linear_cross_entropy
@@ -230,7 +230,7 @@ class Scorer:
             lengths = [len(window.tokens) for window in pack]
             batches = [np.arange(len(pack))]
             if tokens or sum(lengths) < _MIN_FILL * len(pack) * max(lengths):
-                pack += itertools.islice(windows, ahead - len(pack))
+                pack += itertools.islice(windows, max(0, ahead - len(pack)))
                 own = np.array([len(window.tokens) for window in pack])
                 sources = np.array([0 if window.source is None else len(window.source) for window in pack])
                 combined, order = self._layout.lengths(sources, own), np.lexsort((sources, own))
@@ -302,9 +302,10 @@ class Scorer:
         self, record: Record, frames: PairSpecialTokens | None
     ) -> tuple[Ids, Window, list[tuple[str, Sequence[int]]]]:
         """Return the tokens of a row, its window, and the texts that are scored with the ends of their tokens."""
+        nothing = np.zeros(0, dtype=np.int64)
+        nothing_scored = Window(nothing, nothing > 0)
         if record.is_blank:
-            nothing = np.zeros(0, dtype=np.int64)
-            return nothing, Window(nothing, nothing > 0), []
+            return nothing, nothing_scored, []
         (encoded,) = encode([record], (self._tokenizer, self.loaded.source_tokenizer))
         tokens, limit = encoded.tokens, self.model.config.position_limit
         if encoded.replies is not None:
@@ -325,8 +326,8 @@ class Scorer:
             if limit is not None and length > limit:
                 raise InputError(f"has {length:,} tokens, but the model's positions end at {limit:,}; leave it out")
         else:
-            if problem := completion_length_error(encoded.learned, context=self.context):
-                raise InputError(f"{problem}; leave it out")
+            if encoded.learned > self.context:  # left out in training too
+                return tokens, nothing_scored, []
             within = truncate_prompt(tokens, context=self.context)
             window = Window(within, np.arange(len(within)) >= len(within) - encoded.learned)
         text, body = record.parts[-1].text, window.tokens[window.is_scored][:-1]

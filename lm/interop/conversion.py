@@ -116,7 +116,8 @@ def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> Model
         if name in _SPELLINGS and not family.takes_code and value is not None:
             value = next((ours for theirs, ours in _SPELLINGS[name] if theirs == value), None)
         is_other = name in {"n_heads", "d_ff"} and fields.get(name, value) != value  # of encoder and decoder
-        if is_other or (value is None and values.get(key) is not None):
+        is_missing = key in family.sizes and not family.takes_code
+        if is_other or (value is None and (is_missing or values.get(key) is not None)):
             raise _unsupported(path, key, values)
         fields[name] = value
     if family.auto == SEQUENCE_CLASSIFICATION:

@@ -81,10 +81,7 @@ def find_architecture(config: ModelConfig) -> Family:
     if config.rope_scaling == "yarn":
         differing |= {name: getattr(config, name) for name, fixed in _YARN.items() if getattr(config, name) != fixed}
     if differing:
-        raise UsageError(
-            f"llama.cpp has no model with {format_fields(differing)}; "
-            f"{'export to CTranslate2' if config.translates else 'train a portable one'}"
-        )
+        raise UsageError(f"llama.cpp has no model with {format_fields(differing)}")
     return architecture
 
 

@@ -37,7 +37,7 @@ from lm.interop.tokenizer_files import CARD, CONFIG, GENERATION, INDEX, TOKENIZE
 from lm.model.positions import sinusoidal_table
 from lm.run_folder import TrainingState
 from lm.tokenizer import FILE_NAME, Tokenizer
-from lm.tokenizer.chat_template import TEMPLATE_FILE
+from lm.tokenizer.chat_template import TEMPLATE_FILE, find_language_tags
 
 _TASKS = {
     CAUSAL_LM: "text-generation", MASKED_LM: "fill-mask", SEQ2SEQ_LM: "translation",
@@ -98,8 +98,14 @@ def _write(folder: Path, source: Path, model: ModelConfig, family: Family, token
 
 def _build_card(model: ModelConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
     """Return the model card, which names nothing of the machine."""
-    start = tokenizer.start_token
-    adds = "adds" if model.is_masked else "does not add"
+    start, framing = tokenizer.start_token, ""
+    if model.translates and (tags := find_language_tags(tokenizer)):
+        framing = (
+            f"Each source begins with the tag of its target language: {' '.join(tag.token for tag in tags.values())}."
+        )
+    elif start and not model.translates:
+        adds = "adds" if model.is_masked else "does not add"
+        framing = f"Each text began with `{start}` in training, which the tokenizer {adds} by itself."
     return _CARD.format(
         task=_TASKS[family.auto],
         architecture=family.architecture,
@@ -107,7 +113,7 @@ def _build_card(model: ModelConfig, family: Family, tokenizer: Tokenizer, state:
         model=model,
         state=state,
         loss="unknown" if state.best_loss is None else f"{state.best_loss:.4f}",
-        framing=f"Each text began with `{start}` in training, which the tokenizer {adds} by itself." if start else "",
+        framing=framing,
         trusting=", trust_remote_code=True" if family.takes_code else "",
     )
 

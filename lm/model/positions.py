@@ -228,7 +228,17 @@ def _yarn_weights(config: ModelConfig) -> Tensor:
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 
-class ALiBi(nn.Module):
+class DistanceBias(nn.Module):
+    """Biases of the scores that depend on distances, by `bias`."""
+
+    bias: Callable[[Tensor], Tensor]
+
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the biases of `length` tokens to the attention inputs."""
+        return replace(inputs, mask=inputs.mask.with_bias(self.bias(inputs.compute_distances(length, device))))
+
+
+class ALiBi(DistanceBias):
     """A bias of the scores that decreases linearly with distance, at a slope per head; extends beyond the context.
 
     Source: Press et al. 2022 (ALiBi).
@@ -237,10 +247,6 @@ class ALiBi(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.n_heads
-
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the biases of `length` tokens to the attention inputs."""
-        return replace(inputs, mask=inputs.mask.with_bias(self.bias(inputs.compute_distances(length, device))))
 
     def bias(self, distances: Tensor) -> Tensor:
         """(batch or 1, queries, keys) distances -> (batch or 1, heads, queries, keys)."""
@@ -258,7 +264,7 @@ def alibi_slopes(heads: int) -> list[float]:
     return base if power == heads else base + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-class T5Bias(nn.Module):
+class T5Bias(DistanceBias):
     """A learned bias of the scores per head and distance bucket, shared by all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
@@ -271,10 +277,6 @@ class T5Bias(nn.Module):
 
     def initialise(self) -> None:
         nn.init.normal_(self.biases, std=self.std)
-
-    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
-        """Add the biases of `length` tokens to the attention inputs."""
-        return replace(inputs, mask=inputs.mask.with_bias(self.bias(inputs.compute_distances(length, device))))
 
     def bias(self, distances: Tensor) -> Tensor:
         """(batch or 1, queries, keys) distances -> (batch or 1, heads, queries, keys)."""

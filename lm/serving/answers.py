@@ -427,7 +427,7 @@ def translate(model: ServedModel, body: TranslateBody) -> dict[str, Any]:
         translations = [dataclasses.asdict(translation) for translation in line.translations]
         for values, translation in zip(translations, line.translations if body.alignments else (), strict=False):
             values["alignment"] = None
-            if attends and translation.finish_reason != "blank":
+            if attends and translation.finish_reason != "blank" and not line.left_out:
                 found = compute_attention(model.loaded, line.source, translation.tokens, to=body.to)
                 source, target = (
                     [unit.label for unit in units if unit.number is not None] for units in (found.keys, found.queries)

@@ -335,6 +335,7 @@ def bind(config: ServerConfig) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(1024)  # requests wait until the models are loaded
     except (OSError, OverflowError) as error:
         raise InputError(f"{config.host}:{config.port}: {getattr(error, 'strerror', None) or error}") from None
     return listener
@@ -361,7 +362,6 @@ def serve(
         host, port = listener.getsockname()[:2]
 
         def start() -> None:
-            listener.listen(1024)
             on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", list(models))
 
         settings = uvicorn.Config(

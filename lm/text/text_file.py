@@ -414,6 +414,9 @@ def _parse_row(name: str, values: Values, line: int) -> Prompt:
     text = read_column(values, "text" if values.get("prompt") is None else "prompt")
     given = {key: values[key] for key in ("seed", "max_tokens") if values.get(key) not in (None, "")}
     try:
-        return Prompt(0, text, f"{name}: line {line}", **{key: int(value) for key, value in given.items()})
-    except (TypeError, ValueError):
+        prompt = Prompt(0, text, f"{name}: line {line}", **{key: int(value) for key, value in given.items()})
+    except (TypeError, ValueError, OverflowError):
         raise InputError("seed and max_tokens are integers") from None
+    if prompt.max_tokens is not None and prompt.max_tokens < 1:
+        raise InputError("max_tokens is at least 1")
+    return prompt

@@ -69,7 +69,7 @@ def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = Fal
     Returns:
         Whether the run ends here.
     """
-    is_last, interval = run.is_complete, run.config.training.checkpoint_every
+    training, is_last = run.config.training, run.is_complete
     evaluated = run.state.evaluation_due and (is_last or not is_stopping)
     if evaluated:
         yield from _evaluate(run)
@@ -77,7 +77,8 @@ def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = Fal
             has_decayed = True
             yield decay
     is_ending = is_stopping or run.state.finished
-    is_due = evaluated if interval is None else _is_due(interval, run.state.step)
+    interval = training.evaluate_every if training.checkpoint_every is None else training.checkpoint_every
+    is_due = _is_due(interval, run.state.step)
     saves = is_ending or has_decayed or is_due or run.state.best_step == run.state.step
     if saves:
         yield from run.save()

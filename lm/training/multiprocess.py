@@ -61,6 +61,8 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:
     os.environ[launcher_env.START_TIME] = repr(start_time)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MAX_THREADS // processes)))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1800")  # seconds to save after a signal
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     logging.disable()  # the processes report their errors themselves
     signals = "SIGINT,SIGTERM" + ("" if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ",SIGHUP")
     try:

@@ -23,7 +23,7 @@ from lm.hardware import (
     MAX_THREADS,
     Hardware,
     native_dtypes,
-    select_inference_hardware,
+    select_hardware,
     single_threaded,
     time_interleaved,
     time_work,
@@ -237,7 +237,7 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
     Args:
         batch: a micro-batch; as much of it is timed as time allows.
     """
-    hardware = select_inference_hardware(config.hardware)
+    hardware = select_hardware(config.hardware)
     dtypes: Sequence[str] = [hardware.dtype]
     if config.hardware.dtype == "auto":
         native = native_dtypes(hardware.device)

@@ -26,7 +26,7 @@ from lm.config.presets import (
     preset_depth,
 )
 from lm.config.run_config import SECTIONS, RunConfig, RunPlan, TrainingConfig, parse_duration, setting_values
-from lm.config.run_spec import RunSpec, Settings
+from lm.config.run_spec import RunSpec, Settings, is_user_given
 from lm.config.settings import LENGTHS, overlay
 from lm.data import TrainingData, batch_rows
 from lm.hardware import Hardware
@@ -335,7 +335,7 @@ def _plan_budget(
         epochs = steps * batch_rows(config) * config.model.context_length / measured.train_tokens
     learns_text = not config.model.is_masked and config.data_kind != "examples" and not data.holds_pairs
     if data.holds_pairs and plan.is_regularised:
-        chosen = rules.choose_pair_regularisation(epochs, steps=steps, can_drop_merges=corpus.has_merges)
+        chosen = rules.choose_pair_regularisation(epochs, can_drop_merges=corpus.has_merges)
         plan = plan.choose("epochs in the budget", **chosen)
     elif plan.is_regularised and learns_text:
         novelty = min(bits[1:]) / bits[1] if len(bits) > 1 else 1.0
@@ -346,7 +346,7 @@ def _plan_budget(
             novelty * epochs, steps=steps, learning_rate=config.training.learning_rate
         )
         plan = plan.choose("epochs in the budget", **chosen)
-    if plan.is_regularised and steps < 10 * plan.config.training.warmup_steps:
+    if steps < 10 * plan.config.training.warmup_steps:
         plan = plan.choose("steps in the budget", training={"warmup_steps": round(steps / 10)})
     limit = evaluation_reserve(measured.seconds_left)
     evaluated, seconds = choose_evaluations(plan.config, speed, steps=steps, limit=limit, epochs=epochs)
@@ -448,18 +448,17 @@ def extend(
     *,
     data: TrainingData,
     spent: float = 0.0,
-    chooses_dropout: bool = False,
 ) -> RunConfig:
     """Return config and plan of a run that is resumed with another length.
 
     If a decay has started, the learning rate of an extended run continues from its value, or from a tenth of the peak
-    if that is higher, instead of jumping back. Dropout is chosen if the data are seen many times.
+    if that is higher, instead of jumping back. Unless the user has set them, dropout is chosen if the data are seen
+    many times, and evaluations that were spaced for a shorter run are spaced for this one.
 
     Args:
         state: of the last checkpoint.
         length: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
         spent: seconds of that budget used before.
-        chooses_dropout: whether dropout can be chosen, because the user has not set it.
     """
     plan, model = config.plan, config.model
     assert plan is not None
@@ -471,18 +470,21 @@ def extend(
     if length.budget is not None:
         steps += state.step
         changes["budget_seconds"] = state.budget_seconds_used + parse_duration(length.budget)
-    epochs = steps / data.steps_per_epoch
+    epochs, by = steps / data.steps_per_epoch, plan.reasons.get("training.evaluate_every")
+    if by != "default" and not is_user_given(by):
+        rarest = math.ceil((steps - state.step) / _MAX_EVALUATIONS)
+        training = training.replace(evaluate_every=max(training.evaluate_every, rarest))
     if length.budget is not None or plan.budget_seconds is not None or steps > plan.steps:
         peak, total = config.training.learning_rate, plan.steps if plan.budget_seconds is None else None
         rate = learning_rate(state.step, config=config.training, steps=total, decay_start=plan.decay_start)
-        is_endless = plan.decay_start is None and config.training.schedule in ("constant", "inverse-sqrt")
+        is_endless = plan.decay_start is None and training.schedule == "inverse-sqrt"
         # before the decay the schedule can be stretched
         has_decayed = not (is_endless or state.step < config.training.warmup_steps or rate >= peak)
         changes |= {
             "extended_at": state.step, "decay_step": state.step if has_decayed else None,
             "decay_scale": max(rate / peak, _EXTENSION_RATE) if has_decayed else 1.0,
         }  # fmt: skip
-        if chooses_dropout and has_decayed:
+        if has_decayed and not is_user_given(plan.reasons.get("model.dropout")):
             dropout = rules.choose_dropout(epochs, pairs=data.holds_pairs)
             model = model.replace(dropout=max(model.dropout, dropout))
     plan = dataclasses.replace(

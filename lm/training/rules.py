@@ -73,7 +73,6 @@ USEFUL_EPOCHS = 20
 _MIN_WEIGHT_DECAY, _MAX_WEIGHT_DECAY = 0.1, 4.0
 _DROPOUT_OF_PAIRS = (12, 24), (0.1, 0.2)  # epochs and dropout; from 24 as in the preset translation
 _BPE_DROPOUT, _BPE_DROPOUT_UNTIL = ((12, 24), (0.0, 0.1)), 0.8
-_MIN_WARMUP, _MAX_WARMUP = 10, 200  # steps: those of the presets tiny and translation
 
 _LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
 """First loss on the new data minus the expected one, in nats per token, and the learning rate for it as a fraction of
@@ -221,10 +220,8 @@ def choose_text_regularisation(
     return {"model": {"dropout": choose_dropout(epochs)}, "training": {"weight_decay": weight_decay}}
 
 
-def choose_pair_regularisation(
-    epochs: float, *, steps: float, can_drop_merges: bool = True
-) -> Mapping[str, Mapping[str, float]]:
-    """Choose regularisation and warm-up of a translation model for a number of epochs, by section of RunConfig.
+def choose_pair_regularisation(epochs: float, *, can_drop_merges: bool = True) -> Mapping[str, Mapping[str, float]]:
+    """Choose regularisation of a translation model for a number of epochs, by section of RunConfig.
 
     Source: BPE dropout, Provilkov et al. 2020.
     """
@@ -232,7 +229,6 @@ def choose_pair_regularisation(
     return {
         "model": {"dropout": choose_dropout(epochs, pairs=True)},
         "parallel": {"bpe_dropout": bpe_dropout, "bpe_dropout_until": _BPE_DROPOUT_UNTIL},
-        "training": {"warmup_steps": min(max(_MIN_WARMUP, round(steps / 10)), _MAX_WARMUP)},
     }
 
 

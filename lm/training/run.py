@@ -18,11 +18,10 @@ from torch import Tensor
 from lm import checkpoint, files, run_folder
 from lm.checkpoint import load_tensors
 from lm.config.run_config import RunConfig, RunPlan, TrainingConfig
-from lm.config.run_spec import is_user_given
 from lm.corpus.encode import Tokenizers
 from lm.data import Batch, TrainingData
 from lm.errors import InputError, TrainingError, UsageError
-from lm.hardware import MAX_THREADS, Hardware, configure_gpu, select_inference_hardware
+from lm.hardware import MAX_THREADS, select_hardware
 from lm.model import Model, build_model, init_empty_weights, set_activation_checkpointing
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
@@ -86,9 +85,9 @@ class Run:
         self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
         self._writing: futures.Future[Saved] | None = None
         plan, training = self.plan, config.training
-        self.hardware = Hardware(plan.device, plan.dtype, plan.threads)
-        torch.set_num_threads(plan.threads)
-        configure_gpu(self.hardware)
+        self.hardware = select_hardware(
+            config.hardware.replace(device=plan.device, dtype=plan.dtype, threads=plan.threads)
+        )
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
@@ -389,10 +388,7 @@ def prepare_resuming(
         config = config.replace(plan=plan, **parts)
         if length is not None:
             before, planned = config, plan.steps
-            config = extend(
-                before, state, length, data=open_data(Path(plan.data), config), spent=spent,
-                chooses_dropout=not is_user_given(plan.reasons.get("model.dropout")),
-            )  # fmt: skip
+            config = extend(before, state, length, data=open_data(Path(plan.data), config), spent=spent)
             assert config.plan is not None
             plan = config.plan
             line = f"step {state.step:,}: {planned:,} steps become {plan.steps:,}"
@@ -515,7 +511,7 @@ def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data:
 
     None if nothing is held out, or a part of the model starts at random.
     """
-    hardware = select_inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
+    hardware = select_hardware(dataclasses.replace(config.hardware, dtype="float32"))
     with init_empty_weights():
         model = build_model(config.model)
     try:

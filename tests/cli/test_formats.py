@@ -58,6 +58,7 @@ def test_labels_of_tables_are_learned_and_classified(place, capsys):
             assert json.loads(capsys.readouterr().out)["accuracy"] == correct / len(rows)
             assert [row["text"].split()[2] for row in rows] == ['"really"'] * len(REVIEWS)
     assert run(["classify", "csv", "sms.tsv"]) == 2
+    assert run(["classify", "tsv", "sms.tsv", *columns[:2]]) == 1  # whose column of texts?
 
 
 def test_line_ends_make_no_difference_to_a_new_run(place, capsys):

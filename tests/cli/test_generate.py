@@ -157,6 +157,8 @@ def test_objects_with_settings_of_their_own(runs, generate, tmp_path):
     (alone,) = records(generate, runs["bpe"], "The owl", "--max-tokens", 3, "--seed", 8)
     assert (first["tokens"], first["seed"]) == (alone["tokens"], 8)
     assert (len(second["tokens"]), second["seed"]) == (6, 1)
+    path.write_text('{"prompt": "The owl", "max_tokens": 0}\n')
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(path)]) == 1
 
 
 # Three samples generated in a batch: the second ends first.

@@ -9,7 +9,7 @@ import torch
 from cli.main import run
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.run_config import HardwareConfig
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
 
@@ -30,7 +30,7 @@ def runs(tmp_path_factory):
 
 def damaged(folder: Path, out: Path, scale: float) -> Path:
     """A copy of a run with all weights multiplied by a number."""
-    loaded = load_model(folder, select_inference_hardware(HardwareConfig()))
+    loaded = load_model(folder, select_hardware(HardwareConfig()))
     save_checkpoint(
         out, config=loaded.config, tokenizer=loaded.tokenizer,
         model={name: tensor * scale for name, tensor in loaded.model.state_dict().items()},

@@ -79,6 +79,7 @@ USAGE = """
     train --source text.txt
     train --target text.txt
     train --source text.txt --target text.txt --validation-source text.txt
+    train --source text.txt --target text.txt --set parallel.bidirectional=true --steps 1
     train --dependency-heads text.txt text.txt
     train --resume run --preset tiny
     train --resume run --learning-rate 1
@@ -136,6 +137,7 @@ OTHERS = """
     train text.txt --label-column topic --steps 1
     train binary.txt --steps 1
     train --resume missing
+    generate run --prompts '*.txt'
     train text.txt --from missing --steps 1
     train text.txt --tokenizer missing.json --steps 1
     train text.txt -o full --steps 1

@@ -4,7 +4,7 @@ import pytest
 
 from lm.config.run_config import HardwareConfig
 from lm.errors import UsageError
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from tests.lm.training.conftest import byte_tokenizer, shards
 
 __all__ = ["byte_tokenizer", "shards"]
@@ -14,6 +14,6 @@ __all__ = ["byte_tokenizer", "shards"]
 def device(request) -> str:
     asked: str = request.config.getoption("--device")
     try:
-        return select_inference_hardware(HardwareConfig(device=asked)).device
+        return select_hardware(HardwareConfig(device=asked)).device
     except UsageError as error:
         pytest.skip(str(error))

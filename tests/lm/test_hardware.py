@@ -9,7 +9,7 @@ from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
     select_device,
-    select_inference_hardware,
+    select_hardware,
 )
 
 
@@ -24,11 +24,11 @@ def three_threads():
 @pytest.mark.usefixtures("three_threads")
 def test_what_is_asked_for_is_what_a_model_runs_on(monkeypatch):
     monkeypatch.setattr(hardware, "MAX_THREADS", 2)
-    assert select_inference_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
+    assert select_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
     assert torch.get_num_threads() == 2
-    assert select_inference_hardware(HardwareConfig(device="cpu"), auto="int8").dtype == "int8"
+    assert select_hardware(HardwareConfig(device="cpu"), auto="int8").dtype == "int8"
     asked = HardwareConfig(device="cpu", dtype="bfloat16", threads=1)
-    assert select_inference_hardware(asked, auto="int8") == Hardware("cpu", "bfloat16", 1)
+    assert select_hardware(asked, auto="int8") == Hardware("cpu", "bfloat16", 1)
     assert torch.get_num_threads() == 1
 
 

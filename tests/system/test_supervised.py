@@ -82,9 +82,9 @@ def test_resuming_equals_never_having_stopped(task, tmp_path):
 
 @pytest.fixture(scope="module")
 def held_out(task) -> Path:
-    """Examples, one of them longer than the context, that the run `measured` was evaluated on."""
+    """Examples that the run `measured` was evaluated on: one is longer than the context, and of one the completion."""
     draw = random.Random(3)
-    lines = [example(draw) for _ in range(30)] + [{"text": "ü" * 50, "label": "é?"}]
+    lines = [example(draw) for _ in range(30)] + [{"text": "ü" * 50, "label": "é?"}, {"text": "", "label": "ü" * 50}]
     (task / "held-out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = ["train", str(task / "task.jsonl"), *LABELS, "--validation", str(task / "held-out.jsonl")]
     assert run([*command, *SHAPE, "--steps", "3", "--batch-size", "8", "-o", str(task / "measured")]) == 0
@@ -101,7 +101,7 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert total["tokens"] == logged["validation_tokens"]
         assert total["nats"] / total["tokens"] == approx(logged["validation_loss"], terms=64, depth=20)
         assert total["bits_per_byte"] == approx(logged["validation_bits_per_byte"], terms=64, depth=20)
-        assert (total["documents"], report["unit"], total["shortened"]) == (31, "completion token", 1)
+        assert (total["documents"], report["unit"], total["shortened"]) == (31, "completion token", 2)
 
 
 def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):

@@ -90,7 +90,8 @@ class LMRelativePositions(nn.Module):
             bias = -torch.tensor(config.slopes, device=x.device)[:, None, None] * distances.abs()  # Press et al. 2022
         if config.positions == "t5":
             bias = self.biases[torch.tensor(config.buckets, device=x.device)[rows]].movedim(-1, 0)  # Raffel et al. 2020
-        is_causal, window = config.objective == "causal", config.attention_window or len(keys)
+        is_causal = config.objective == "causal"
+        window = config.attention_window if config.attention == "window" else len(keys)
         allowed = ((distances >= is_causal - window) & (distances <= window * (not is_causal)))[None, None]
         if real is not None:
             allowed = allowed & real.bool()[:, None, None]

@@ -91,7 +91,9 @@ export class AttentionView {
     const text = this.area.value;
     if (text === "") return;
     try {
-      const found = await this.latest.run((signal) => attention({ model: this.model.id, text, signal }));
+      const found = await this.latest.run((signal) =>
+        attention({ model: this.model.id, text, to: this.model.languages[0], signal }),
+      );
       clearError();
       this.found = found;
       this.query = found.queries.length - 1;

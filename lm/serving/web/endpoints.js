@@ -9,7 +9,7 @@ export async function listModels() {
     id: model.id,
     completes: model.has_completions,
     scores: model.has_completions,
-    attends: model.n_heads > 0,
+    attends: model.has_attention,
     translates: model.purpose === "translates",
     chats: model.has_chat_template,
     languages: model.languages,
@@ -95,8 +95,8 @@ export function byteOffsets(text) {
 }
 
 /** Return attention weights [layer][head][query][key] with the texts of queries and keys. */
-export async function attention({ model, text, signal }) {
-  const { queries, keys, weights } = await request("attention", { body: { model, text }, signal });
+export async function attention({ model, text, to, signal }) {
+  const { queries, keys, weights } = await request("attention", { body: { model, text, to }, signal });
   return { queries: queries.map((token) => token.text), keys: keys.map((token) => token.text), weights };
 }
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lm.checkpoint import load_model
 from lm.config.inference import PerplexityConfig
 from lm.config.run_config import HardwareConfig
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.model import DecoderOnly
 from lm.model.cost import training_flops
 from tests.benchmarks.comparison import Workload
@@ -29,7 +29,7 @@ def document_length(context: int, windows: int) -> int:
 
 def lm(folder: Path, threads: int, *, shape: str, dtype: str, windows: int) -> Workload:
     """Score a document as `lm perplexity` does."""
-    hardware = select_inference_hardware(HardwareConfig("cpu", dtype, threads))
+    hardware = select_hardware(HardwareConfig("cpu", dtype, threads))
     model, context = load_model(model_path(folder, shape), hardware).model, SHAPES[shape].context_length
     assert isinstance(model, DecoderOnly)
     score = partial(

@@ -8,7 +8,7 @@ from lm.checkpoint import load_model
 from lm.config.inference import TranslationConfig
 from lm.config.run_config import HardwareConfig
 from lm.decoding.translation import TranslationModel, Translator
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.runs import lm as run_command
 from tests.benchmarks.workloads.timing import timer
@@ -72,7 +72,7 @@ def ctranslate2(folder: Path, threads: int, *, dtype: str, sentences: int) -> Wo
 
 
 def _load(folder: Path, threads: int, dtype: str) -> TranslationModel:
-    hardware = select_inference_hardware(HardwareConfig("cpu", dtype, threads))
+    hardware = select_hardware(HardwareConfig("cpu", dtype, threads))
     return TranslationModel.from_loaded(load_model(folder / "translation-run", hardware))
 
 

@@ -11,10 +11,12 @@ from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, Sample, TextStream, Token, decode
 from lm.decoding.sampling import Sampler
 from lm.model import DecoderOnly, build_model
+from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
+BYTES = make_tokenizer("byte")
 GREEDY = Sampler.from_config(SamplingConfig(temperature=0))
 PROMPT = [3, 14, 15, 9, 2, 6]
 
@@ -121,6 +123,11 @@ class Pieces(list):
 
     feed = list.__getitem__
     finish = list.pop
+
+
+def test_a_character_that_is_cut_is_not_shown():
+    stream = TextStream(BYTES.decode_stream(()))
+    assert "".join(map(stream.feed, BYTES.encode("née")[:2])) + stream.finish() == "n"
 
 
 def test_the_same_text_however_it_is_cut_and_no_part_of_a_stop_string_before_it_is_certain():

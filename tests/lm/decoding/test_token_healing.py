@@ -42,7 +42,8 @@ def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_t
     (sample,) = ours.samples(prompt)
     if best != ids[-1]:
         assert sample.tokens[0] == best
-        assert tokenizer.decode([*ids[:-1], *sample.tokens]) == prompt + sample.text
+        written = tokenizer.decode([*ids[:-1], *sample.tokens])
+        assert written.rstrip("\ufffd") == (prompt + sample.text).rstrip("\ufffd")
     else:
         (off,) = generator(tokenizer, temperature=0, token_healing=False).samples(prompt)
         assert (sample.tokens, sample.text) == (off.tokens, off.text)
@@ -55,6 +56,20 @@ def test_the_end_of_a_prompt_is_not_banned_for_repeating_it():
     settings = {"temperature": 0, "no_repeat_ngram_size": 1, "repetition_penalty": 9, "logit_bias": (".=-inf",)}
     (sample,) = generator(**settings).samples("The owl saw. The owl saw.")
     assert len(sample.tokens) == 12
+
+
+@pytest.mark.parametrize("prompt", ["The owl ", "saw the fo"])
+def test_a_bias_chooses_the_healed_token_and_only_its_text_beyond_the_prompt_is_shown(prompt):
+    *before, last = encode_prompt(prompt, CASED)
+    end, shown = CASED.token_bytes(last), set()
+    for token in range(CASED.vocab_size):
+        if CASED.token_bytes(token).startswith(end) and token != last:
+            settings = {"max_tokens": 1, "temperature": 0, "logit_bias": (f"{token}=100",)}
+            (sample,) = generator(CASED, **settings).samples(prompt)
+            assert sample.tokens == [token]
+            assert CASED.decode([*before, token]).rstrip("\ufffd") == prompt + sample.text
+            shown.add(sample.text)
+    assert shown
 
 
 def test_only_the_text_of_a_prompt_is_healed():

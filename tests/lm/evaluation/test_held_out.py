@@ -13,7 +13,7 @@ from lm.checkpoint import load_model
 from lm.config.run_config import HardwareConfig
 from lm.errors import InputError
 from lm.evaluation.perplexity import open_held_out
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.run_folder import load_config
 from lm.training.training_corpus import TrainingCorpus
 from tests.cli.small_runs import make_run
@@ -47,7 +47,7 @@ def trained(tmp_path_factory, documents):
 
 
 def loaded(folder):
-    return load_model(folder, select_inference_hardware(HardwareConfig(threads=1)))
+    return load_model(folder, select_hardware(HardwareConfig(threads=1)))
 
 
 def held_out_file(folder):

@@ -42,6 +42,7 @@ def test_a_run_takes_the_time_it_is_given(make_run, time, step, evaluation):
     events = list(driven(run, time, step=step, evaluation=evaluation))
     assert 100 - 2 * (step + evaluation) - 4 <= time.now - began <= 100
     assert run.state.finished
+    assert {*range(10, run.state.step, 10)} <= {event.step for event in events if isinstance(event, Saved)}
     (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     rates = [event.learning_rate for event in events if isinstance(event, Step)]
     assert len(rates) == run.plan.steps == pytest.approx(decay.steps, abs=2)

@@ -156,6 +156,7 @@ def test_what_is_given_wins_and_all_else_is_chosen(data, given, kept):
     for name in {"learning_rate", "steps", "optimizer"} - given.keys() - kept.keys():
         if name != "learning_rate" or "optimizer" not in given:
             assert getattr(training, name) == getattr(alone.config.training, name)
+    assert training.warmup_steps == 10 or "budget" not in given
     (name,) = given
     assert other.reasons[f"training.{name}"] == "python"
     assert alone.reasons["training.learning_rate"] == "loss on the new data"

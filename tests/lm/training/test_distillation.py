@@ -10,14 +10,14 @@ import lm
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.run_config import HardwareConfig
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.run_folder import load_config
 from lm.training.loop import train
 from lm.training.run import Run
 from tests.lm.training.conftest import metrics_lines, new_run, stop_after, sums
 from tests.lm.training.runs import resume_run
 
-CPU = select_inference_hardware(HardwareConfig(threads=1))
+CPU = select_hardware(HardwareConfig(threads=1))
 
 
 @pytest.fixture(scope="module")

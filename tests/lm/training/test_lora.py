@@ -12,7 +12,7 @@ from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig, LoraConfig, TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.model.lora import lora_layers
 from lm.training.derived_runs import write_merged_run
 from lm.training.loop import train
@@ -25,7 +25,7 @@ from tests.lm.training.runs import resume_run, start_run
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.tolerances import assert_close
 
-CPU = select_inference_hardware(HardwareConfig())
+CPU = select_hardware(HardwareConfig())
 
 
 @pytest.fixture(scope="module")

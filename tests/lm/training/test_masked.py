@@ -17,7 +17,7 @@ from lm.config.run_config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from lm.hardware import select_inference_hardware
+from lm.hardware import select_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.loop import train
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -110,7 +110,7 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
         "state.json": sums(part)["state.json"],
     }
     assert metrics_lines(part) == metrics_lines(whole)
-    assert load_model(part.folder, select_inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
+    assert load_model(part.folder, select_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
 
 
 def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus, examples):

@@ -18,6 +18,7 @@ from lm.training.plan import (
     Plan,
     choose_evaluations,
     compute_steps,
+    extend,
     plan_corpus,
     plan_length,
     plan_model,
@@ -43,7 +44,7 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
 def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
     """Twelve steps took a quarter of a second each; 40 s of another budget are left."""
     monkeypatch.setattr(clock.time, "perf_counter", itertools.count(0.0, 0.25).__next__)
-    run = make_run(evaluate_every=0)
+    run = make_run(evaluate_every=0, schedule="inverse-sqrt")
     list(train(run))
     assert run.state.training_seconds == 12 * 0.25
     longer = resume_run(run.folder, new_length=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
@@ -51,6 +52,15 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     assert longer.clock is not None
     assert longer.clock.seconds_left == 40
     assert longer.config.training.schedule == "wsd"
+    assert longer.learning_rate == pytest.approx(run.learning_rate)
+
+
+def test_evaluations_of_an_extended_run_are_spaced_for_its_length_unless_they_were_given(make_run):
+    run = make_run(evaluate_every=2)
+    for reason, expected in (("number of steps", 5), ("flag", 2), ("default", 2)):
+        plan = dataclasses.replace(run.plan, reasons={"training.evaluate_every": reason})
+        longer = extend(run.config.replace(plan=plan), run.state, TrainingConfig(steps=100), data=run.data)
+        assert longer.training.evaluate_every == expected
 
 
 LIMIT = evaluation_reserve(600.0)

@@ -49,10 +49,10 @@ def test_a_text_that_was_seen_often_has_several_models():
 
 
 def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
-    seldom, between, often = (choose_pair_regularisation(epochs, steps=1000) for epochs in (2, 18, 30))
+    seldom, between, often = (choose_pair_regularisation(epochs) for epochs in (2, 18, 30))
     assert [each["model"]["dropout"] for each in (seldom, between, often)] == [0.1, 0.15, 0.2]
     assert [each["parallel"]["bpe_dropout"] for each in (seldom, between, often)] == [0.0, 0.05, 0.1]
-    whole = choose_pair_regularisation(30, steps=1000, can_drop_merges=False)
+    whole = choose_pair_regularisation(30, can_drop_merges=False)
     assert (whole["parallel"]["bpe_dropout"], whole["model"]) == (0.0, often["model"])
 
 

@@ -44,7 +44,7 @@ def random_config(seed: int, **fields) -> ModelConfig:
         "softcap": draw.choice([0.0, 15.0]), "tie_embeddings": draw.choice([True, False]),
         "scale_embeddings": draw.choice([True, False]), "embedding_norm": draw.choice([True, False]),
         "output_transform": draw.choice([True, False]), "parallel_residual": pre and draw.choice([True, False]),
-        **(draw.choice([{}, WINDOW]) if positions not in {"alibi", "relative", "t5"} else {}),
+        **(draw.choice([{"attention_window": 5}, WINDOW]) if positions not in {"alibi", "relative", "t5"} else {}),
         **({"rotary_fraction": draw.choice([1.0, 0.5]), **draw.choice(SCALINGS)} if positions == "rotary" else {}),
         **({"max_distance": draw.choice([None, 20])} if positions in {"relative", "t5"} else {}), **fields,
     }  # fmt: skip
