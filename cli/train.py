@@ -52,10 +52,11 @@ def train(
     validation loss is the run's best. Ctrl-C saves and stops; --resume continues exactly where the run stopped. With a
     larger --steps or with --budget, it also extends a finished run.
 
-    Without --budget, --steps or --epochs, the training time is chosen by the size of the corpus: 1 to 30
-    minutes. With a time, vocabulary, model size and regularisation are chosen by time and corpus. The plan shows the
-    reason for each value; an option overrides only its own value. When the validation loss no longer falls, the
-    learning rate decays and training ends.
+    Without --budget, --steps or --epochs, the training time is chosen by the size of the corpus, 1 to 30 minutes, for
+    text, conversations and pairs; examples, labels and presets of other systems have numbers of steps. With a time,
+    vocabulary, model size and regularisation are chosen by time and corpus. The plan shows the reason for each value;
+    an option overrides only its own value. When the validation loss no longer falls, the learning rate decays and
+    training ends.
 
     With --steps or --epochs, the preset sets all other values. A TOML file (--config) overrides the preset,
     environment variables (LM_STEPS is --steps) override the file, and flags and --set override both.

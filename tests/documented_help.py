@@ -38,6 +38,11 @@ an error, such as `lora.alpha` without `lora.rank`. So are options that contradi
 beside `--tokenizer`. Any other option that has no effect is ignored. `--resume` keeps the plan of the run. A variable
 that no command reads is ignored.
 
+## Exit codes
+
+0; 1 for bad input, such as a file or a run; 2 for bad usage; 130 after Ctrl-C and 143 after SIGTERM. Both save a run
+that is being trained.
+
 ## Completion
 
 `lm --install-completion` installs completion of commands, options, choices, settings, presets, runs and
@@ -66,7 +71,7 @@ experts_per_token = 2
 `--set` can be repeated and wins like a flag. It takes every setting, those with a flag too; the ones for special
 architectures and for experiments have no other option in the help. A switch takes true or false; one that is a list
 is given once for each entry. A flag wins over the environment, that over a file, and a file over a preset. `lm info
-RUN` prints everything that was chosen, with the reason. `make docs` writes this page.
+RUN` prints the main choices with their reasons, `config.json` in a run has all. `make docs` writes this page.
 
 ## All settings of a run
 
