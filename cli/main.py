@@ -146,7 +146,8 @@ def _describe(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return "out of memory: see docs/troubleshooting.md" * (is_memory or "can't allocate memory" in str(error))
+    is_memory |= any(sign in str(error) for sign in ("can't allocate memory", "out of memory"))
+    return "out of memory: see docs/troubleshooting.md" * is_memory
 
 
 def format_usage_error(error: Any) -> str:

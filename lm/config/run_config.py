@@ -163,7 +163,7 @@ class TrainingConfig(Config):
         budget: Training time, such as 10m or 1h30m; default by the corpus.
         batch_size: Sequences per step.
         batch_tokens: Tokens per step, instead of batch_size.
-        micro_batch_size: Gradient accumulation: sequences per pass; default all that fit.
+        micro_batch_size: Gradient accumulation: sequences per pass; default all.
         learning_rate: Peak learning rate: near 0.02 for Muon, 0.001 for AdamW.
         schedule: Learning-rate schedule.
         warmup_steps: Learning-rate warm-up.
@@ -487,7 +487,7 @@ SECTIONS: dict[str, type] = {
 
 CHANGEABLE_ON_RESUME = {
     "training.micro_batch_size", "training.compile", "training.gradient_checkpointing", "training.tensorboard",
-    "distribution.shard", "hardware.threads",
+    "distribution.shard", "hardware.threads", "hardware.device", "hardware.dtype",
 }  # fmt: skip
 """Settings that may change on resume: they change how a run is computed, not what."""
 

@@ -95,7 +95,7 @@ class Classifier:
                 padded = pad([truncate_text(frame.wrap(ids), context=context) for ids in rows])
                 tokens, lengths = (each.to(device) for each in padded)
                 of_members = [member(tokens, lengths=lengths)[:, 0] for member in model.members]
-                some[:] = average_predictions(of_members).float().softmax(-1)
+                some[:] = average_predictions(of_members).float().softmax(-1).cpu()
             return scores
         assert isinstance(model, DecoderOnly)
         most, plan = self._room - len(frame.before), plan_engines(model, tokens=max(map(len, self._completions)))

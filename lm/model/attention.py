@@ -430,8 +430,12 @@ def attend(
     n_queries, n_keys = query.shape[2], key.shape[2]
     if relative or matmuls_are_faster(query, n_keys, dropout, mask.bias):
         return _matmul_attention(query, key, value, mask, dropout, relative)
-    grouped = query.shape[1] != key.shape[1]
-    if mask.needs_no_tensor(n_queries, n_keys):
+    grouped, is_plain = query.shape[1] != key.shape[1], mask.needs_no_tensor(n_queries, n_keys)
+    if grouped and query.is_cuda and not (is_plain and query.dtype is torch.bfloat16):
+        # only flash attention has grouped heads; the other fused kernels save memory where it can't be used
+        key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (key, value))
+        grouped = False
+    if is_plain:
         flag = mask.is_causal and n_queries > 1
         if flag and not dropout and uses_blocks(query, n_keys):
             return blockwise_causal_attention(query, key, value)

@@ -259,7 +259,7 @@ def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
 
 
 def _outputs_per_chunk(weight: Tensor) -> int:
-    return max(1, _WEIGHTS_PER_CHUNK // weight.shape[1])
+    return len(weight) if weight.is_cuda else max(1, _WEIGHTS_PER_CHUNK // weight.shape[1])
 
 
 def build_norm(config: ModelConfig) -> nn.RMSNorm | nn.LayerNorm:

@@ -17,7 +17,7 @@ _MIN_ROWS = 64
 """The fewest positions per chunk, however large the vocabulary is."""
 _PROBABILITIES_ON_CPU = 1 << 20
 """Probabilities computed at a time on a CPU, in float32, so that they stay in its cache."""
-_AUTOGRAD_LOGITS = 1 << 22
+_AUTOGRAD_LOGITS_ON_CPU, _AUTOGRAD_LOGITS_ON_GPU = 1 << 22, 1 << 25
 """Logits per pass and chunk where autograd differentiates the loss."""
 _GPU_ALIGNMENT = 64
 """A GPU multiplies by matrices with a multiple of this many rows: with 50,257 in bfloat16 an H200 makes 93 to 141
@@ -120,9 +120,11 @@ def chunked_loss(
     inputs = [tensor for tensor in (hidden, *output) if tensor is not None]
     gradients = [torch.zeros_like(tensor) for tensor in inputs]
     total, surprisal = (torch.zeros((), device=hidden.device) for _ in range(2))
-    for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(output[0]))):
+    logits = _AUTOGRAD_LOGITS_ON_CPU if hidden.device.type == "cpu" else _AUTOGRAD_LOGITS_ON_GPU
+    weight, *bias = (part.detach().requires_grad_() for part in inputs[1:])  # cast once, as autocast keeps its casts
+    for some in target_positions.split(max(_MIN_ROWS, logits // len(weight))):
         with torch.enable_grad():
-            states, weight, *bias = (part.detach().requires_grad_() for part in (hidden[:, some], *inputs[1:]))
+            states = hidden[:, some].detach().requires_grad_()
             nats, nll = loss(states, (weight, bias[0] if bias else None), some)
             gradients[0][:, some], *others = torch.autograd.grad(nats, (states, weight, *bias))
         for gradient, of_chunk in zip(gradients[1:], others, strict=True):

@@ -6,6 +6,7 @@ They replace `Stack` in the same models, so training, decoding and scoring are t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +100,14 @@ class _RecurrentLayers(nn.Module):
         return [self.cross_attention] if cross and self.cross_attention is not None else []
 
 
+def _without_float16(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which a GPU computes the layers in the dtype of their weights.
+
+    Autocast has float16 for cuDNN's recurrent layers, whatever its dtype, and its gradients would underflow.
+    """
+    return torch.autocast("cuda", enabled=False) if x.is_cuda else nullcontext()
+
+
 class RecurrentEncoder(_RecurrentLayers):
     """Layers that read a source in both directions; a position has the states of both, half of d_model each.
 
@@ -116,9 +125,10 @@ class RecurrentEncoder(_RecurrentLayers):
         lengths = inputs.mask.key_lengths
         lengths = torch.full((batch,), length) if lengths is None else lengths.clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        for layer in self.recurrent:
-            packed, _ = layer(packed)
-            packed = packed._replace(data=self.dropout(packed.data))
+        with _without_float16(x):
+            for layer in self.recurrent:
+                packed, _ = layer(packed)
+                packed = packed._replace(data=self.dropout(packed.data))
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
 
 
@@ -155,11 +165,12 @@ class RecurrentDecoder(_RecurrentLayers):
         """
         cache = None if inputs.caches is None else inputs.caches[0]
         last: list[Tensor] = []
-        for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
-            is_lstm = isinstance(layer, nn.LSTM)
-            x, state = layer(x, first.split(1) if is_lstm and first is not None else first)
-            x = self.dropout(x)
-            last.append(torch.cat(state) if is_lstm and cache is not None else state)
+        with _without_float16(x):
+            for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
+                is_lstm = isinstance(layer, nn.LSTM)
+                x, state = layer(x, first.split(1) if is_lstm and first is not None else first)
+                x = self.dropout(x)
+                last.append(torch.cat(state) if is_lstm and cache is not None else state)
         if cache is not None:
             cache.states, cache.length = last, cache.length + x.shape[1]
         return x if self.cross_attention is None or cross_inputs is None else self.cross_attention(x, cross_inputs)

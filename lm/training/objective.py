@@ -216,7 +216,8 @@ def _targets(batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor | slice]:
 
 
 def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
-    return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=True)
+    # MPS may read a copy of strided rows after it is freed
+    return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=hardware.device == "cuda")
 
 
 Choice = TypeVar("Choice")

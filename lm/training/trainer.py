@@ -301,6 +301,10 @@ class _Preparation:
         if budget is None:
             return measured
         seconds = _measuring_seconds(config, _MAX_MEASURE_SECONDS)
+        if self.world.size > 1:  # of which each has a part of a batch
+            part = -(-data.batch(0).rows // self.world.size)
+            own = config.training.replace(micro_batch_size=min(part, config.training.micro_batch_size or part))
+            config = config.replace(training=own)
         speed = self.speed_meter.measure_training_speed(config, data, tokenizers, seconds=seconds)
         counts_tokens = is_regularised and is_text
         return dataclasses.replace(

@@ -51,7 +51,7 @@ def disagreeing(hidden, output, targets):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("at_a_time", [1, 1 << 22])
 def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time, has_bias):
-    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", at_a_time)
+    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS_ON_CPU", at_a_time)
     monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     targets = torch.randint(0, 17, (33,))
