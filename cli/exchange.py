@@ -61,6 +61,8 @@ def import_(
     else:
         refuse_existing(out)
         source = download_model(str(folder)) if is_hub_name(folder) else folder
+        if base is not None and not is_peft_folder(source):
+            raise UsageError(f"{folder}: has no adapters, so --from has no use")
         if not is_peft_folder(source):
             import_model(source, out)
             compile_and_record_dtype(out)

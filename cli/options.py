@@ -86,7 +86,8 @@ def with_settings(
                 given[name] = [text.replace("\\n", "\n") for text in given[name]]
             if not merges:
                 return command(**own, options=given)
-            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
+            environment = os.environ | {"LM_STOP": os.environ.get("LM_STOP", "").replace("\\n", "\n")}
+            layers = [from_environment(settings, environment), Layer("flag", given, spell_flag)]
             options = Options(sections, merge(sections, layers)[0], merge(sections, layers[1:])[0])
             known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
             check_requirements(sections, options.typed, known)

@@ -14,6 +14,7 @@ from cli.loading import load_tokenizer, run_option, warn_of_repetition
 from cli.options import Options, with_settings
 from lm.config.run_config import DataConfig, FilesConfig, ParallelTextConfig, TokenizerConfig, TokenizerKind
 from lm.config.run_spec import refuse_settings
+from lm.config.settings import check_requirements
 from lm.errors import UsageError
 
 
@@ -62,6 +63,7 @@ def prepare(
     from lm.text.find import find_text_files
 
     if tokenizer in get_args(TokenizerKind):
+        check_requirements({"tokenizer": TokenizerConfig}, options.typed, {"tokenizer.kind": tokenizer})
         options.values["tokenizer"]["kind"], tokenizer = tokenizer, None
     if tokenizer is not None:
         refuse_settings("tokenizer", options.typed["tokenizer"], beside="an existing tokenizer")

@@ -28,7 +28,7 @@ from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.run_spec import is_user_given
 from lm.config.settings import LENGTHS, list_all_settings
 from lm.errors import UsageError
-from lm.run_folder import RUNS, find_checkpoint, load_config, load_state, verify_checkpoint
+from lm.run_folder import RUNS, find_checkpoint, is_run, load_config, load_state, verify_checkpoint
 from lm.training import run_log
 
 _MAX_WIDTH, _HEIGHT = 120, 16
@@ -118,10 +118,10 @@ def plot(
         return
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(layout="constrained")
-    for name, points in curves.items():
-        axes.plot(*points, label=name)
+    for points in curves.values():
+        axes.plot(*points)
     axes.set(xlabel="step", ylabel=metric.replace("_", " "))
-    axes.legend()
+    axes.legend(axes.lines, list(curves))
     save_figure(pyplot, figure, out)
 
 
@@ -226,7 +226,7 @@ def info(
             print_table(("preset", "parameters", "description"), rows)
         return
     facts: dict[str, Any] = {}
-    if Path(target).exists():
+    if Path(target).exists() and (target not in PRESETS or is_run(Path(target))):
         checkpoint = find_checkpoint(Path(target), which="last")
         verify_checkpoint(checkpoint)
         config, state = load_config(checkpoint), load_state(checkpoint)

@@ -92,7 +92,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
         _report_results(run)
     elif is_main:
         print_labelled("stopped", f"at step {state.step:,}, saved")
-        print_labelled("next", f"lm train --resume {quote(run.folder)}")
+        print_note(f"next    lm train --resume {quote(run.folder)}")  # in one line, to be copied
     if as_json and is_main:
         print(format_json_line({"run": str(run.folder), "steps": state.step, **vars(state)}))
     if not state.finished:
@@ -164,7 +164,7 @@ def _report_results(run: Run) -> None:
     record_decoding_dtype(run.folder, dataclasses.replace(config.hardware, dtype="auto"))
     other = "classify" if config.label_completions else COMMANDS[config.model.purpose]
     command = "chat" if run.data.holds_conversations else other
-    print_labelled("next", f"lm {command} {quote(run.folder)}")
+    print_note(f"next    lm {command} {quote(run.folder)}")
 
 
 def _peak_memory() -> int:

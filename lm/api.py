@@ -56,14 +56,16 @@ from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (n
 from lm.training.trainer import Event, Started, train_events
 
 
-def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
+def load(
+    run: PathLike, *, device: Device | None = None, dtype: DType | None = None, threads: int | None = None
+) -> Model:
     """Load the best checkpoint of a run, or a named checkpoint.
 
     Args:
         run: folder of a run or of one of its checkpoints; or a model of the Hugging Face Hub, as `hf:ORG/NAME`. Several
             runs, as "a,b", are an ensemble.
-        device: where to run [default: a GPU if there is one].
-        dtype: of the matrices [default: what `lm compile RUN` recorded, else float32].
+        device: where to run [default: LM_DEVICE, else a GPU if there is one].
+        dtype: of the matrices [default: LM_DTYPE, else what `lm compile RUN` recorded, else float32].
         threads: CPU threads [default: LM_THREADS, else one per core].
 
     Raises:
@@ -347,5 +349,5 @@ def import_model(folder: PathLike, out: PathLike, *, base: PathLike | None = Non
         import_adapters(Path(folder), Path(base), Path(out))
     else:
         hugging_face.import_model(Path(folder), Path(out))
-        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, hardware))
+        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, hardware, environment=os.environ))
     return load(out, **hardware)

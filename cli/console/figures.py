@@ -66,7 +66,7 @@ def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height:
     xs, ys = ([value for points in curves.values() for value in points[axis]] for axis in (0, 1))
     low, high, first, last = f"{min(ys):.4g}", f"{max(ys):.4g}", f"{min(xs):.6g}", f"{max(xs):.6g}"
     margin = max(len(low), len(high))
-    columns = width - margin - 2
+    columns = max(1, width - margin - 2)
     drawn = [[" "] * columns for _ in range(height)]
     legend: list[str] = []
     for index, (name, points) in reversed([*enumerate(curves.items())]):

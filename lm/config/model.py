@@ -148,8 +148,8 @@ class ModelConfig(Config):
     rope_factor: Annotated[Positive, "model.rope_scaling=linear|llama3|yarn"] = 1.0
     rope_context: Annotated[Count, "model.rope_scaling=llama3|yarn"] = DERIVED
     rope_slow: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = 1.0
-    rope_fast: Annotated[NonNegative, "model.rope_scaling=llama3|yarn"] = DERIVED
-    rope_temperature: Annotated[NonNegative, "model.rope_scaling=yarn"] = DERIVED
+    rope_fast: Annotated[Positive, "model.rope_scaling=llama3|yarn"] = DERIVED
+    rope_temperature: Annotated[Positive, "model.rope_scaling=yarn"] = DERIVED
     attention_bias: AttentionBias = DERIVED
     parallel_residual: bool = False
     norm: Norm = "rmsnorm"

@@ -120,7 +120,7 @@ _COMPILED_ANY = frozenset({
     "rotary_fraction", "rope_factor", "rope_context", "rope_slow", "rope_fast", "rope_temperature",
     "parallel_residual", "norm_eps", "qk_norm", "bias", "dropout", "attention_dropout", "tie_embeddings",
     "scale_embeddings", "init_std", "zero_init", "softcap", "value_residual", "key_offset", "output_bias",
-    "members",
+    "members", "rope_scaling", "attention_bias", "norm", "norm_position", "activation",
 })  # fmt: skip
 """Fields of which compiled code supports all values; `syntax` only affects the encoder, which PyTorch runs."""
 _COMPILED_SOME: dict[str, tuple[object, ...]] = {
@@ -130,11 +130,6 @@ _COMPILED_SOME: dict[str, tuple[object, ...]] = {
     "experts_per_token": (1,),
     "expert_every": (1,),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"),
-    "rope_scaling": ("none", "linear", "llama3", "yarn"),
-    "attention_bias": (None, "none", "inputs", "all"),
-    "norm": ("layernorm", "rmsnorm"),
-    "norm_position": ("pre", "post"),
-    "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"),
 }
 """Fields of which it supports some; every other field must have its default, and that be off."""
 _OFF = (False, None, "none", ())

@@ -171,7 +171,9 @@ def compute_attention(
     device = next(model.parameters()).device
     row = torch.from_numpy(wrap_sources(RaggedArray.from_rows([ids]), frame).values)[None].to(device)
     read = special_units(frame.before, label) + text_units(tokenizer, text, unit) + special_units(frame.after, _END)
-    if not 0 < row.shape[1] <= (config.position_limit or row.shape[1]):
+    if not row.shape[1]:
+        raise UsageError("the text is empty")
+    if row.shape[1] > (config.position_limit or row.shape[1]):
         raise UsageError(f"the text has {row.shape[1]:,} tokens, and the model {config.position_limit} positions")
     if target is None:
         stack = model.encoder if isinstance(model, EncoderDecoder) else model.decoder

@@ -82,10 +82,10 @@ class TextFile:
             return self.reading.format or FORMATS[suffix]
         if suffix != ".json" and not self.is_copy:
             return "text"
-        beginning = next(decode.read_blocks(self.path, self.name), b"").removeprefix(b"\xef\xbb\xbf").lstrip()
-        if suffix == ".json" and beginning.startswith(b"["):
+        beginning = next(filter(None, self.text()), "").lstrip()
+        if suffix == ".json" and beginning.startswith("["):
             return "json"
-        return "jsonl" if suffix == ".json" or beginning.startswith(b'{"') else "text"
+        return "jsonl" if suffix == ".json" or beginning.startswith('{"') else "text"
 
     @property
     def has_rows(self) -> bool:
@@ -229,7 +229,7 @@ def _read_json_array(text: str) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         yield 1, InputError(f"not a JSON array ({error})")
         return
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
         yield number, row if isinstance(row, dict) else InputError("not a JSON object")
 
 

@@ -66,6 +66,8 @@ USAGE = """
     train text.txt --set model.rope_factor=2 --steps 1
     train text.txt --set model.rope_scaling=yarn --set model.rope_factor=0 --steps 1
     train text.txt --set model.attention_window=4 --steps 1
+    train text.txt --set model.rope_scaling=yarn --set model.rope_fast=0 --steps 1
+    prepare text.txt -o tokens --tokenizer char --vocab-size 300
     train text.txt --set training.masking_rate=0.2 --steps 1
     train text.txt --set training.schedule=cosine --set training.decay_fraction=0.5 --steps 1
     train text.txt --set parallel.bpe_dropout=0.1 --steps 1

@@ -35,6 +35,12 @@ def test_every_name_is_there_and_no_other():
         _ = lm.lode
 
 
+def test_what_is_not_given_is_of_the_environment(writer, monkeypatch):
+    monkeypatch.setenv("LM_DTYPE", "bfloat16")
+    dtypes = {next(lm.load(writer, dtype=dtype).module.parameters()).dtype for dtype in (None, "float32")}
+    assert dtypes == {torch.bfloat16, torch.float32}
+
+
 def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):
     model, settings = lm.load(writer), {"max_tokens": 9, "seed": 3}
     events = list(model.stream("The owl", n=3, **settings))

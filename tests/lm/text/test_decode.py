@@ -75,3 +75,5 @@ def test_a_line_ends_at_its_line_feed_and_nowhere_else():
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_a_byte_order_mark_says_the_encoding(tmp_path, encoding):
     assert text(tmp_path, "naïve 한국어\n".encode(encoding), "a.txt").decode() == "naïve 한국어\n"
+    (tmp_path / "a.json").write_text('[{"text": "naïve"}]', encoding=encoding)
+    assert TextFile("a.json", tmp_path / "a.json").format == "json"
