@@ -153,7 +153,7 @@ class Run:
         Raises:
             InputError: another process trains the run, or weights don't fit.
         """
-        config = run_folder.load_config(folder)
+        began, config = world.synced_time(clock), run_folder.load_config(folder)
         plan = config.plan
         assert plan is not None
         is_new = not run_folder.list_checkpoints(folder)
@@ -173,6 +173,7 @@ class Run:
                 load_frozen(run.model, load_tensors(run_folder.find_base_weights(last, config)))
             run.load_checkpoint(last)
         if plan.budget_seconds is not None:
+            spent += world.synced_time(clock) - began
             run.clock = BudgetClock(
                 plan.budget_seconds - state.budget_seconds_used - spent,
                 spent=spent,
