@@ -58,9 +58,10 @@ brings little: two minutes and ten differ by one percent. They grow with the squ
 _CHINCHILLA_TOKENS_PER_PARAMETER = 20  # for a given model size: Hoffmann et al. 2022, as in `build_depth_preset`
 _MAX_MEMBERS = 8
 """Of an ensemble, each of which takes its time for every token of an answer."""
-_MEMBER_EPOCHS, _MIN_MEMBER_TOKENS, _MIN_MEMBER_DEPTH, _MEMBER_PARAMETERS = 3.5, 400_000, 3, 5
-"""What a member sees of a text, and its layers: three, or as many as have 5 block parameters for each byte. On 400 kB
-of prose four models of three layers were 3% better than one of four; on a megabyte of Python two were 4% worse."""
+_MEMBER_EPOCHS, _MIN_MEMBER_TOKENS, _MIN_MEMBER_DEPTH, _MEMBER_DEPTH_AT_A_MEGABYTE = 3.5, 400_000, 3, 4
+"""What a member sees of a text, and its layers, at least. On 400 kB of prose four models of three layers were 3% better
+than one of four, on a megabyte of Python two were 4% worse; on 3.9 MB two of four were 3% better than one of five.
+"""
 _DEFAULT_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
 """Seconds among which a default time is chosen."""
 _MAX_DEPTH = 24  # 680 M block parameters, far more than in any of the runs
@@ -159,7 +160,7 @@ def choose_members(flops: float, *, text_bytes: int, **corpus: Any) -> int:
     """
     sizes = {n: choose_size(flops / n, text_bytes=text_bytes, **corpus) for n in range(1, _MAX_MEMBERS + 1)}
     corpus_tokens = (1 - _HELD_OUT_FRACTION) * text_bytes / _estimate_bytes_per_token(sizes[1].vocab_size)
-    deep = (_MEMBER_PARAMETERS * text_bytes / (12 * _PARAMETERS_AT_DEPTH_1)) ** (1 / 3)
+    deep = _MEMBER_DEPTH_AT_A_MEGABYTE * (text_bytes / _MEGABYTE) ** (1 / 8)
     depth, enough = max(_MIN_MEMBER_DEPTH, int(deep)), max(_MEMBER_EPOCHS * corpus_tokens, _MIN_MEMBER_TOKENS)
     return max(1, len([*takewhile(lambda n: sizes[n].depth >= depth and sizes[n].tokens >= enough, sizes)]))
 

@@ -44,6 +44,7 @@ def test_a_text_that_was_seen_often_has_several_models():
         size: [choose_members(60 * 5e10 * each, text_bytes=int(size)) for each in minutes] for size in (4e5, 1e6)
     }
     assert several == {4e5: [1, 1, 2, 5, 8, 8, 8], 1e6: [1, 1, 1, 1, 2, 4, 8]}
+    assert choose_members(20 * 60 * 2.4e11, text_bytes=3_900_000) == 2
     assert choose_members(1.1e15, text_bytes=1_115_394, kind="char") == 8  # as measured with 4.6e11 FLOP/s
     assert choose_members(1.0, text_bytes=0) == choose_members(1e15, text_bytes=10**9) == 1
 
