@@ -31,7 +31,7 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, monkeypatch, arguments):
 
 def test_pipes_are_utf_8_whatever_the_system_uses(tmp_path):
     """Stdin, stdout and stderr; a session of `--interactive` reads its lines in another way than other commands."""
-    command = "generate", make_run(tmp_path / "run"), "--max-tokens", "1"
+    command = "generate", make_run(tmp_path / "run"), "--max-tokens", "9"
     for arguments, given in ((["日本 café"], ""), (["--interactive"], f"owl\n/save {tmp_path}/日本 café\n")):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), PIPE)
         with Forked(run_with_pipes_in_cp1252, *command, *arguments, **pipes) as process:
