@@ -54,22 +54,22 @@ def import_(
 
     if not folder.exists() and str(folder).count("/") == 1 and not is_hub_name(folder):  # ORG/NAME
         folder = Path(f"hf:{folder}")
-    if is_hub_name(folder) and out is None:
+    if is_hub_name(folder) and out is None and base is None:
         out = import_from_hub(str(folder), on_import=compile_and_record_dtype)
     elif out is None:
         raise UsageError("name the folder of the new run (-o)")
     else:
         refuse_existing(out)
         source = download_model(str(folder)) if is_hub_name(folder) else folder
-        if base is not None and not is_peft_folder(source):
+        if is_peft_folder(source):
+            if base is None:
+                raise InputError(f"{folder}: has adapters: name the run of the model that they are for (--from)")
+            import_adapters(source, base, out)
+        elif base is not None:
             raise UsageError(f"{folder}: has no adapters, so --from has no use")
-        if not is_peft_folder(source):
+        else:
             import_model(source, out)
             compile_and_record_dtype(out)
-        elif base is None:
-            raise InputError(f"{folder}: has adapters: name the run of the model that they are for (--from)")
-        else:
-            import_adapters(source, base, out)
     checkpoint = find_checkpoint(out)
     size = format_count(count_parameters(checkpoint))
     print_labelled("model", f"{size} parameters, context {load_config(checkpoint).model.context_length:,}")

@@ -100,8 +100,8 @@ def perplexity(
     --versus compares two runs segment by segment; segments end where both tokenizations have a token boundary. Its
     standard error treats blocks of 256 bytes as independent.
 
-    A run trained on examples is scored on files of examples: each completion
-    and its end, given the prompt. --text-column reads them as plain text instead. A translation model is scored on
+    A run trained on examples is scored on files of examples: each completion and its end, given the prompt; one longer
+    than the context is skipped. --text-column reads them as plain text instead. A translation model is scored on
     --source and --target, or files with both: each target token and the end, given the source. Pairs with a blank side
     are skipped.
 

@@ -84,7 +84,7 @@ def measure_speed(
         timer = decode_timer(model, prompt, hardware, rows=texts, tokens=tokens)
         tasks.append(("decoding", timer, texts, tokens, hardware))
     for task, timer, sequences, each, used in tasks:
-        configure_torch(used)
+        configure_torch(used, trains=task == "training")
         took = float(np.median(time_interleaved([timer], seconds=seconds)))
         yield Measurement(str(config.preset), task, sequences, each, used.dtype, took, sequences * each / took)
 

@@ -71,7 +71,7 @@ experts_per_token = 2
 `--set` can be repeated and wins like a flag. It takes every setting, those with a flag too; the ones for special
 architectures and for experiments have no other option in the help. A switch takes true or false; one that is a list
 is given once for each entry. A flag wins over the environment, that over a file, and a file over a preset. `lm info
-RUN` prints the main choices with their reasons, `config.json` in a run has all. `make docs` writes this page.
+RUN` prints the main choices with their reasons; `config.json` in a run has all. `make docs` writes this page.
 
 ## All settings of a run
 

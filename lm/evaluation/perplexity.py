@@ -56,7 +56,8 @@ class PerplexityResult:
         lost_bytes: bytes that encoding and decoding loses. They have no surprisal, so results per word and per byte are
             not comparable with those of another tokenizer.
         shortened: examples and conversations that were truncated to fit the context.
-        blank: pairs with a blank side, and conversations without a reply in the context, which are left out.
+        blank: rows without anything to score, which are left out: pairs with a blank side, conversations without a
+            reply in the context, examples whose completion is longer than the context.
     """
 
     tokens: int = 0

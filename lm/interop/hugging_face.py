@@ -93,13 +93,18 @@ def _write(folder: Path, source: Path, model: ModelConfig, family: Family, token
         for path in CODE.glob("*_lm.py"):
             shutil.copyfile(path, folder / path.name)
     save_tensors(dict(to_family_tensors(weights, model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    files.replace_text(folder / CARD, _build_card(model, family, tokenizer, run_folder.load_state(source)))
+    has_tags = run_folder.load_config(source).has_language_tags
+    card = _build_card(model, family, tokenizer, run_folder.load_state(source), has_tags=has_tags)
+    files.replace_text(folder / CARD, card)
 
 
-def _build_card(model: ModelConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
+def _build_card(
+    model: ModelConfig, family: Family, tokenizer: Tokenizer, state: TrainingState, *, has_tags: bool
+) -> str:
     """Return the model card, which names nothing of the machine."""
     start, framing = tokenizer.start_token, ""
-    if model.translates and (tags := find_language_tags(tokenizer)):
+    if model.translates and has_tags:
+        tags = find_language_tags(tokenizer)
         framing = (
             f"Each source begins with the tag of its target language: {' '.join(tag.token for tag in tags.values())}."
         )

@@ -431,7 +431,7 @@ def attend(
     if relative or matmuls_are_faster(query, n_keys, dropout, mask.bias):
         return _matmul_attention(query, key, value, mask, dropout, relative)
     grouped, is_plain = query.shape[1] != key.shape[1], mask.needs_no_tensor(n_queries, n_keys)
-    if grouped and query.is_cuda and not (is_plain and query.dtype is torch.bfloat16):
+    if grouped and query.is_cuda and not (is_plain and query.dtype is not torch.float32):
         # only flash attention has grouped heads; the other fused kernels save memory where it can't be used
         key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (key, value))
         grouped = False

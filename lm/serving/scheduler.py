@@ -363,10 +363,10 @@ class ServedModel:
             "owned_by": "lm",
             "purpose": self.loaded.config.purpose,
             "context_length": config.context_length,
-            "has_attention": not config.is_recurrent and config.syntax == "none",
+            "has_attention": not config.is_recurrent and config.syntax == "none" and config.attention != "linformer",
             "has_completions": is_decoder,
             "has_chat_template": is_decoder and self.tokenizer.chat_template is not None,
-            "languages": sorted(find_language_tags(source)) if config.translates else [],
+            "languages": sorted(find_language_tags(source)) if self.loaded.config.has_language_tags else [],
         }
 
 

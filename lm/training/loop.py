@@ -86,7 +86,7 @@ def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = Fal
     if is_ending and not is_last:
         yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished)
     elif run.clock is not None:
-        run.clock.record_step(is_plain=not evaluated and not saves)
+        run.clock.record_step(evaluated=evaluated, saved=saves)
     return is_ending
 
 

@@ -473,7 +473,7 @@ def extend(
     epochs, by = steps / data.steps_per_epoch, plan.reasons.get("training.evaluate_every")
     if by != "default" and not is_user_given(by):
         rarest = math.ceil((steps - state.step) / _MAX_EVALUATIONS)
-        training = training.replace(evaluate_every=max(training.evaluate_every, rarest))
+        training = training.replace(evaluate_every=max(training.evaluate_every or state.step, rarest))
     if length.budget is not None or plan.budget_seconds is not None or steps > plan.steps:
         peak, total = config.training.learning_rate, plan.steps if plan.budget_seconds is None else None
         rate = learning_rate(state.step, config=config.training, steps=total, decay_start=plan.decay_start)

@@ -340,13 +340,13 @@ class BudgetClock:
     def seconds_left(self) -> float:
         return self._deadline - self._clock()
 
-    def record_step(self, *, is_plain: bool) -> None:
-        """Record the duration of a step; unless `is_plain`, it was followed by an evaluation or a checkpoint."""
+    def record_step(self, *, evaluated: bool, saved: bool) -> None:
+        """Record the duration of a step, and of the evaluation and the checkpoint that followed it."""
         now = self._clock()
         seconds, self._last = now - self._last, now
-        if is_plain:
+        if not (evaluated or saved):
             self._steps.append(seconds)
-        elif self._steps:
+        elif evaluated and self._steps:
             self._evaluations.append(max(0.0, seconds - statistics.median(self._steps)))
 
     def can_evaluate(self) -> bool:

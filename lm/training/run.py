@@ -21,7 +21,7 @@ from lm.config.run_config import RunConfig, RunPlan, TrainingConfig
 from lm.corpus.encode import Tokenizers
 from lm.data import Batch, TrainingData
 from lm.errors import InputError, TrainingError, UsageError
-from lm.hardware import MAX_THREADS, select_hardware
+from lm.hardware import MAX_THREADS, configure_torch, select_device, select_hardware
 from lm.model import Model, build_model, init_empty_weights, set_activation_checkpointing
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
@@ -88,9 +88,7 @@ class Run:
         self.hardware = select_hardware(
             config.hardware.replace(device=plan.device, dtype=plan.dtype, threads=plan.threads)
         )
-        if self.hardware.device == "cuda" and self.hardware.torch_dtype is not torch.float32:
-            # TF32 where autocast leaves float32: more mantissa bits than bfloat16, about eight times as fast as float32
-            torch.set_float32_matmul_precision("high")
+        configure_torch(self.hardware, trains=True)
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)
         set_activation_checkpointing(self.model, enabled=training.gradient_checkpointing)
@@ -405,7 +403,11 @@ def prepare_resuming(
         if is_over or (state.finished and length is None):
             raise UsageError(f"{run}: at step {state.step} already; name more steps or epochs, or another budget")
         threads = plan.threads if processes == plan.processes else MAX_THREADS  # of which each process has its part
-        given = {name: value for name, value in (changed or {}).get("hardware", {}).items() if value != "auto"}
+        given = dict((changed or {}).get("hardware", {}))
+        if "device" in given:
+            given["device"] = select_device(config.hardware)
+        if given.get("dtype") == "auto":
+            raise UsageError("a resumed run doesn't choose its dtype again: name one")
         plan = dataclasses.replace(
             plan, **{"processes": processes, "threads": config.hardware.threads or threads, **given}
         )

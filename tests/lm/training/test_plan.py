@@ -56,10 +56,13 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
 
 
 def test_evaluations_of_an_extended_run_are_spaced_for_its_length_unless_they_were_given(make_run):
-    run = make_run(evaluate_every=2)
-    for reason, expected in (("number of steps", 5), ("flag", 2), ("default", 2)):
+    run = make_run(evaluate_every=0)
+    state = dataclasses.replace(run.state, step=12)
+    for before, reason, expected in ((2, "number of steps", 5), (0, "time of an evaluation", 12), (2, "flag", 2)):
+        training = run.config.training.replace(evaluate_every=before)
         plan = dataclasses.replace(run.plan, reasons={"training.evaluate_every": reason})
-        longer = extend(run.config.replace(plan=plan), run.state, TrainingConfig(steps=100), data=run.data)
+        config = run.config.replace(plan=plan, training=training)
+        longer = extend(config, state, TrainingConfig(steps=112), data=run.data)
         assert longer.training.evaluate_every == expected
 
 
