@@ -42,8 +42,8 @@ def test_the_first_token_is_the_most_probable_that_starts_with_the_last_one_of_t
     (sample,) = ours.samples(prompt)
     if best != ids[-1]:
         assert sample.tokens[0] == best
-        written = tokenizer.decode([*ids[:-1], *sample.tokens])
-        assert written.removesuffix("\ufffd") == (prompt + sample.text).removesuffix("\ufffd")
+        whole = prompt + sample.text
+        assert tokenizer.decode([*ids[:-1], *sample.tokens]) in (whole, whole + "\ufffd")
     else:
         (off,) = generator(tokenizer, temperature=0, token_healing=False).samples(prompt)
         assert (sample.tokens, sample.text) == (off.tokens, off.text)
