@@ -82,13 +82,12 @@ def with_settings(
             typed = {name: values[_PREFIX + name] for name in flags.split()}
             typed |= _split(values.get("set_"), repeatable)
             given = {name: value for name, value in typed.items() if value not in (None, [])}
-            for name in {"stop", "sampling.stop"} & given.keys():
-                given[name] = [text.replace("\\n", "\n") for text in given[name]]
             if not merges:
                 return command(**own, options=given)
-            environment = os.environ | {"LM_STOP": os.environ.get("LM_STOP", "").replace("\\n", "\n")}
-            layers = [from_environment(settings, environment), Layer("flag", given, spell_flag)]
+            layers = [from_environment(settings, os.environ), Layer("flag", given, spell_flag)]
             options = Options(sections, merge(sections, layers)[0], merge(sections, layers[1:])[0])
+            if stops := options.values.get("sampling", {}).get("stop"):
+                options.values["sampling"]["stop"] = tuple(text.replace("\\n", "\n") for text in stops)
             known = {each.key: options.values[each.section].get(each.name, each.default) for each in settings}
             check_requirements(sections, options.typed, known)
             return command(**own, options=options)

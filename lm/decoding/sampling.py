@@ -214,10 +214,8 @@ def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[int, 
     for spec in specs:
         text, _, value = spec.rpartition("=")
         try:
-            bias, ids = (
-                float(value),
-                [int(text)] if text.isascii() and text.isdecimal() else tokenizer.encode(text, parse_special=True),
-            )
+            is_id = text.isascii() and text.isdecimal()
+            bias, ids = float(value), [int(text)] if is_id else tokenizer.encode(text, parse_special=True)
         except ValueError:
             bias, ids = math.nan, []
         if len(ids) != 1 or ids[0] >= tokenizer.vocab_size or not bias <= _MAX_BIAS:

@@ -225,12 +225,12 @@ class Scorer:
         Batches are in reading order or, if that needs much padding, of windows sorted by length.
         """
         rows, tokens = self.batch_size, _PAIR_TOKENS if kind == "pairs" else None
-        ahead = rows if self.adapt else _PREFETCHED_BATCHES * rows if kind == "text" else _ROWS_AT_ONCE
+        ahead = rows if self.adapt else _PREFETCHED_BATCHES * rows if kind == "text" else max(rows, _ROWS_AT_ONCE)
         while pack := list(itertools.islice(windows, rows)):
             lengths = [len(window.tokens) for window in pack]
             batches = [np.arange(len(pack))]
             if tokens or sum(lengths) < _MIN_FILL * len(pack) * max(lengths):
-                pack += itertools.islice(windows, max(0, ahead - len(pack)))
+                pack += itertools.islice(windows, ahead - len(pack))
                 own = np.array([len(window.tokens) for window in pack])
                 sources = np.array([0 if window.source is None else len(window.source) for window in pack])
                 combined, order = self._layout.lengths(sources, own), np.lexsort((sources, own))

@@ -35,7 +35,6 @@ from lm.interop.conversion import (
 from lm.interop.families import CAUSAL_LM, CODE, MASKED_LM, SEQ2SEQ_LM, SEQUENCE_CLASSIFICATION, Family, find_family
 from lm.interop.tokenizer_files import CARD, CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS, read_weights
 from lm.model.positions import sinusoidal_table
-from lm.run_folder import TrainingState
 from lm.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.chat_template import TEMPLATE_FILE, find_language_tags
 
@@ -93,21 +92,16 @@ def _write(folder: Path, source: Path, model: ModelConfig, family: Family, token
         for path in CODE.glob("*_lm.py"):
             shutil.copyfile(path, folder / path.name)
     save_tensors(dict(to_family_tensors(weights, model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    has_tags = run_folder.load_config(source).has_language_tags
-    card = _build_card(model, family, tokenizer, run_folder.load_state(source), has_tags=has_tags)
-    files.replace_text(folder / CARD, card)
+    files.replace_text(folder / CARD, _build_card(source, family, tokenizer))
 
 
-def _build_card(
-    model: ModelConfig, family: Family, tokenizer: Tokenizer, state: TrainingState, *, has_tags: bool
-) -> str:
-    """Return the model card, which names nothing of the machine."""
-    start, framing = tokenizer.start_token, ""
-    if model.translates and has_tags:
-        tags = find_language_tags(tokenizer)
-        framing = (
-            f"Each source begins with the tag of its target language: {' '.join(tag.token for tag in tags.values())}."
-        )
+def _build_card(source: Path, family: Family, tokenizer: Tokenizer) -> str:
+    """Return the model card of a checkpoint, which names nothing of the machine."""
+    config, state = run_folder.load_config(source), run_folder.load_state(source)
+    model, start, framing = config.model, tokenizer.start_token, ""
+    if model.translates and config.has_language_tags:
+        tags = " ".join(tag.token for tag in find_language_tags(tokenizer).values())
+        framing = f"Each source begins with the tag of its target language: {tags}."
     elif start and not model.translates:
         adds = "adds" if model.is_masked else "does not add"
         framing = f"Each text began with `{start}` in training, which the tokenizer {adds} by itself."

@@ -21,7 +21,7 @@ from lm.config.run_config import RunConfig, RunPlan, TrainingConfig
 from lm.corpus.encode import Tokenizers
 from lm.data import Batch, TrainingData
 from lm.errors import InputError, TrainingError, UsageError
-from lm.hardware import MAX_THREADS, configure_torch, select_device, select_hardware
+from lm.hardware import MAX_THREADS, Hardware, configure_torch, select_device, select_hardware
 from lm.model import Model, build_model, init_empty_weights, set_activation_checkpointing
 from lm.model.cost import training_flops
 from lm.model.lora import build_model_with_lora, load_frozen, load_trainable, trainable_weights
@@ -85,9 +85,8 @@ class Run:
         self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
         self._writing: futures.Future[Saved] | None = None
         plan, training = self.plan, config.training
-        self.hardware = select_hardware(
-            config.hardware.replace(device=plan.device, dtype=plan.dtype, threads=plan.threads)
-        )
+        available = select_device(config.hardware.replace(device=plan.device))
+        self.hardware = Hardware(available, plan.dtype, plan.threads)
         configure_torch(self.hardware, trains=True)
         device = self.hardware.torch_device
         self.model = build_model_with_lora(config.model, config.lora, seed=training.seed).to(device)

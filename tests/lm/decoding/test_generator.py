@@ -25,9 +25,9 @@ def generator(kind="bpe", *, tokenizer=None, batch_size=16, draft=None, **settin
     return Generator(model, tokenizer, SamplingConfig(**settings), batch_size=batch_size, draft=draft)
 
 
-def is_but_for_a_cut(text: str, whole: str) -> bool:
-    """Whether a text is the whole, but for bytes at its end that are no character."""
-    return whole.startswith(text) and not whole.removeprefix(text).strip("\ufffd")
+def is_but_for_a_cut(text: str, whole: str, *, most: int = 1) -> bool:
+    """Whether a text is the whole, but for a character that is cut off at its end, or several bytes that are none."""
+    return whole in [text + "\ufffd" * count for count in range(most + 1)]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte", "char"])
@@ -95,4 +95,4 @@ def test_a_completion_is_decoded_as_it_was_encoded(elsewhere):
     """Prompts and completions of examples are separate texts."""
     ours = dataclasses.replace(generator(tokenizer=elsewhere), follows_examples=True)
     for sample in ours.samples("the cat", n=4):
-        assert is_but_for_a_cut(sample.text, elsewhere.decode(sample.tokens))
+        assert is_but_for_a_cut(sample.text, elsewhere.decode(sample.tokens), most=20)
