@@ -93,7 +93,7 @@ def find_texts(
     if targets and source is None:
         if names:
             raise UsageError(f"--target is given instead of {names[0]}")
-        return Texts(targets[0], (), [*map(_read_lines, targets)])
+        return Texts(targets[0], (), [_read_lines(target, options) for target in targets])
     if names or source is not None:
         trained = DataConfig() if run is None else load_config(find_first(run)).data
         data, sides = trained.for_other_files(**options.values["data"]), {"source": source, "heads": heads}
@@ -107,12 +107,12 @@ def find_texts(
         raise InputError(f"{others[0].name}: holds {others[0].kind}, not pairs")
     records = [pair for file in files for pair in file.records()]
     print_notes(note for file in files for note in file.notes)
-    references = [[pair.text for pair in records], *map(_read_lines, targets[1:])]
+    references = [[pair.text for pair in records], *(_read_lines(target, options) for target in targets[1:])]
     return Texts(files[0].name, records, references, files[0].languages[1])
 
 
-def _read_lines(path: str) -> list[str]:
-    return [line.strip() for line in read_lines(path)]
+def _read_lines(path: str, options: Options) -> list[str]:
+    return [line.strip() for line in read_lines(path, options.build(FilesConfig))]
 
 
 def translate_texts(run: Path, texts: Texts, language: str | None, options: Options) -> list[str]:
@@ -143,7 +143,7 @@ def evaluate_translations(
     outputs = [
         translate_texts(system, texts, language, options)
         if list_members(system)[0].is_dir()
-        else _read_lines(str(system))
+        else _read_lines(str(system), options)
         for system in systems
     ]
     scores = score_translations(outputs, texts.references, options.build(ScoringConfig))

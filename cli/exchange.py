@@ -37,8 +37,8 @@ def import_(
     written.
 
     ORG/NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION is downloaded from the Hugging Face Hub, with the cache, token and
-    offline mode (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept hf:ORG/NAME
-    too; nothing else is downloaded.
+    offline mode (HF_HUB_OFFLINE=1) of its library. lm chat, generate, serve, perplexity and train --from accept
+    hf:ORG/NAME too; nothing else is downloaded.
 
     PEFT adapters become a run beside that of their base model, like one of lm train --lora.
 

@@ -100,7 +100,7 @@ def classify(
     for file in find_text_files(files or [STDIN], data.replace(label_column=None), options.build(FilesConfig)):
         if file.kind not in ("text", "examples"):
             raise InputError(f"{file.name}: holds {file.kind}, not texts")
-        texts += [record.parts[0].text for record in file.records()] if file.has_rows else split_lines(file.text())
+        texts += [record.parts[0].text for record in file.row_records()] if file.has_rows else split_lines(file.text())
     for found in classifier.classify(texts):
         best = dict(islice(found.probabilities.items(), config.top_k if as_json else config.top_k or 1))
         if as_json:

@@ -139,7 +139,6 @@ def generate(
     from cli.generating import GenerationRequest, generate_for_prompts, generate_samples, run_session
     from lm.decoding.chat import Chat
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
-    from lm.text.decode import normalize_text
 
     model, loaded = load_decoder(run, hardware)
     suggest_compiling(model.config, hardware)
@@ -153,7 +152,6 @@ def generate(
         generator, beam, samples, top_logprobs, generator.plan(samples).dtype, as_json=as_json or top_logprobs > 0,
         echo=echo, stats=sys.stderr.isatty() if stats is None else stats,
     )  # fmt: skip
-    text = normalize_text(text)
     if prompts is not None:
         generate_for_prompts(prompts, request, out)
     elif interactive:

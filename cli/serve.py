@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cli.loading import import_torch, run_argument, suggest_compiling
+from cli.loading import import_torch, resolve_hub_name, run_argument, suggest_compiling
 from cli.options import Options, with_settings
 from lm.config.inference import ServerConfig
 from lm.config.run_config import HardwareConfig
@@ -46,7 +46,7 @@ def serve(runs: _Runs, *, options: Options) -> None:
     except ImportError:
         raise missing_packages("lm serve", "starlette", "uvicorn") from None
 
-    named = name_models(runs)
+    named = {name: resolve_hub_name(run) for name, run in name_models(runs).items()}
     first = load_config(find_first(next(iter(named.values())))).model
     suggest_compiling(first, hardware)
     run_server(

@@ -92,7 +92,8 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
         _report_results(run)
     elif is_main:
         print_labelled("stopped", f"at step {state.step:,}, saved")
-        print_note(f"next    lm train --resume {quote(run.folder)}")  # in one line, to be copied
+        processes = f" --processes {run.plan.processes}" if run.plan.processes > 1 else ""
+        print_note(f"next    lm train --resume {quote(run.folder)}{processes}")  # in one line, to be copied
     if as_json and is_main:
         print(format_json_line({"run": str(run.folder), "steps": state.step, **vars(state)}))
     if not state.finished:

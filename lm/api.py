@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from lm.config.inference import (
     ClassificationConfig,
     ExportConfig,
     ExportFormat,
+    FillConfig,
     PerplexityConfig,
     SamplingConfig,
     TranslationConfig,
@@ -44,6 +45,7 @@ from lm.evaluation.attention import AttentionMap, compute_attention
 from lm.evaluation.metrics import ClassificationScores, evaluate_classifier
 from lm.evaluation.perplexity import ContaminationCheck, PerplexityResult, open_texts
 from lm.evaluation.scoring import Scorer
+from lm.hardware import select_device
 from lm.interop import hugging_face
 from lm.interop.hugging_face import import_from_hub, is_hub_name
 from lm.interop.peft import import_adapters
@@ -54,6 +56,8 @@ from lm.training.derived_runs import write_merged_run
 from lm.training.multiprocess import StopSignals
 from lm.training.run_log import Evaluation, Sample, Saved, Step  # noqa: F401 (names of lm)
 from lm.training.trainer import Event, Started, train_events
+
+C = TypeVar("C")
 
 
 def load(
@@ -140,11 +144,11 @@ class Model:
         follows = self.loaded.config.is_supervised
         return Generator(self._model("continues texts"), self.tokenizer, config, follows_examples=follows)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Return (ids, vocabulary) float32 logits of the token after each ID; of an ensemble log-probabilities."""
         model = self._model("continues texts")
-        tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
+        tokens = torch.tensor([self._generator({}).encode(ids)], device=next(model.parameters()).device)
         return average_predictions([member(tokens)[0] for member in model.members]).float()
 
     def translate(self, line: str, **options: Any) -> str:
@@ -172,13 +176,14 @@ class Model:
         lines = [lines] if isinstance(lines, str) else lines
         return Translator(model, config, to=to).translate(lines, dependency_heads=heads)
 
-    def fill(self, text: str, *, k: int = 5) -> FilledText:
-        """Return the `k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.
+    def fill(self, text: str, **options: Any) -> FilledText:
+        """Return the `top_k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.
 
         Raises:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
+        k = settings.build_from(FillConfig, options).top_k
         (filled,) = fill_masks(self._model("fills blanks"), self.tokenizer, [text], k=k)
         return filled
 
@@ -195,7 +200,8 @@ class Model:
         Raises:
             UsageError: the model is not a classifier, or a decoder with unknown labels.
         """
-        return self._classifier(labels, options).classify([texts] if isinstance(texts, str) else texts)
+        config = settings.build_from(ClassificationConfig, options)
+        return self._classifier(labels, config).classify([texts] if isinstance(texts, str) else texts)
 
     def evaluate(self, *files: PathLike, labels: PathLike | None = None, **options: Any) -> ClassificationScores:
         """Score a classifier on labelled examples, as `lm evaluate RUN FILE`.
@@ -205,19 +211,27 @@ class Model:
         Args:
             files: of labelled examples [default: those that the run held out].
             labels: see `classify`.
-            options: see `classify`.
+            options: see `classify`; and which files to read and how, as of `perplexity`.
 
         Raises:
             InputError: a file is missing, or a row is not an example.
             UsageError: as of `classify`.
         """
-        classifier, check = self._classifier(labels, options), ContaminationCheck(self.loaded)
-        texts = open_texts(self.loaded, [os.fspath(file) for file in files], FilesConfig(), {}, kind="examples")
+        config, reading, data = _read_options("classification", ClassificationConfig, options)
+        classifier, check = self._classifier(labels, config), ContaminationCheck(self.loaded)
+        texts = open_texts(self.loaded, [os.fspath(file) for file in files], reading, data, kind="examples")
         scores = evaluate_classifier(classifier, check.watch_records(texts.files))
         _warn(check.warnings(texts.names))
         return scores
 
-    def perplexity(self, *files: PathLike, **options: Any) -> PerplexityResult:
+    def perplexity(
+        self,
+        *files: PathLike,
+        source: PathLike | None = None,
+        target: PathLike | None = None,
+        to: str | None = None,
+        **options: Any,
+    ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
         Of examples, if the run was trained on some, completions are scored; of conversations, replies. For a masked
@@ -226,6 +240,9 @@ class Model:
         Args:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
                 run: text, examples or sentence pairs].
+            source: for a translation model, a file of sources, one per line, beside one of targets.
+            target: see `source`.
+            to: the target language, for models with several.
             options: the flags and settings of `lm perplexity`, with underscores: context, stride, batch_size,
                 and which files to read and how.
 
@@ -233,12 +250,11 @@ class Model:
             InputError: a file is missing or not text.
             UsageError: a setting is out of range.
         """
-        sections = {"perplexity": PerplexityConfig, "files": FilesConfig, "data": DataConfig}
-        values, _ = settings.merge(sections, [settings.Layer("python", options)])
-        named, reading = [os.fspath(file) for file in files], FilesConfig(**values["files"])
-        texts = open_texts(self.loaded, named, reading, values["data"])
+        config, reading, data = _read_options("perplexity", PerplexityConfig, options)
+        named, *sides = ([os.fspath(file) for file in of if file is not None] for of in (files, [source], [target]))
+        texts = open_texts(self.loaded, named, reading, data, language=to, source=sides[0], target=sides[1])
         check, result = ContaminationCheck(self.loaded), PerplexityResult()
-        for scored in check.watch(Scorer(self.loaded, PerplexityConfig(**values["perplexity"])).score(texts)):
+        for scored in check.watch(Scorer(self.loaded, config).score(texts)):
             result.add(scored)
         _warn(check.warnings(texts.names))
         return result
@@ -259,10 +275,17 @@ class Model:
             raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it is not one that {purpose}")
         return self.loaded.model
 
-    def _classifier(self, labels: PathLike | None, options: Mapping[str, Any]) -> Classifier:
-        size, reading = settings.build_from(ClassificationConfig, options).batch_size, self.loaded.config.data
-        known = () if labels is None else read_completions(os.fspath(labels), reading.for_other_files())
-        return build_classifier(self.loaded, known, batch_size=size)
+    def _classifier(self, labels: PathLike | None, config: ClassificationConfig) -> Classifier:
+        reading = self.loaded.config.data.for_other_files()
+        known = () if labels is None else read_completions(os.fspath(labels), reading)
+        return build_classifier(self.loaded, known, batch_size=config.batch_size)
+
+
+def _read_options(section: str, config: type[C], options: Mapping[str, Any]) -> tuple[C, FilesConfig, dict[str, Any]]:
+    """Return a config, which files to read, and the settings of `DataConfig` that say how."""
+    sections = {section: config, "files": FilesConfig, "data": DataConfig}
+    values, _ = settings.merge(sections, [settings.Layer("python", options)])
+    return config(**values[section]), FilesConfig(**values["files"]), values["data"]
 
 
 def _warn(warnings_: Iterable[str]) -> None:
@@ -278,7 +301,8 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
         lm.train(source="train.en", target="train.de", epochs=20)
         lm.train(resume="runs/novel", steps=5000)
 
-    An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
+    Threads, torch's random state and matmul precision are set for the process, not put back at the end. An exception in
+    `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
     instead: `lm.train_events(lm.run_spec("my.txt", budget="10m"))`.
 
     Args:
@@ -289,7 +313,7 @@ def train(*corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None,
     Raises:
         InputError: a file is missing or not text, or the folder is not empty.
         UsageError: a keyword or value is wrong, or values contradict each other.
-        TrainingError: the loss is NaN, or memory ran out.
+        TrainingError: the loss is NaN.
     """
     spec = run_spec(*corpus, **options)
     hardware = {**spec.settings["hardware"], "dtype": "auto"}  # it decodes in the fastest
@@ -344,10 +368,13 @@ def import_model(folder: PathLike, out: PathLike, *, base: PathLike | None = Non
 
     Raises:
         InputError: the folder is damaged, or its model is not supported.
+        UsageError: as of `load`.
     """
+    config = settings.build_from(HardwareConfig, hardware, environment=os.environ)
+    select_device(config)
     if base is not None:
         import_adapters(Path(folder), Path(base), Path(out))
     else:
         hugging_face.import_model(Path(folder), Path(out))
-        measure_and_record_dtype(Path(out), settings.build_from(HardwareConfig, hardware, environment=os.environ))
+        measure_and_record_dtype(Path(out), config)
     return load(out, **hardware)

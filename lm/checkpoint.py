@@ -6,6 +6,7 @@ Paths are in `lm.run_folder`.
 from __future__ import annotations
 
 import dataclasses
+import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,8 +109,8 @@ def prune_checkpoints(run: Path, *, keep: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint atomically."""
-    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
+    """Remove a checkpoint atomically; `clean_up` removes what is left of it, as NFS keeps files that are mapped."""
+    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")), ignore_errors=True)
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
@@ -174,6 +175,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     return merge_adapters(config.model, config.lora, base | saved)
 
 
+_OPEN_FILES = 8192  # macOS has an upper limit of 10,240
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -196,11 +198,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
     So a model converted weight by weight never needs the memory twice: 400 MB in bfloat16 become float32 with a peak of
     1,050 MB, torch included; with safetensors' own tensors, which release their pages together, of 1,370 MB. Writing to
-    a tensor doesn't change the file.
+    a tensor doesn't change the file. A tensor keeps a file descriptor, of which the process may have more from now on.
 
     Raises:
         InputError: the file cannot be read.
     """
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < _OPEN_FILES <= most % 2**63:  # the largest number stands for no limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, most))
     try:
         with safe_open(path, "np"):  # validates the header
             header, start = run_folder.read_tensor_header(path)

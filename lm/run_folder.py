@@ -119,12 +119,13 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def _run_of(path: Path) -> Path:
     """Return the run of a run or checkpoint."""
+    path = path.resolve()
     return path.parent.parent if path.parent.name == CHECKPOINTS else path
 
 
 def describe_parent(path: Path) -> str:
     """Return `from` and the name of the run of a path."""
-    return f"from {_run_of(path).resolve().name}"
+    return f"from {_run_of(path).name}"
 
 
 def checkpoint_step(checkpoint: Path) -> int:

@@ -13,6 +13,7 @@ from lm.errors import UsageError
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
+_TEXT_LIMIT = 200
 LENGTH_LIMITS = ("max_tokens", "ignore_eos")
 """Fields of `SamplingConfig` that limit the length of a continuation in beam search too."""
 
@@ -28,7 +29,7 @@ class SamplingConfig(Config):
 
     Settings:
         temperature: Temperature; 0: greedy.
-        top_k: Top-k: sample from the N most likely tokens.
+        top_k: Top-k: sample from the N most likely tokens; 0: from all.
         top_p: Top-p (nucleus) sampling: cumulative probability.
         min_p: Min-p: minimum ratio to the top probability.
         typical_p: Typical sampling: cumulative probability.
@@ -39,14 +40,14 @@ class SamplingConfig(Config):
         logit_bias: TOKEN=X: add X to the logit of a token (ID, or text of one token); -inf bans it. Repeatable.
         stop: Stop before this string; \n is a newline. Repeatable.
         seed: Sampling seed; default random.
-        max_tokens: Maximum tokens to generate.
+        max_tokens: Maximum tokens to generate; default 200, in a chat the whole reply.
         min_tokens: Ban the end-of-text token before N tokens.
         ignore_eos: Continue after end-of-text and end-of-turn tokens.
         token_healing: Token healing: resample the prompt's last token.
     """
 
     temperature: NonNegative = 0.8
-    top_k: Count | None = None
+    top_k: Natural | None = None
     top_p: Fraction | None = None
     min_p: Fraction | None = None
     typical_p: Fraction | None = None
@@ -57,10 +58,15 @@ class SamplingConfig(Config):
     logit_bias: tuple[str, ...] = ()
     stop: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     seed: Seed | None = None
-    max_tokens: Count = 200
+    max_tokens: Count | None = None
     min_tokens: Natural = 0
     ignore_eos: bool = False
     token_healing: bool = True
+
+    @property
+    def text_limit(self) -> int:
+        """Return the maximum number of tokens of a text."""
+        return _TEXT_LIMIT if self.max_tokens is None else self.max_tokens
 
 
 @dataclass(frozen=True)
@@ -144,12 +150,12 @@ class ScoringConfig(Config):
     """How translations are scored.
 
     Settings:
-        tokenize: Tokenizer of BLEU; none: already tokenized.
+        tokenize: Tokenizer of BLEU; none: already tokenized; default 13a, but zh or char without spaces between words.
         lowercase: Lowercase BLEU and chrF; TER always is.
         resamples: Bootstrap resamples, for intervals and p; 0: none.
     """
 
-    tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
+    tokenize: Literal["13a", "intl", "char", "zh", "none"] | None = None
     lowercase: bool = False
     resamples: Natural = 1000
 

@@ -487,9 +487,9 @@ SECTIONS: dict[str, type] = {
 
 CHANGEABLE_ON_RESUME = {
     "training.micro_batch_size", "training.compile", "training.gradient_checkpointing", "training.tensorboard",
-    "distribution.shard", "hardware.threads", "hardware.device", "hardware.dtype",
+    "training.teacher", "distribution.shard", "hardware.threads", "hardware.device", "hardware.dtype",
 }  # fmt: skip
-"""Settings that may change on resume: they change how a run is computed, not what."""
+"""Settings that may change on resume: they change how a run is computed, or say where a teacher has moved."""
 
 
 def setting_values(config: RunConfig) -> dict[str, Any]:

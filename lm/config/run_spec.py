@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import msgspec
 from msgspec import Meta
 
 from lm.config.run_config import CHANGEABLE_ON_RESUME, SECTIONS, DataKind, TokenizerKind
@@ -175,16 +174,16 @@ def build_spec(corpus: Sequence[PathLike], options: Layer) -> RunSpec:
     Raises:
         UsageError: a name is unknown, a value is wrong, or values contradict each other.
     """
-    names, given = msgspec.to_builtins((corpus, options.values), enc_hook=os.fspath)
-    layers = [from_environment(list_all_settings(SPEC_SECTIONS), os.environ), options._replace(values=given)]
-    if path := given.get("config") or layers[0].values.get("config"):
+    layers = [from_environment(list_all_settings(SPEC_SECTIONS), os.environ), options]
+    if path := options.values.get("config") or layers[0].values.get("config"):
         layers.insert(0, read_toml(Path(path)))
     settings, set_by = merge(SPEC_SECTIONS, layers)
     run, files = settings.pop("run"), settings.pop("corpus")
     if run.get("tokenizer") in get_args(TokenizerKind):
         settings["tokenizer"]["kind"], set_by["tokenizer.kind"] = run.pop("tokenizer"), set_by.pop("run.tokenizer")
     set_by = {key.removeprefix("run."): by for key, by in set_by.items()}
-    return RunSpec(DataFiles(tuple(names), **files), **run, settings=settings, set_by=set_by)
+    names = tuple(os.fspath(name) for name in corpus)
+    return RunSpec(DataFiles(names, **files), **run, settings=settings, set_by=set_by)
 
 
 def read_toml(path: Path) -> Layer:

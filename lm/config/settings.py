@@ -96,6 +96,8 @@ class Setting(NamedTuple):
         """Return a valid value from one of its type, or from text; UsageError otherwise, with the place."""
         if self.plain_type is tuple and isinstance(value, str):
             value = (value,)
+        elif self.plain_type is str and type(value) in (int, float):
+            value = str(value)  # a fraction to hold out, the number of a column
         try:
             if self.plain_type is float and isinstance(value, str):
                 with contextlib.suppress(ValueError):
@@ -202,7 +204,7 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
     sources: dict[str, str] = {}
     for layer in layers:
         given: Values = {section: {} for section in sections}
-        for name, value in layer.values.items():
+        for name, value in msgspec.to_builtins(layer.values, enc_hook=_to_builtin).items():
             if name not in known:
                 raise UsageError(f"{layer.place(name)}: no such setting")
             if value is not None and value != ():
@@ -214,6 +216,11 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
         values = {section: overlay(values[section], given[section]) for section in sections}
     kept = [f"{section}.{name}" for section, given in values.items() for name in given]
     return values, {key: sources[key] for key in kept}
+
+
+def _to_builtin(value: Any) -> Any:
+    """Convert a number of NumPy or a path; no setting takes the text of other objects."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:

@@ -2,7 +2,7 @@
 
 Start with `survey.Corpus`, `prepare.prepare_corpus` and `Split`. Must not import `lm.data`. A store is chunk folders of
 arrays, final when written, listed in `store.json`, written last. A chunk has for each split some `COLUMNS` as
-`SPLIT-COLUMN.npy`, `validation.jsonl` with the text of held-out rows and pairs, and `chunk.json` with counts and
+`SPLIT-COLUMN.npy`, `validation.jsonl` with the held-out texts, rows and pairs, and `chunk.json` with counts and
 checksums. The tokens of text are framed by start and end tokens; those of pairs are bare. Windows run over chunks.
 """
 
@@ -199,7 +199,7 @@ class Manifest:
     chunks: tuple[ChunkRecord, ...] = ()
     tokenizers: dict[str, str] = field(default_factory=dict)
     repeated: float | None = None
-    format_version: Literal[6] = 6
+    format_version: Literal[6, 7] = 7
 
     @cached_property
     def splits(self) -> dict[SplitName, SplitRecord]:
@@ -332,7 +332,7 @@ def open_tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer, Tokeni
 
 
 def read_held_out(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the held-out rows or pairs, as in JSON Lines."""
+    """Yield the held-out texts, rows or pairs, as in JSON Lines."""
     for chunk in Manifest.read(folder).chunks:
         with (folder / chunk.name / HELD_OUT_FILE).open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from lm.corpus import RaggedArray
 from lm.errors import InputError, UsageError
 from lm.text import Part, Record
+from lm.text.decode import normalize_text
 from lm.text.parallel_text import TreePositions, compute_tree_positions
 from lm.tokenizer import Tokenizer, encode_pieces
 from lm.tokenizer.chat_template import SpecialTokenFrame, build_example_frame, build_text_frame
@@ -75,13 +76,16 @@ def encode(records: Sequence[Record], tokenizers: Tokenizers) -> list[Encoded]:
 
 
 def encode_prompt(prompt: str | Sequence[Part], tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens that a model continues: of a text, or of messages of which the last one has no reply.
+    """Return the tokens that a model continues: of a text, read as files are, or of messages that end without reply.
 
     Raises:
         InputError: as of `encode`.
         UsageError: the text is empty, and the tokenizer has no start token.
     """
-    record = Record.of_text(prompt)._replace(ends=False) if isinstance(prompt, str) else Record(tuple(prompt))
+    if isinstance(prompt, str):
+        record = Record.of_text(normalize_text(prompt))._replace(ends=False)
+    else:
+        record = Record(tuple(prompt))
     ids: list[int] = encode([record], (tokenizer, None))[0].tokens.tolist()
     if not ids:
         raise UsageError("the prompt is empty, and this tokenizer has no start-of-text token: give a prompt")

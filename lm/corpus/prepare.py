@@ -240,8 +240,7 @@ def _tokenize_chunk(
         for split, records in kept.items():
             if records:
                 columns[f"{split}-passages"].append(hash_records(records, kind))
-        if kind != "text":
-            texts += [record.to_json() + "\n" for record in kept["validation"]]
+        texts += [record.to_json() + "\n" for record in kept["validation"]]
     shutil.rmtree(path, ignore_errors=True)
     with files.replacing(path) as new:  # the folder has its name once it is complete
         new.mkdir()

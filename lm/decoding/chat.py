@@ -42,7 +42,7 @@ def fit_into_context(
     """
     head = int(messages[0].role == "system")
     last, most = (len(messages) - head - 1) // 2, context - min(max_tokens, int(_REPLY_FRACTION * context))
-    dropped = min(dropped, last)
+    dropped = min(max(dropped, last - context // 2), last)  # a message has a token at least
 
     def build(dropped: int) -> list[int]:
         return encode([*messages[:head], *messages[head + 2 * dropped :]])
@@ -87,14 +87,14 @@ class Chat:
         if self.is_text and content and self.messages and not self.messages[-1].text.endswith("\n"):
             content = "\n" + content
         self.messages.append(Part("user", content))
-        text, generator, max_tokens = "", self.generator, self.generator.config.max_tokens
+        text, generator, config = "", self.generator, self.generator.config
         context = generator.model.config.context_length
         try:
             if self.is_text:
-                prompt, room = encode_prompt(self.transcript(), generator.tokenizer), max_tokens
+                prompt, room = encode_prompt(self.transcript(), generator.tokenizer), config.text_limit
                 healing = generator.find_healing(content, prompt)
             else:
-                encode = partial(encode_prompt, tokenizer=generator.tokenizer)
+                encode, max_tokens = partial(encode_prompt, tokenizer=generator.tokenizer), config.max_tokens or context
                 prompt, self.dropped = fit_into_context(
                     self.messages, encode, context=context, max_tokens=max_tokens, dropped=self.dropped
                 )

@@ -20,7 +20,6 @@ from lm.engine import EnginePlan, plan_engines
 from lm.engine.kv_cache import PrefixCache
 from lm.errors import LMError, UsageError
 from lm.model import DecoderOnly
-from lm.text.decode import normalize_text
 from lm.text.text_file import Prompt
 from lm.tokenizer import Tokenizer
 
@@ -78,7 +77,6 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
                 ban every token.
         """
-        prompt = normalize_text(prompt) if isinstance(prompt, str) else prompt
         ids = self.encode(prompt)
         healing = self.find_healing(prompt, ids)
         samples = (
@@ -104,7 +102,7 @@ class Generator:
         for sample in samples:
             propose: Drafter = look_up_in_prompt
             if isinstance(self.draft, DecoderOnly):
-                draft_plan = plan_engines(self.draft, tokens=n and n * self.config.max_tokens)
+                draft_plan = plan_engines(self.draft, tokens=n and n * self.config.text_limit)
                 propose = model_drafter(DecodeSession(draft_plan), self.sampler)
             yield from decode_speculatively(DecodeSession(plan), propose, sample)
 
@@ -141,7 +139,7 @@ class Generator:
         rng = self.sampler.rng(index, prompt=ids, repeat=repeat, seed=seed)
         prompt = ids if healing is None else ids[:-1]
         return Sample(
-            prompt, self.sampler, rng, max_tokens or self.config.max_tokens, number, self.stop_ids,
+            prompt, self.sampler, rng, max_tokens or self.config.text_limit, number, self.stop_ids,
             self._open_text(prompt, self.config.stop), alternatives, healing,
         )  # fmt: skip
 
@@ -210,7 +208,7 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
                 greater than the beam.
         """
-        limit, ids = max_tokens or self.config.max_tokens, self.encode(prompt)
+        limit, ids = max_tokens or self.config.text_limit, self.encode(prompt)
         plan = plan_engines(self.model, tokens=limit)
         (best,) = beam_search(
             DecodeSession(plan), torch.tensor([ids]), beam_size=beam_size, max_tokens=[limit], stop_ids=self.stop_ids,
@@ -224,7 +222,7 @@ class Generator:
     def plan(self, n: int | None = None) -> EnginePlan:
         """Plan the engines for `n` samples of a prompt, or any number; see `plan_engines`."""
         batches = n and -(-n // (self.batch_size if self.draft is None else 1))
-        return plan_engines(self.model, tokens=batches and self.config.max_tokens * batches)
+        return plan_engines(self.model, tokens=batches and self.config.text_limit * batches)
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Encode a text, or check IDs; errors as of `generate`."""

@@ -272,7 +272,7 @@ class Sampler:
         if not greedy and config.temperature != 1:
             filters.append(lambda logits, _: logits / config.temperature)
         cuts: tuple[tuple[Callable[[Tensor, Any], Tensor], float | None], ...] = (  # in the order of Hugging Face
-            (keep_top_k, config.top_k), (keep_top_p, config.top_p), (keep_min_p, config.min_p),
+            (keep_top_k, config.top_k or None), (keep_top_p, config.top_p), (keep_min_p, config.min_p),
             (keep_typical, config.typical_p),
         )  # fmt: skip
         filters += [_without_history(keep, value) for keep, value in cuts if value is not None and not greedy]

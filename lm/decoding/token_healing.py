@@ -46,8 +46,9 @@ class Healing:
     @classmethod
     def find(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int], sampler: Sampler) -> Healing | None:
         """Return the end of a prompt that is chosen again; None if it is no text, or no other ID stays."""
-        beginning, text = tokenizer.token_bytes(ids[-1]), text.lower() if tokenizer.marks else text
-        is_text = text and beginning and f" {text}".encode().endswith(beginning)  # some start a text with a space
+        beginning = tokenizer.token_bytes(ids[-1])
+        # some tokenizers start a text with a space, and others normalise it
+        is_text = text and beginning and (tokenizer.marks or f" {text}".encode().endswith(beginning))
         if not is_text or len(ids) < 2:
             return None
         allowed = _tokens_that_begin(tokenizer, beginning)

@@ -8,6 +8,7 @@ n1 / (n1 + 2 n2) of Ney, Essen & Kneser 1994.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from lm.text import Record
 Lines = Sequence[str]
 
 CONFIDENCE = 0.95
+_HAN = re.compile("[\u3400-\u9fff]")
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
+"""Characters of Chinese; and those of Thai, Lao, Burmese and Khmer, and kana."""
 _MIN_RESAMPLES = 2  # that an interval can be made of
 
 
@@ -178,8 +182,15 @@ class TranslationScore:
 
 
 def compute_bleu(hypotheses: Lines, references: Lines) -> float:
-    """Compute corpus BLEU in percent (cased, 13a) with one reference per line."""
-    return BLEU(force=True).corpus_score(hypotheses, [references]).score
+    """Compute corpus BLEU in percent (cased) with one reference per line."""
+    return BLEU(tokenize=choose_tokenizer(references), force=True).corpus_score(hypotheses, [references]).score
+
+
+def choose_tokenizer(references: Lines) -> str:
+    """Return the tokenizer of BLEU: 13a, but zh for Chinese, and char for others without spaces between words."""
+    text = "".join(references)
+    han, others = len(_HAN.findall(text)), len(_WITHOUT_SPACES.findall(text))
+    return "13a" if 2 * (han + others) <= len(text) else "zh" if han > 9 * others else "char"
 
 
 def score_translations(
@@ -205,7 +216,9 @@ def score_translations(
         if not lines or len(lines) != len(reference):
             raise InputError(f"{len(lines):,} translations and {len(reference):,} references cannot be scored")
     metrics: dict[str, Metric] = {
-        "BLEU": BLEU(lowercase=config.lowercase, tokenize=config.tokenize, force=True),
+        "BLEU": BLEU(
+            lowercase=config.lowercase, tokenize=config.tokenize or choose_tokenizer(references[0]), force=True
+        ),
         "chrF": CHRF(lowercase=config.lowercase),
         "TER": TER(),
     }

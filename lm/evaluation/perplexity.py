@@ -30,7 +30,6 @@ from lm.evaluation.scoring import Nats, Scored, ScoredTexts
 from lm.run_folder import find_checkpoint, load_config
 from lm.text import Record, parse_messages
 from lm.text.parallel_text import Source, find_sources
-from lm.tokenizer import Tokenizer
 from lm.tokenizer.offsets import ByteOffsets, assign_word_indices
 
 Blocks = NDArray[np.float64]
@@ -289,7 +288,6 @@ def _is_boundary(data: bytes, place: int) -> bool:
     return not (is_part or first in _JOINERS or last == _JOINERS[1] or last + first == "\r\n")
 
 
-_BLOCK = 1 << 24  # tokens searched at once for the ends of documents
 _ADVICE = "name text to measure it on, or prepare its corpus again"
 _MAX_NAMES = 200  # characters
 
@@ -310,7 +308,6 @@ class HeldOut:
     """The held-out split of prepared data, as a file of the kind that it was made from."""
 
     folder: Path
-    tokenizer: Tokenizer
     kind: DataKind
     languages: tuple[str | None, str | None]
     heads: Literal[True] | None
@@ -319,25 +316,17 @@ class HeldOut:
     notes: ClassVar[Sequence[str]] = ()
 
     def records(self) -> Iterator[Record]:
-        """Yield its documents, decoded, or its rows."""
+        """Yield its documents, in pieces, or its rows."""
         for line, row in enumerate(read_held_out(self.folder), 1):
             if "source" in row:
                 heads = tuple(row["heads"]) if self.heads else None
                 yield Record.of_pair(row["source"], row["target"], line=line)._replace(dependency_heads=heads)
             elif "messages" in row:
                 yield Record(parse_messages(row["messages"]), line=line)
+            elif "text" in row:
+                yield Record.of_text(row["text"], starts=row.get("starts", True))
             else:
                 yield Record.of_example(row["prompt"], row["completion"], line=line)
-        split = open_split(self.folder, "validation")
-        if split.manifest.kind != "text":
-            return
-        frame, edges = [self.tokenizer.start_of_text, self.tokenizer.end_of_text], [-1]
-        for start in range(0, len(split), _BLOCK):
-            tokens = split.read(start, min(start + _BLOCK, len(split)))
-            edges += (start + np.flatnonzero(np.isin(tokens, [token for token in frame if token is not None]))).tolist()
-        for before, end in itertools.pairwise([*edges, len(split)]):
-            if end > before + 1:
-                yield Record.of_text(self.tokenizer.decode(split.read(before + 1, end)))
 
 
 def open_held_out(loaded: LoadedModel) -> ScoredTexts:
@@ -352,7 +341,7 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
     heads: Literal[True] | None = True if manifest.has_dependency_heads else None
-    return ScoredTexts([HeldOut(folder, loaded.tokenizer, manifest.kind, manifest.languages, heads)])
+    return ScoredTexts([HeldOut(folder, manifest.kind, manifest.languages, heads)])
 
 
 def open_texts(
@@ -378,13 +367,18 @@ def open_texts(
         InputError: a file is missing, or not of the kind; or as of `open_held_out`.
         UsageError: the model scores no such texts, or the files are of different kinds.
     """
-    if not (names or any(sides.values())):
-        return open_held_out(loaded)
     config = loaded.config.data.for_other_files(**data)
-    if kind == "examples":
-        return ScoredTexts(find_examples(names, config, reading))
-    files = find_sources(names, config, reading, **sides)
-    check_kinds(loaded, files)
+    files: Sequence[Any]
+    if not (names or any(sides.values())):
+        files = open_held_out(loaded).files
+    elif kind == "examples":
+        files = find_examples(names, config, reading)
+    else:
+        files = find_sources(names, config, reading, **sides)
+    if kind is None:
+        check_kinds(loaded, files)
+    elif files[0].kind != kind:
+        raise UsageError(f"{loaded.folder}: holds out {files[0].kind}, not {kind}; name {kind}")
     return ScoredTexts(files, language)
 
 

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from lm.checkpoint import LoadedModel
 from lm.config.inference import PerplexityConfig
@@ -191,13 +192,15 @@ class Scorer:
     def __init__(self, loaded: LoadedModel, config: PerplexityConfig) -> None:
         """Use a model in eval mode; UsageError if windows would skip tokens or exceed the model's positions."""
         self.loaded, self.batch_size, self.adapt = loaded, config.batch_size, config.adapt
-        self.model = copy.deepcopy(loaded.model) if config.adapt else loaded.model
+        self.model = copy.deepcopy(loaded.model).float() if config.adapt else loaded.model
         self.context, self.stride = resolve_window_sizes(loaded.config.model, config)
         self.is_masked = isinstance(self.model, EncoderOnly)
         if self.adapt and (self.is_masked or not self.model.output_layer[0].is_floating_point()):
             raise UsageError("perplexity.adapt: masked models and int8 weights can't learn while they score")
         if self.adapt:
             weights = self.model.requires_grad_(True).parameters()
+            for layer in self.model.modules():
+                layer.train(isinstance(layer, nn.RNNBase))  # whose gradients cuDNN computes in training mode only
             self._optimizer = torch.optim.Adam(weights, lr=self.adapt, betas=(0.0, 0.99))
         self._tokenizer, self._offsets = loaded.tokenizer, TokenOffsets(loaded.tokenizer)
         self._layout = PairLayout(loaded.config.model.decoder_only)

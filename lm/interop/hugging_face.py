@@ -263,9 +263,13 @@ def import_from_hub(name: str, *, on_import: Callable[[Path], object] = lambda _
     run = files.cache_root() / "models" / f"{repository.replace('/', '--')}-{folder.name[:_COMMIT_DIGITS]}"
     if run_folder.is_run(run):
         return run
-    with files.replacing(run) as unfinished:
-        import_model(folder, unfinished)
-        on_import(unfinished)
+    try:
+        with files.replacing(run) as unfinished:
+            import_model(folder, unfinished)
+            on_import(unfinished)
+    except (OSError, InputError):
+        if not run_folder.is_run(run):  # by another process
+            raise
     return run
 
 

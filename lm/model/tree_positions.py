@@ -71,7 +71,7 @@ class TreeDepths(nn.Module):
 
     def forward(self, depths: Tensor, position_vectors: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) position vectors -> (batch, length, d_model)."""
-        vectors = sinusoidal_encoding(depths.to(self.mix.bias.dtype), self.d_model, interleaved=True)
+        vectors = sinusoidal_encoding(depths.float(), self.d_model, interleaved=True).to(self.mix.bias.dtype)
         if position_vectors is not None:
             vectors = torch.cat((position_vectors.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
         return self.mix(vectors).tanh()

@@ -61,7 +61,7 @@ def read_messages(body: ChatBody) -> tuple[Part, ...]:
     values = []
     for value in body.messages:
         given = {name: content for name, content in value.items() if content not in (None, [])}
-        if unknown := given.keys() - {"role", "content"}:
+        if unknown := given.keys() - {"role", "content", "name"}:
             raise invalid(f"messages: {min(unknown)} is not supported", param="messages", code="unsupported_field")
         # "developer" is OpenAI's newer name of the system
         values.append(given | {"role": "system"} if given.get("role") == "developer" else given)
@@ -90,13 +90,12 @@ def build_completions(
         settings = settings.replace(token_healing=False)  # the prompt's own tokens are scored
     completions = []
     for prompt in body.prompts:
-        text = normalize_text(prompt) if isinstance(prompt, str) else prompt
         completion = Completion(
-            model.generator(settings), text, n=0 if is_scored_only else body.n, seed=settings.seed,
+            model.generator(settings), prompt, n=0 if is_scored_only else body.n, seed=settings.seed,
             alternatives=body.logprobs or 0,
         )  # fmt: skip
         _check_length(model, completion.ids, "prompt")
-        completion.max_tokens = min(settings.max_tokens, max(1, model.max_length - len(completion.ids)))
+        completion.max_tokens = min(settings.text_limit, max(1, model.max_length - len(completion.ids)))
         completions.append(completion)
     return completions
 
@@ -374,7 +373,7 @@ def _spell(tokenizer: Tokenizer, before: Sequence[int], token: int) -> dict[str,
 def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     """Return the most probable next tokens, before and after the filters; the prompt's end is not retokenised."""
     generator, top = model.generator(body.sampling), body.top
-    ids = generator.encode(normalize_text(body.prompt) if isinstance(body.prompt, str) else body.prompt)
+    ids = generator.encode(body.prompt)
     _check_length(model, ids, "prompt")
     logits = DecodeSession(generator.plan(1)).add([ids]).last_logits.cpu()
     if not bool(logits.logsumexp(-1).isfinite()):

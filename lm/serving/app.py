@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lm.config.inference import ServerConfig
 from lm.config.run_config import HardwareConfig
+from lm.config.settings import LARGEST
 from lm.errors import InputError, LMError, UsageError
 from lm.serving.answers import ENDPOINTS, CompletionAnswer, build_completions, read_messages, score_prompt
 from lm.serving.bodies import (
@@ -123,11 +124,11 @@ class Endpoints:
     async def _chat(self, request: Request) -> Response:
         chat = parse(ChatBody, await self._read_object(request))
         messages, model = read_messages(chat), find_model(self._models, chat.model)
-        ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=chat.sampling.max_tokens)
-        room = model.decoder.config.context_length - len(ids)
+        max_tokens = chat.sampling.max_tokens or LARGEST
+        ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=max_tokens)
         body = CompletionBody(
             model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
-            sampling=chat.sampling.replace(max_tokens=min(chat.sampling.max_tokens, room)),
+            sampling=chat.sampling.replace(max_tokens=min(max_tokens, model.context - len(ids))),
             logprobs=chat.top_logprobs if chat.logprobs or chat.top_logprobs else None,
         )  # fmt: skip
         return await self._complete(request, body, dropped_turns=dropped)
@@ -186,6 +187,8 @@ class Endpoints:
             if tasks[0] in done:
                 return tasks[0].result()
             raise ClientDisconnect if done else took_too_long()
+        except asyncio.CancelledError:
+            raise unavailable("the server is ending") from None
         finally:
             for task in tasks:
                 task.cancel()

@@ -33,6 +33,7 @@ _SECTIONS: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
     "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "best_of": (1,),
 }  # fmt: skip
 """Fields of OpenAI's API that would change the text and are refused, with the values that change nothing."""
 IGNORED = (
@@ -146,9 +147,9 @@ class CompletionBody(SharedBody):
         """The prompts, each a text or IDs; ApiError if IDs stand beside prompts."""
         prompts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         is_id = [isinstance(prompt, int) for prompt in prompts]
-        if any(is_id) and not all(is_id):
+        if not is_id or any(is_id) != all(is_id):
             raise invalid("prompt must be a text, a list of IDs, or a list of either", param="prompt")
-        return [prompts] if any(is_id) else prompts
+        return [prompts] if all(is_id) else prompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +216,9 @@ def parse(kind: type[B], given: Mapping[str, Any]) -> B:
             raise invalid(f"{name} is not supported", param=name, code="unsupported_field")
     if "max_completion_tokens" in values:  # OpenAI's newer name
         values["max_tokens"] = values.pop("max_completion_tokens")
+    for name in ("top_k", "seed"):
+        if values.get(name) == -1:  # all tokens, a random one; as other servers take it
+            del values[name]
     if isinstance(stop := values.get("stop"), str):
         values["stop"] = [stop]
     if isinstance(biases := values.get("logit_bias"), dict):

@@ -82,7 +82,7 @@ class Completion:
         self.ids = generator.encode(prompt)
         self.healing = generator.find_healing(prompt, self.ids)
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.max_tokens = generator.config.max_tokens
+        self.max_tokens = generator.config.text_limit
         self.is_cancelled = self.is_started = False
         self.receive: Callable[[Event], None] = lambda _: None
         self.unstarted = deque(range(n))
@@ -171,8 +171,6 @@ class Scheduler:
 
     def _queue(self, queue: deque[T], items: Iterable[T]) -> None:
         with self._condition:
-            if self._is_stopping:
-                raise ApiError(503, "the server is shutting down", code="unavailable")
             if (n := self.n_waiting) >= self._max_waiting:
                 message = f"{n} requests are waiting for this model; try again later"
                 raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
@@ -313,6 +311,11 @@ class ServedModel:
             raise self.wrong_kind("continue or score texts")
         return model
 
+    @property
+    def context(self) -> int:
+        """The number of tokens that a chat may have."""
+        return min(self.decoder.config.context_length, self.max_length)
+
     def wrong_kind(self, description: str) -> ApiError:
         """Return the error for a model of another kind."""
         message = f"model {self.name!r} {self.loaded.config.purpose}; it does not {description}"
@@ -328,13 +331,12 @@ class ServedModel:
             ApiError: the model has no chat template, or the last message exceeds the context.
             InputError: the template refuses the messages.
         """
-        context = self.decoder.config.context_length
         if self.tokenizer.chat_template is None:
             message = f"model {self.name!r} has no chat template: use /v1/completions"
             raise invalid(message, param="model", code="no_chat_template")
         try:
             encode = partial(encode_prompt, tokenizer=self.tokenizer)
-            return fit_into_context(messages, encode, context=context, max_tokens=max_tokens)
+            return fit_into_context(messages, encode, context=self.context, max_tokens=max_tokens)
         except UsageError as error:
             raise invalid(str(error), param="messages", code="context_length_exceeded") from None
 

@@ -99,11 +99,13 @@ class Record(NamedTuple):
         return self.source is not None and not (self.source and self.text)
 
     def to_json(self) -> str:
-        """Return a row that is read as an equal record."""
+        """Return a row that is read as an equal record; `starts` says of a piece of text that it goes on."""
         if self.source is not None:
             heads = {} if self.dependency_heads is None else {"heads": self.dependency_heads}
             return json.dumps({"source": self.source, "target": self.text, **heads}, ensure_ascii=False)
-        values: Mapping[str, object] = {part.role: part.text for part in self.parts}
+        values: dict[str, object] = {part.role: part.text for part in self.parts}
+        if not self.starts:
+            values["starts"] = False
         if self.kind == "conversations":
             values = {"messages": [part.to_message() for part in self.parts]}
         return json.dumps(values, ensure_ascii=False)

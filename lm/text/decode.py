@@ -120,11 +120,14 @@ def normalize_blocks(blocks: Iterable[str]) -> Iterator[str]:
 
 def split_lines(blocks: Iterable[str]) -> Iterator[str]:
     """Yield lines, ended by LF only; the last one need not be ended."""
-    rest = ""
+    parts = list[str]()
     for block in blocks:
-        *whole, rest = (rest + block).split("\n")
-        yield from whole
-    if rest:
+        first, *others = block.split("\n")
+        parts.append(first)
+        for other in others:
+            yield "".join(parts)
+            parts = [other]
+    if rest := "".join(parts):
         yield rest
 
 

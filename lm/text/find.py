@@ -55,9 +55,9 @@ def refuse_missing(patterns: Iterable[str]) -> None:
             raise InputError(f"{pattern}: no such file")
 
 
-def read_lines(name: str) -> Iterator[str]:
+def read_lines(name: str, reading: FilesConfig | None = None) -> Iterator[str]:
     """Yield the lines of files, which may be compressed, or pipes; errors as of `find_text_files`."""
-    for file in find_text_files([name]):
+    for file in find_text_files([name], reading=reading):
         yield from decode.split_lines(file.text())
 
 

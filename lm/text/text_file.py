@@ -58,7 +58,7 @@ class TextFile:
         name: as the user wrote it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
         is_copy: of stdin or a pipe, in a temporary file.
-        skipped: what was wrong with rows that were left out, by number.
+        skipped: rows that were left out, by number, with what was wrong with the first.
     """
 
     heads: ClassVar[None] = None
@@ -93,9 +93,8 @@ class TextFile:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Return the column names of a table, or the fields of the first row that are not null."""
-        first: Values = next((values for _, values in self._rows() if not isinstance(values, InputError)), {})
-        return [name for name, value in first.items() if value is not None or self.format == "parquet"]
+        """Return the column names of a table, or the fields of the first row."""
+        return [*next((values for _, values in self._rows() if not isinstance(values, InputError)), {})]
 
     @property
     def kind(self) -> DataKind:
@@ -128,7 +127,7 @@ class TextFile:
     def _skip(self, number: int, error: InputError) -> None:
         if not self.reading.skip_malformed:
             raise error
-        self.skipped[number] = str(error)
+        self.skipped[number] = "" if self.skipped else str(error)
 
     def records(self) -> Iterator[Record]:
         """Yield the records of the file in order; documents of text in pieces of at most a few hundred kilobytes.
@@ -144,10 +143,12 @@ class TextFile:
                     yield Record.of_text(part, starts=starts)
                 starts = part is None or (starts and not part)
             return
+        yield from (record for record in self.row_records() if record.kind != "text" or record.text)
+
+    def row_records(self) -> Iterator[Record]:
+        """Yield a record for each row, also for an empty text; errors as of `records`."""
         _, columns, read = self._reader
-        for record in self.parsed_rows(lambda values, line: read(values)._replace(line=line), columns):
-            if record.kind != "text" or record.text:
-                yield record
+        return self.parsed_rows(lambda values, line: read(values)._replace(line=line), columns)
 
     def parsed_rows(self, parse: Callable[[Values, int], T], columns: Sequence[str] | None = None) -> Iterator[T]:
         """Yield what `parse` makes of each row and its number; errors as of `records`.

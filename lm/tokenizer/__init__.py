@@ -540,9 +540,9 @@ def split_into_pieces(
             text, starts, context = "", True, ""
         text += record.text
         while len(text) >= limit + _FAR_WINDOW:
-            position = _find_cut(text, limit, tokenizer)
+            position, is_valid = _find_cut(text, limit, tokenizer)
             yield Record((Part("text", text[:position]),), starts=starts, ends=False, context=context)
-            text, starts, context = text[position:], False, text[position - _CONTEXT : position]
+            text, starts, context = text[position:], False, text[position - _CONTEXT : position] * is_valid
 
 
 def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
@@ -554,14 +554,14 @@ def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
     ]
 
 
-def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> int:
-    """Return the last valid cut in the second half of `text[:limit]`, else the limit.
+def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> tuple[int, bool]:
+    """Return the last valid cut in the second half of `text[:limit]`, else the limit; and whether it is valid.
 
     A cut is valid if both parts of the text around it together give the same tokens as the whole.
     """
     ends = [match.end() for match in _WORD_END.finditer(text, max(limit // 2, limit - _NEAR), limit)]
     if tokenizer is None or tokenizer.kind in ("char", "byte"):
-        return (ends or [limit])[-1]
+        return (ends or [limit])[-1], True
     # Without words (Chinese, code, noise) any place may do, but what starts a token there may lie far back.
     places = [(position, _WINDOW) for position in ends[: -_MAX_TRIES - 1 : -1]]
     for position, window in [*places, *((limit - back, _FAR_WINDOW) for back in range(_MAX_TRIES))]:
@@ -569,5 +569,5 @@ def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> int:
             left, right = text[max(0, position - window) : position], text[position : up_to_text.end() + window]
             whole, left_tokens, before = map(tokenizer.encode, (left + right, left, left[-_CONTEXT:]))
             if whole == left_tokens + tokenizer.encode(left[-_CONTEXT:] + right)[len(before) :]:
-                return position
-    return limit
+                return position, True
+    return limit, False

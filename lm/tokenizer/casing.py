@@ -33,7 +33,8 @@ def add_casing(backend: Tokenizer, texts: Iterable[str]) -> None:
     letters = "".join(sorted(capitals[:_MAX_LETTERS]))
     if not letters:
         return
-    upper, lower, either = f"[{letters}]", f"[{letters.lower()}]", f"[{letters}{letters.lower()}]"
+    small = "".join(map(str.lower, letters))  # each on its own, as a capital sigma at the end of a word is no other
+    upper, lower, either = f"[{letters}]", f"[{small}]", f"[{letters}{small}]"
     # A run of capitals ends before the one that begins a word: HTMLParser is "html" in capitals and "Parser"
     several = f"(?<!{upper})(?={upper}{{2}}(?!{lower}))|(?<={upper}{{{_SCOPE}}})(?={upper})"
     one = f"(?={upper}{lower})|(?<![{letters}{_CAPITALS}])(?={upper}(?!{upper})|{upper}{upper}{lower})"

@@ -53,12 +53,6 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Generator[Ev
         if run.world.size == 1 and run.state.step != run.saved_step and not stop():
             run.save()
         raise
-    finally:
-        try:
-            run.finish_saving()
-        finally:
-            if run.lock is not None:
-                run.lock.close()
 
 
 def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:
@@ -110,7 +104,7 @@ def _is_memorising(run: Run) -> bool:
     Until then it fluctuates, above all with small batches; under a budget there is time to wait. Without one this is
     true, as somebody has asked for patience.
     """
-    return run.clock is None or run.state.training_loss < (run.state.best_loss or 0.0)
+    return run.config.training.budget is None or run.state.training_loss < (run.state.best_loss or 0.0)
 
 
 def _is_out_of_patience(run: Run) -> bool:

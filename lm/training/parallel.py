@@ -219,13 +219,16 @@ class ParallelLoss:
         return sums
 
     def clip_gradients(self, max_norm: float) -> Tensor:
-        """Scale the gradients down to a norm, unless it is 0; return the norm before."""
-        gradients = [weight.grad for weight in self._loss.model.parameters() if weight.grad is not None]
-        norm = full_tensor(nn.utils.get_total_norm(gradients))
-        # without a need it would read all gradients to scale them by 1; on a GPU comparing norms would sync
-        if max_norm > 0 and (norm.is_cuda or max_norm < float(norm) < float("inf")):
-            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as in torch
-        return norm
+        """Scale the gradients of each member down to a norm, unless it is 0; return the mean norm before."""
+        norms = list[Tensor]()
+        for member in self._loss.model.members:
+            own = (weight for name, weight in member.named_parameters() if not name.startswith("ensemble."))
+            gradients = [weight.grad for weight in own if weight.grad is not None]
+            norms.append(norm := full_tensor(nn.utils.get_total_norm(gradients)))
+            # without a need it would read all gradients to scale them by 1; on a GPU comparing norms would sync
+            if max_norm > 0 and (norm.is_cuda or max_norm < float(norm) < float("inf")):
+                torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as in torch
+        return torch.stack(norms).mean()
 
     def full_model(self, model: M) -> M:
         """Return the model with full weights in this process, for inference; collective."""

@@ -159,8 +159,6 @@ class Run:
         data = data or open_data(Path(plan.data), config)
         tokenizers = checkpoint.load_tokenizers(last)
         run = cls(config, data, tokenizers, folder=folder, state=state, world=world)
-        if world.is_main:
-            run.lock = run_folder.RunLock(folder)
         if is_new and from_run is not None:
             weights = initial_weights(from_run, tokenizers, config)
             is_comparable = load_initial_weights(run.model, run.ema, weights, config)
@@ -178,6 +176,8 @@ class Run:
                 max_steps=plan.max_steps,
                 clock=lambda: world.synced_time(clock),
             )
+        if world.is_main:
+            run.lock = run_folder.RunLock(folder)
         return run
 
     @contextmanager
@@ -328,6 +328,14 @@ class Run:
         writing, self._writing = self._writing, None
         return [writing.result()]
 
+    def close(self) -> None:
+        """Finish saving, and let other processes train the run."""
+        try:
+            self.finish_saving()
+        finally:
+            if self.lock is not None:
+                self.lock.close()
+
     def load_checkpoint(self, folder: Path) -> None:
         """Load what `save` wrote; with a moving average, the model file holds the average."""
         weights, optimizer = (load_tensors(folder / name) for name in (run_folder.MODEL, run_folder.OPTIMIZER))
@@ -401,7 +409,7 @@ def prepare_resuming(
         is_over = plan.budget_seconds is None and state.step >= plan.steps and not state.evaluation_due
         if is_over or (state.finished and length is None):
             raise UsageError(f"{run}: at step {state.step} already; name more steps or epochs, or another budget")
-        threads = plan.threads if processes == plan.processes else MAX_THREADS  # of which each process has its part
+        threads = min(plan.threads, MAX_THREADS) if processes == plan.processes else MAX_THREADS  # each has its part
         given = dict((changed or {}).get("hardware", {}))
         if "device" in given:
             given["device"] = select_device(config.hardware)
@@ -416,16 +424,17 @@ def prepare_resuming(
 
 def copy_checkpoint(source: Path, out: Path) -> None:
     """Copy a checkpoint, with the best one that it knows and the logs so far, into a new run, to resume that."""
-    run_folder.refuse_existing(out)
+    source = source.resolve()
     run, state = source.parent.parent, run_folder.load_state(source)
     kept = {source.name, run_folder.checkpoint_folder(run, state.best_step or 0).name}
-    shutil.copytree(
-        run,
-        out,
-        ignore=lambda folder, names: {*names} - kept if Path(folder) == source.parent else _NOT_COPIED,
-        dirs_exist_ok=True,
-    )
-    checkpoint.set_pointer(run_folder.checkpoint_folder(out, state.step), "last")
+    with files.atomic_new(out) as unfinished:
+        shutil.copytree(
+            run,
+            unfinished,
+            ignore=lambda folder, names: {*names} - kept if Path(folder) == source.parent else _NOT_COPIED,
+            dirs_exist_ok=True,
+        )
+        checkpoint.set_pointer(run_folder.checkpoint_folder(unfinished, state.step), "last")
 
 
 def batch_flops(config: RunConfig, batch: Batch) -> float:

@@ -151,6 +151,12 @@ def log_event(run: Path, event: Evaluation | Sample) -> None:
     _append(run / run_folder.TIMINGS, {"step": event.step, "evaluation_seconds": event.seconds})
 
 
+def read_evaluation_seconds(run: Path) -> float:
+    """Return how long the last evaluation took; 0 without one."""
+    name, entries = "evaluation_seconds", [entry for _, entry in _lines(run / run_folder.TIMINGS)]
+    return next((entry[name] for entry in reversed(entries) if name in entry), 0.0)
+
+
 def _append(path: Path, values: dict[str, Any]) -> None:
     with files.with_path_in_errors(path), path.open("ab", buffering=0) as file:
         file.write((files.to_json(values) + "\n").encode(errors="backslashreplace"))

@@ -7,12 +7,13 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Generator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lm import files
+from lm.checkpoint import load_tokenizers
 from lm.config.presets import DEFAULT_PRESET, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig, parse_duration
 from lm.config.run_spec import RunSpec, refuse_settings
@@ -134,19 +135,20 @@ def train_events(
         if world.is_main:
             prepare = preparation.start if spec.resume is None else preparation.resume
             folder, evaluation_seconds = yield from prepare()
-            prepared = folder, evaluation_seconds, preparation.elapsed()
-        folder, evaluation_seconds, spent = world.broadcast(prepared)
+            prepared = folder, preparation.parent, evaluation_seconds, preparation.elapsed()
+        folder, parent, evaluation_seconds, spent = world.broadcast(prepared)
         run = Run.open(
             folder,
             world,
-            from_run=None if spec.from_run is None else Path(spec.from_run),
+            from_run=parent,
             data=preparation.data,
             spent=spent,
             evaluation_seconds=evaluation_seconds,
             clock=clock,
         )
-        yield Started(run, is_resumed=spec.resume is not None)
-        yield from train(run, stop=stop)
+        with closing(run):
+            yield Started(run, is_resumed=spec.resume is not None)
+            yield from train(run, stop=stop)
 
 
 @dataclass
@@ -156,6 +158,7 @@ class _Preparation:
     Attributes:
         elapsed: returns seconds since the start of a budget.
         data: of a new run.
+        parent: the checkpoint that a new run starts from, if it does.
     """
 
     spec: RunSpec
@@ -164,9 +167,10 @@ class _Preparation:
     speed_meter: SpeedMeter
     elapsed: Callable[[], float]
     data: TrainingData | None = None
+    parent: Path | None = None
 
     def resume(self) -> Generator[Event, None, tuple[Path, float]]:
-        """Prepare to resume a run, or a copy of a checkpoint; returns its folder and 0."""
+        """Prepare to resume a run, or a copy of a checkpoint; returns its folder, and the seconds of an evaluation."""
         spec, data = self.spec, None
         run = Path(str(spec.resume))
         if (find_checkpoint(run, which="last") == run) != (spec.out is not None):
@@ -182,18 +186,24 @@ class _Preparation:
             data = corpus.folder
         lengths = {name: value for name, value in spec.typed("training").items() if name in LENGTHS}
         check_startup(lengths.get("budget"), self.elapsed())
+        changed = {
+            section: {name: value for name, value in spec.typed(section).items() if name not in LENGTHS}
+            for section in SECTIONS
+        }
+        if names := changed["training"].get("teacher"):
+            changed["training"]["teacher"] = _find_teachers(names)
+            for teacher in changed["training"]["teacher"]:
+                last = find_checkpoint(run, which="last")
+                check_teacher(Path(teacher), load_tokenizers(last), load_config(last))
         prepare_resuming(
             run,
             length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
-            changed={
-                section: {name: value for name, value in spec.typed(section).items() if name not in LENGTHS}
-                for section in SECTIONS
-            },
+            changed=changed,
             data=data,
             spent=self.elapsed(),
             processes=self.world.size,
         )
-        return run, 0.0
+        return run, run_log.read_evaluation_seconds(run)
 
     def start(self) -> Generator[Event, None, tuple[Path, float]]:  # noqa: PLR0915 (one story)
         """Plan and create a new run: survey, plan the model, prepare the corpus, measure, plan the length.
@@ -202,13 +212,13 @@ class _Preparation:
             The folder, and under a budget the seconds of an evaluation.
         """
         spec, meter = self.spec, self.speed_meter
-        parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
+        self.parent = parent = None if spec.from_run is None else find_checkpoint(Path(spec.from_run))
         reading = {section: spec.settings[section] for section in ("files", "data", "parallel")}
         found = CorpusFiles(spec.data, build_run_config(DEFAULT_PRESET, reading))
         spec = spec.replace(kind=found.kind)
         plan = plan_spec(spec, parent=None if parent is None else load_config(parent))
-        teachers = [find_checkpoint(Path(name)).resolve() for name in plan.config.training.teacher]
-        training = plan.config.training.replace(teacher=tuple(map(str, teachers)))
+        teachers = _find_teachers(plan.config.training.teacher)
+        training = plan.config.training.replace(teacher=teachers)
         plan = dataclasses.replace(plan, config=plan.config.replace(training=training))
         needs_speed = should_choose_size(spec) or should_choose_time(spec)
         check_requirements(SECTIONS, spec.settings, plan.known_values(is_open=needs_speed))
@@ -250,7 +260,7 @@ class _Preparation:
             (corpus.source_tokenizer or corpus.tokenizer).encode(prompt)  # is refused now rather than after steps
         plan = plan_corpus(plan, corpus)
         for teacher in teachers:
-            check_teacher(teacher, (corpus.tokenizer, corpus.source_tokenizer), plan.config)
+            check_teacher(Path(teacher), (corpus.tokenizer, corpus.source_tokenizer), plan.config)
         data = open_data(corpus.folder, plan.config)
         measured = self._measure(plan, corpus, data, parent)
         plan, speed, max_steps = plan_length(plan, corpus, data, measured)
@@ -314,6 +324,10 @@ class _Preparation:
             ngram_bits=tuple(loss / math.log(2) * tokens_per_byte for loss in ngram_losses) if counts_tokens else (),
             train_tokens=len(open_split(corpus.folder, "train")) if counts_tokens else 0,
         )
+
+
+def _find_teachers(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(find_checkpoint(Path(name)).resolve()) for name in names)
 
 
 def _measuring_seconds(config: RunConfig, limit: float) -> float:

@@ -59,6 +59,12 @@ def test_each_line_is_a_label_and_its_probability_and_json_has_all_of_them(succe
         assert list(record["probabilities"].items()) == list(each.probabilities.items())[:2]
 
 
+def test_an_empty_text_has_its_line_too(succeed, folder):
+    (folder / "gaps.csv").write_text("text,id\nthe owl,1\n,2\nthe fox,3\n")
+    found = [json.loads(line)["text"] for line in succeed("classify", "masked", "gaps.csv", "--json").splitlines()]
+    assert found == ["the owl", "", "the fox"]
+
+
 def test_stdin_and_several_files_are_read(succeed, monkeypatch):
     whole = succeed("classify", "decoder", "texts.txt", "labelled.jsonl")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode())))

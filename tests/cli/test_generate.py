@@ -161,7 +161,6 @@ def test_objects_with_settings_of_their_own(runs, generate, tmp_path):
     assert run(["generate", str(runs["bpe"]), "--prompts", str(path)]) == 1
 
 
-# Three samples generated in a batch: the second ends first.
 def test_on_a_terminal_the_prompt_is_bold_and_what_controls_it_is_a_symbol(terminal):
     screen = terminal(80)
     SampleWriter([Continuation("b\x1b", [1], [-1.0], [], "length")], "a\x07").write_new()

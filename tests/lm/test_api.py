@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,6 +40,15 @@ def test_what_is_not_given_is_of_the_environment(writer, monkeypatch):
     monkeypatch.setenv("LM_DTYPE", "bfloat16")
     dtypes = {next(lm.load(writer, dtype=dtype).module.parameters()).dtype for dtype in (None, "float32")}
     assert dtypes == {torch.bfloat16, torch.float32}
+
+
+def test_numbers_of_numpy_and_paths_are_settings(writer):
+    plain = lm.load(writer).generate("The owl", max_tokens=5, temperature=0.0)
+    assert plain == lm.load(writer).generate("The owl", max_tokens=np.int64(5), temperature=np.float64(0))
+    spec = lm.run_spec(writer / "a.txt", learning_rate=np.float64(1e-3), validation=0.2, out=writer)
+    assert (spec.settings["training"]["learning_rate"], spec.settings["data"]["validation"]) == (1e-3, "0.2")
+    with pytest.raises(UsageError, match="temperature: .*object"):
+        lm.load(writer).generate("The owl", temperature=object())
 
 
 def test_a_stream_has_the_text_and_the_end_of_every_sample(writer):

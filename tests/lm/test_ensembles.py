@@ -107,7 +107,7 @@ def test_labels_and_masks_have_mean_probabilities(folder):
     both, *members = [next(model.classify(["the fox"])).probabilities for model in loaded(folder, "labels")]
     for label, probability in both.items():
         assert probability == pytest.approx(sum(each[label] for each in members) / 2, rel=1e-5)
-    both, *members = [model.fill("the [MASK] ran", k=300).blanks[0] for model in loaded(folder, "masked")]
+    both, *members = [model.fill("the [MASK] ran", top_k=300).blanks[0] for model in loaded(folder, "masked")]
     mean = {each.id: sum(other.probability for m in members for other in m if other.id == each.id) / 2 for each in both}
     assert [each.probability for each in both] == pytest.approx([*mean.values()], rel=1e-4)
 

@@ -133,12 +133,11 @@ export class ChatView {
   async #stream(reply, signal) {
     this.#draw();
     const body = this.log.lastElementChild.querySelector(".message-text");
-    const before = Math.min(this.dropped, this.messages.length / 2 - 1);
-    const messages = [...this.#systemMessages(), ...this.messages.slice(2 * before, -1)];
+    const messages = [...this.#systemMessages(), ...this.messages.slice(0, -1)];
     const request = { model: this.model.id, messages, options: this.options.values, signal };
     for await (const { text: piece, dropped } of chat(request)) {
       const text = reply.content ? piece : piece.trimStart();
-      this.#setDropped(before + dropped);
+      this.#setDropped(dropped);
       reply.content += text;
       body.append(text);
       this.log.lastElementChild.scrollIntoView({ block: "nearest" });

@@ -109,9 +109,10 @@ export const OPTIONS = [
       {
         name: "max_tokens",
         label: "Maximum tokens",
-        default: 200,
+        default: null,
         minimum: 1,
         integer: true,
+        placeholder: "200, of a chat all",
         help: "Tokens to generate at most.",
       },
       {

@@ -11,7 +11,7 @@ import lm
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.run_config import HardwareConfig
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import open_held_out
 from lm.hardware import select_hardware
 from lm.run_folder import load_config
@@ -88,6 +88,15 @@ def test_held_out_pairs(monkeypatch, tmp_path, capsys, name):
         named += ["--dependency-heads", files[2]]
     split = reported(capsys, name)["total"]
     assert split == reported(capsys, name, *named)["total"]
+
+
+def test_what_was_held_out_is_of_the_kind_that_is_scored(trained):
+    with pytest.raises(UsageError, match="holds out text, not examples"):
+        lm.load(trained / "text").evaluate(labels=trained / "examples.jsonl")
+    (trained / "labels.jsonl").write_text("".join(f'{{"text": "Owl {n}", "label": "{n % 2}"}}\n' for n in range(60)))
+    lm.train(trained / "labels.jsonl", out=trained / "labels", label_column="label", objective="masked", **SMALL)
+    with pytest.raises(UsageError, match="does not score examples"):
+        lm.load(trained / "labels").perplexity()
 
 
 def test_a_run_that_held_nothing_out_or_was_not_trained(tmp_path, capsys):

@@ -81,6 +81,20 @@ def test_all_three_scores_and_their_signatures():
     assert compute_bleu(HYPOTHESES, REFERENCES) == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
 
 
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "tokenize"),
+    [
+        ("今天天气很好，我们去公园。", "今天天气好，我们去公园吧。", "zh"),
+        ("今日は天気がいいので公園に行く。", "今日は天気がよいので公園へ行く。", "char"),
+    ],
+)
+def test_characters_are_compared_where_words_have_no_spaces(reference, hypothesis, tokenize):
+    expected = sacrebleu.corpus_bleu([hypothesis], [[reference]], tokenize=tokenize, force=True).score
+    assert compute_bleu([hypothesis], [reference]) == expected > 20
+    ((bleu, *_),) = score_translations([[hypothesis]], [[reference]], ScoringConfig(resamples=0))
+    assert bleu.value == expected
+
+
 def test_a_better_system_is_told_from_a_worse_one():
     lines = [f"{line} {number}" for number, line in enumerate(REFERENCES * 10)]
     good, bad = garbled(lines, 0.1, seed=1), garbled(lines, 0.4, seed=2)

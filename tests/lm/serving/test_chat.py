@@ -57,6 +57,11 @@ def test_a_reply_continues_the_rendered_messages(client, runs):
     assert given.usage.prompt_tokens == len(ids)
 
 
+def test_a_reply_goes_on_to_its_end_or_that_of_the_context(client):
+    usage = ask(client, max_tokens=None, extra_body={"ignore_eos": True}).usage
+    assert usage.total_tokens == 64
+
+
 def test_a_stream_has_the_same_reply(client):
     whole = ask(client, n=2)
     contents, roles, reasons = ["", ""], set(), {}

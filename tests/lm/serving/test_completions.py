@@ -77,12 +77,12 @@ def test_errors_are_the_exceptions_of_the_client(client):
     with pytest.raises(openai.NotFoundError, match="there is no model 'gbt'"):
         client.completions.create(model="gbt", prompt="one")
     wrong = {"suffix": "two", "response_format": {"type": "json_object"}, "promt": "two", "top_p": 2}
-    wrong |= {"logit_bias": {"99999": 1}, "stream_options": {"foo": 1}}
+    wrong |= {"logit_bias": {"99999": 1}, "stream_options": {"foo": 1}, "prompt": []}
     for field in ({name: value} for name, value in wrong.items()):
         with pytest.raises(openai.BadRequestError, match=next(iter(field))) as refused:
             client.completions.create(model="gpt", prompt="one", extra_body=field)
         assert refused.value.param in (*field, None)
-    neutral = {"suffix": "", "tools": [], "store": True, "metadata": {"a": "b"}, "top_k": None}
+    neutral = {"suffix": "", "tools": [], "store": True, "metadata": {"a": "b"}, "top_k": -1, "seed": -1, "best_of": 1}
     assert client.completions.create(model="gpt", prompt="one", max_tokens=1, user="me", extra_body=neutral).choices
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="gpt", input="one")

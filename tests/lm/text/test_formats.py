@@ -99,6 +99,12 @@ def test_examples(tmp_path, name, row, data, expected):
     assert [*file.records()][1] == Record.of_example(*expected, line=line)
 
 
+def test_a_null_in_the_first_row_is_a_malformed_row(tmp_path):
+    rows = [{"prompt": "p", "completion": None}, {"prompt": "p", "completion": "c"}]
+    file = read(write(tmp_path, "a.jsonl", rows), skip_malformed=True)
+    assert [record.parts[-1].text for record in file.records()] == ["c"]
+
+
 PAIR = {"source": "Two dogs.", "target": "Zwei Hunde."}
 
 

@@ -14,9 +14,13 @@ from tests.lm.tokenizers_elsewhere import gpt2_like
 TEXT = "The king's HTML of Größe, ÉTÉ, ΑΒΓΣ and ЖУК: ABCDEFGHIJKLMNOPQRSTUVWXYZ. " * 20
 
 
+def train_on(text: str) -> Tokenizer:
+    return train([text], TokenizerConfig(vocab_size=400, inline_casing=True), corpus_bytes=len(text.encode()))
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train([TEXT], TokenizerConfig(vocab_size=400, inline_casing=True), corpus_bytes=len(TEXT.encode()))
+    return train_on(TEXT)
 
 
 def test_words_in_capitals_are_marks_and_the_word_in_lower_case(tokenizer):
@@ -28,7 +32,10 @@ def test_words_in_capitals_are_marks_and_the_word_in_lower_case(tokenizer):
         assert "".join(character for character in spelled if character not in tokenizer.marks) == text.lower()
 
 
-def test_any_text_comes_back_whole_and_as_a_stream(tokenizer):
+# A capital sigma is the last of the capitals of the second text: in a string of letters it would end a word
+@pytest.mark.parametrize("corpus", [TEXT, TEXT.partition(" and")[0] * 20])
+def test_any_text_comes_back_whole_and_as_a_stream(corpus):
+    tokenizer = train_on(corpus)
     draw = np.random.default_rng(1)
     alphabet = [*"abCD eFG.\n\t'9_", "ß", "ẞ", "İ", "É", "é", "Σ", "ς", "ǅ", "Ж", "龘", "🙂", "\u0301"]
     texts = ["".join(draw.choice(alphabet, size=60)) for _ in range(300)]

@@ -1,6 +1,7 @@
 """Distillation: a run that learns the predictions of others too; they stay as they are."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_a_student_learns_what_its_teachers_predict_instead_of_the_text(make_run
     far, *closer = (list(train(each)) and divergence(each, teachers) for each in (before, *after))
     assert closer[1] < closer[0] < far
     assert closer[1] < 0.3 * far
+
+
+def test_a_run_resumes_with_a_teacher_that_was_moved(make_run, teachers, tmp_path):
+    run, moved = make_run(teacher=teachers[:1]), tmp_path / "moved"
+    list(train(run, stop=stop_after(2)))
+    shutil.copytree(teachers[0], moved)
+    shutil.copytree(run.folder, again := tmp_path / "again")
+    list(train(resume_run(run.folder)))
+    lm.train(resume=again, teacher=moved)
+    assert str(moved) in load_config(again).training.teacher[0]
+    assert sums(run)["model.safetensors"] == sums(Run.open(again))["model.safetensors"]
 
 
 def test_an_interrupted_run_resumes_exactly(make_run, teachers):

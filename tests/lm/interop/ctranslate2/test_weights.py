@@ -111,20 +111,3 @@ def test_both_see_the_same_in_a_text(shape, tmp_path):
 def test_what_it_cannot_run_is_named(fields, named):
     with pytest.raises(UsageError, match=f"CTranslate2 runs no .* with {named}"):
         check_supported(ModelConfig(**fields))
-
-
-OF_WEIGHTS = {
-    "vocab_size", "source_vocab_size",
-    "context_length", "d_model", "n_layers", "n_encoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "rope_base",
-    "rotary_fraction", "rope_scaling", "rope_factor", "norm", "norm_position", "norm_eps", "qk_norm", "bias",
-    "attention_bias", "output_bias", "parallel_residual", "tie_embeddings", "scale_embeddings",
-}  # fmt: skip
-"""Fields that a description or its weights say."""
-OF_OTHERS = {
-    "labels",
-    "recurrent_attention", "attention_window", "attention_block", "global_blocks", "random_blocks", "attention_rank",
-    "attention_stride", "max_distance", "max_tree_distance", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature", "experts_per_token", "expert_every", "expert_capacity", "gate_noise",
-}  # fmt: skip
-"""Fields of models that are refused for another."""
-OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}
