@@ -119,7 +119,7 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def _run_of(path: Path) -> Path:
     """Return the run of a run or checkpoint."""
-    path = path.resolve()
+    path = path if path.parent.name == CHECKPOINTS else path.resolve()  # it may be named from within
     return path.parent.parent if path.parent.name == CHECKPOINTS else path
 
 

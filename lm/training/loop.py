@@ -53,6 +53,8 @@ def train(run: Run, *, stop: Callable[[], bool] = lambda: False) -> Generator[Ev
         if run.world.size == 1 and run.state.step != run.saved_step and not stop():
             run.save()
         raise
+    finally:
+        run.close()
 
 
 def _follow_step(run: Run, *, is_stopping: bool = False, has_decayed: bool = False) -> Generator[Event, None, bool]:

@@ -97,7 +97,7 @@ USAGE = """
     generate run --temperature -1
     generate run --temperature hot
     generate run --top-p 2
-    generate run --top-k 0
+    generate run --top-k -1
     generate run --stop ""
     generate run --max-tokens 0
     generate run --beam 0
