@@ -14,7 +14,6 @@ from lm.config.inference import ClassificationConfig, PerplexityConfig, ScoringC
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_first, load_config
-from lm.text.find import STDIN, has_piped_text
 
 _Run = Annotated[
     Path | None,
@@ -106,15 +105,14 @@ def evaluate(
     """
     if hypotheses is not None and run is not None:
         run, files = None, [str(run), *(files or ())]
-    of_pairs = source or target or versus
-    if run is not None and not (of_pairs or (config := load_config(find_first(run))).model.translates):
-        if not files and has_piped_text():
-            files = [STDIN]
+    if run is not None and not (source or target or (config := load_config(find_first(run))).model.translates):
         import_torch()
         if config.is_classifier or (labels is not None and config.is_supervised and not config.model.is_masked):
             from cli.evaluation_report import evaluate_labels
 
             return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)
+        if versus:
+            raise UsageError("texts are compared by lm perplexity RUN --versus RUN")
         from cli import perplexity_report
         from lm.evaluation.perplexity import open_texts
 

@@ -204,12 +204,10 @@ def run_session(turns: Chat, opening: str = "") -> None:
             _execute(turns, line)
         except LMError as error:
             print_note(f"lm: {error}")
-        except OSError as error:
-            print_note(f"lm: {error.filename}: {error.strerror}")
-        except KeyboardInterrupt:  # also before the first token
+        except (OSError, KeyboardInterrupt) as error:  # Ctrl-C also before the first token
             if not sys.stdin.isatty():
                 raise
-            print_note("")
+            print_note("" if isinstance(error, KeyboardInterrupt) else f"lm: {error}")
         line = _read_line()
 
 

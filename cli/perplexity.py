@@ -14,7 +14,6 @@ from lm.config.inference import PerplexityConfig
 from lm.config.run_config import DataConfig, FilesConfig, HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_writable
-from lm.text.find import STDIN, has_piped_text
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
@@ -124,12 +123,10 @@ def perplexity(
     """
     if sum(map(bool, (versus, per_token, per_word, show, html))) > 1:
         raise UsageError("choose one of --versus, --per-token, --per-word, --show and --html")
-    if as_csv and as_json:
-        raise UsageError("choose one of --csv and --json")
+    if as_csv + as_json + show > 1:
+        raise UsageError("choose one of --csv, --json and --show")
     if html is not None:
         check_writable(html)
-    if not (files or source or target or heads) and has_piped_text():
-        files = [STDIN]
     import_torch()
     from cli import perplexity_report
     from lm.evaluation.perplexity import open_texts

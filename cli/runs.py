@@ -20,6 +20,7 @@ from cli.console import (
     format_value,
     is_colour_enabled,
     print_note,
+    print_notes,
     print_paragraph,
 )
 from cli.loading import run_argument
@@ -27,7 +28,7 @@ from lm.config.presets import PRESETS, build_run_config
 from lm.config.run_config import SECTIONS, RunConfig, setting_values
 from lm.config.run_spec import is_user_given
 from lm.config.settings import LENGTHS, list_all_settings
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.run_folder import RUNS, find_checkpoint, is_run, load_config, load_state, verify_checkpoint
 from lm.training import run_log
 
@@ -105,12 +106,16 @@ def plot(
 
     if out is not None and out.suffix not in (".png", ".svg"):
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
-    curves = {}
+    curves, missing = {}, list[str]()
     for run in runs:
         of_run = run_log.load_curves(run)
-        if metric not in of_run:
-            raise UsageError(f"{run}: no {metric!r}; there is {', '.join(of_run)} (--what)")
-        curves[format_label(run)] = list(of_run[metric]), list(of_run[metric].values())
+        if metric in of_run:
+            curves[format_label(run)] = list(of_run[metric]), list(of_run[metric].values())
+        else:
+            missing.append(f"{run}: the log has no {metric!r}, but {', '.join(of_run) or 'nothing'} (--what)")
+    if not curves:
+        raise InputError(missing[0])
+    print_notes(missing)
     if out is None:
         width = min(get_terminal_size().columns, _MAX_WIDTH)
         title = format_label(metric)

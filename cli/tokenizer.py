@@ -82,14 +82,14 @@ def train(
 def encode(
     tokenizer: _TokenizerPath,
     text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="The text; without it, all of stdin, line ends included.")
+        str | None, typer.Argument(metavar="TEXT", help="The text; - or none: all of stdin, line ends included.")
     ] = None,
     *,
     parse_special: Annotated[bool, typer.Option("--parse-special", help="Parse special tokens in the text.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the ids of a text: one line, with spaces between them."""
-    ids = load_tokenizer(tokenizer).encode(_read_stdin() if text is None else text, parse_special=parse_special)
+    ids = load_tokenizer(tokenizer).encode(_read_stdin() if text in (None, "-") else text, parse_special=parse_special)
     print(format_json_line(ids) if as_json else " ".join(map(str, ids)))
 
 

@@ -8,6 +8,7 @@ prints lines of progress.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
@@ -187,7 +188,7 @@ def create_progress(*columns: ProgressColumn, transient: bool = True) -> Progres
     return Progress(
         *columns,
         console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
+        disable=not sys.stderr.isatty() or os.environ.get("TERM") == "dumb",
         transient=transient,
         redirect_stdout=sys.stdout.isatty(),
     )

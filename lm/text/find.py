@@ -61,11 +61,6 @@ def read_lines(name: str, reading: FilesConfig | None = None) -> Iterator[str]:
         yield from decode.split_lines(file.text())
 
 
-def has_piped_text() -> bool:
-    """Return whether stdin is not a terminal and not empty; reads it."""
-    return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
-
-
 def _resolve_pattern(pattern: str, reading: FilesConfig) -> list[TextFile]:
     path = Path(pattern)
     if pattern == STDIN:

@@ -16,12 +16,12 @@ reporting = SimpleNamespace(is_first=None)
 
 def world_size() -> int:
     """Number of processes that train together."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    return int(os.environ.get("WORLD_SIZE", "1")) if os.environ.get("RANK") else 1
 
 
 def rank() -> int:
     """Rank of this process, over all machines."""
-    return int(os.environ.get("RANK", "0"))
+    return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
 def local_rank() -> int:

@@ -256,8 +256,6 @@ def load_curves(run: Path) -> dict[str, dict[int, float]]:
     """
     curves = defaultdict[str, dict[int, float]](dict)
     for path in (run / run_folder.METRICS, run / run_folder.TIMINGS):
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; is {run} a run?")
         for _, entry in _lines(path):
             for name, value in entry.items():
                 if name != "step" and isinstance(value, int | float) and abs(value) <= _MAX_PLOTTED_VALUE:
