@@ -119,7 +119,7 @@ class Measurement:
             "run": str(self.run),
             "checkpoint": str(self.loaded.folder),
             "unit": _UNITS["masked" if scorer.is_masked else self.texts.kind],
-            "dtype": self.hardware.dtype,
+            "dtype": "float32" if scorer.adapt else self.hardware.dtype,
             "context": scorer.context,
             **({"stride": scorer.stride} if self.texts.kind == "text" else {}),
             **({"adapt": scorer.adapt} if scorer.adapt else {}),

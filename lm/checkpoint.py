@@ -204,8 +204,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         InputError: the file cannot be read.
     """
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= allowed < _OPEN_FILES <= most % 2**63:  # the largest number stands for no limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, most))
+    if 0 <= allowed < (enough := min(_OPEN_FILES, most % 2**63)):  # -1 stands for no limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
     try:
         with safe_open(path, "np"):  # validates the header
             header, start = run_folder.read_tensor_header(path)

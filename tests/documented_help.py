@@ -119,12 +119,12 @@ refused. The oldest turns are left out of messages that fill the context, and th
 
 Each of the `messages` has a `role` (`system`, also called `developer`; `user` or `assistant`) and a `content` (a text, which may be
 empty, or a list of parts of type `text`). The system prompt comes first, if there is one; then user and assistant take turns, and the
-user has the last word. `max_completion_tokens` is the same as `max_tokens`.
+user has the last word. A `name` has no effect. `max_completion_tokens` is the same as `max_tokens`.
 
 ## Sampling fields of both
 
-They have the names, limits and defaults of `lm generate`: `temperature` is 0.8 and `max_tokens` is 200. With a `seed`, sample i equals
-that of `lm generate`. `stop` is a text or a list of texts, and `logit_bias` an object of token IDs, or texts, with what is added to
+They have the names, limits and defaults of `lm generate`: `temperature` is 0.8, and `max_tokens` of a text is 200; a reply of a chat
+ends with its turn or the context. With a `seed`, sample i equals that of `lm generate`; `seed` and `top_k` may be -1 for none. `stop` is a text or a list of texts, and `logit_bias` an object of token IDs, or texts, with what is added to
 their logits.
 
 {sampling}

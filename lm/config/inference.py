@@ -180,7 +180,7 @@ ExportDtype = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8",
 
 
 DTYPES = {
-    "gguf": ("float32", "float16", "q8_0"),
+    "gguf": ("float32", "float16", "bfloat16", "q8_0"),
     "ctranslate2": ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
 }
 """Dtypes that matrices can have, the default first; other formats keep the run's."""

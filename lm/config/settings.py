@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -219,8 +220,12 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
 
 
 def _to_builtin(value: Any) -> Any:
-    """Convert a number of NumPy or a path; no setting takes the text of other objects."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Convert a number of NumPy or a path; UsageError for other objects."""
+    if getattr(value, "shape", None) == ():
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise UsageError(f"{value!r} is no value of a setting")
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:

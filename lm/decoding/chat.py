@@ -94,11 +94,11 @@ class Chat:
                 prompt, room = encode_prompt(self.transcript(), generator.tokenizer), config.text_limit
                 healing = generator.find_healing(content, prompt)
             else:
-                encode, max_tokens = partial(encode_prompt, tokenizer=generator.tokenizer), config.max_tokens or context
+                encode = partial(encode_prompt, tokenizer=generator.tokenizer)
                 prompt, self.dropped = fit_into_context(
-                    self.messages, encode, context=context, max_tokens=max_tokens, dropped=self.dropped
+                    self.messages, encode, context=context, max_tokens=config.text_limit, dropped=self.dropped
                 )
-                healing, room = None, min(max_tokens, context - len(prompt))
+                healing, room = None, min(config.max_tokens or context, context - len(prompt))
             sample = generator.build_sample(prompt, self._replies, healing, max_tokens=room)
             self._replies += 1
             for event in generator.decode([sample], prefix=prompt[:-2] if healing else prompt[:-1]):

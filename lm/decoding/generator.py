@@ -20,6 +20,7 @@ from lm.engine import EnginePlan, plan_engines
 from lm.engine.kv_cache import PrefixCache
 from lm.errors import LMError, UsageError
 from lm.model import DecoderOnly
+from lm.text.decode import normalize_text
 from lm.text.text_file import Prompt
 from lm.tokenizer import Tokenizer
 
@@ -115,7 +116,7 @@ class Generator:
         )
         biases = parse_logit_biases(self.config.logit_bias, self.tokenizer)
         biases.pop(ids[-1], None)  # the prompt may always be continued as it is
-        return Healing.find(self.tokenizer, prompt, ids, Sampler.from_config(unpenalised, biases))
+        return Healing.find(self.tokenizer, normalize_text(prompt), ids, Sampler.from_config(unpenalised, biases))
 
     def build_sample(
         self,

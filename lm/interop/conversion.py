@@ -134,14 +134,14 @@ def parse_config(values: Mapping[str, Any], family: Family, path: Path) -> Model
 
 def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
     labels = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
-    if not isinstance(labels, Mapping) or labels.keys() != {str(number) for number in range(len(labels))}:
+    if not isinstance(labels, Mapping) or labels.keys() != {str(number) for number in range(max(2, len(labels)))}:
         raise _unsupported(path, "id2label", values)
     return tuple(labels[str(number)] for number in range(len(labels)))
 
 
 def _read_rotary(values: Mapping[str, Any], rotary: tuple[str, str, float], path: Path) -> dict[str, Any]:
     """Return our fields of rotary positions, from keys of transformers 4 or 5."""
-    scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}  # in transformers' order
     if not isinstance(scaling, Mapping):
         raise _unsupported(path, "rope_scaling", {"rope_scaling": scaling})
     base, fraction, default = rotary

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
@@ -45,6 +46,7 @@ _DECODER: Allowed = dict.fromkeys(
 _ENCODER_DECODER: Allowed = dict.fromkeys(("source_vocab_size", "n_encoder_layers"))
 """The fields that CTranslate2 supports, those of decoders and of encoder-decoders."""
 _MIN_POSITIONS = 2048
+_BANNED = -1e4  # a bias that float16 can hold
 """Minimum number of exported positions, if they are unlimited."""
 _BLOCK = {
     "attention_norm": "self_attention.layer_norm", "attention.input": "self_attention.linear.0",
@@ -164,19 +166,26 @@ def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[st
 def build_specification(
     config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer, source_tokenizer: Tokenizer
 ) -> Any:
-    """Build CTranslate2's model specification with weights and vocabularies; there is no unknown token.
+    """Build CTranslate2's model specification with weights and vocabularies.
+
+    A token that only starts targets, as in Marian models, is banned by its bias, as `lm translate` bans it.
 
     Raises:
         InputError: the package is not installed.
         UsageError: CTranslate2 does not support a part of the model or tokenizer.
     """
     check_supported(config)
-    start, end = tokenizer.start_token, tokenizer.token(-1 if tokenizer.end_of_text is None else tokenizer.end_of_text)
+    start, end = tokenizer.start_token, tokenizer.token(next(iter(tokenizer.stop_ids), -1))
     if start is None or end is None:
         raise UsageError("CTranslate2 needs a token that ends a text, and this tokenizer has none")
     spec = create_specification(config)
+    if config.is_encoder_decoder and start != end:
+        bias = weights.get("output_bias", torch.zeros(config.vocab_size)).float().clone()
+        bias[tokenizer.token_id(start)] = _BANNED
+        weights = {**weights, "output_bias": bias}
     fill_weights(spec, weights, config)
-    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = start, end, end
+    spec.config.bos_token, spec.config.eos_token = start, end
+    spec.config.unk_token = end if tokenizer.unknown is None else tokenizer.token(tokenizer.unknown)
     target = _token_names(tokenizer, config.vocab_size)
     if config.is_encoder_decoder:
         if source_tokenizer.end_of_text != source_tokenizer.token_id(end):

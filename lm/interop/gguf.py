@@ -36,6 +36,7 @@ from lm.interop.families import (
     nearest_family,
 )
 from lm.model.positions import rotary_frequencies, unscaled_rotary_frequencies
+from lm.text import Part
 from lm.tokenizer import MergeRules, Tokenizer, decode_byte_fallback
 
 _GELU: dict[str, tuple[Any, ...]] = {"activation": ("gelu-tanh", "gelu")}
@@ -170,10 +171,12 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
         "bos_token_id": tokenizer.start_of_text,
         "eos_token_id": tokenizer.end_of_text,
         "padding_token_id": tokenizer.end_of_text,
-        "add_bos_token": True,  # as in training, and in `lm generate`
     }
+    template, start = tokenizer.chat_template, tokenizer.token(tokenizer.start_of_text) or ""
+    # as in training; llama.cpp has one setting for texts and conversations, and adds no second start
+    settings["add_bos_token"] = template is None or template.render([Part("user", "text")]).startswith(start)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in settings.items()}
-    if (template := tokenizer.chat_template) is not None:
+    if template is not None:
         metadata["tokenizer.chat_template"] = template.source
     if template is not None or len(tokenizer.ends) > 1:
         metadata["tokenizer.ggml.eot_token_id"] = tokenizer.stop_ids[0 if template else 1]
@@ -287,7 +290,7 @@ def _compute_scores(rules: MergeRules, size: int) -> list[float]:
     return scores
 
 
-_FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
+_FILE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 32, "q8_0": 7}
 """GGUF codes of the dtype of most tensors."""
 _QUANTIZATION_VERSION = 2
 
@@ -295,8 +298,8 @@ _QUANTIZATION_VERSION = 2
 def export_with_report(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run's best checkpoint, or a checkpoint, as a GGUF file, atomically.
 
-    Matrices have the dtype of the config: float32, float16 or q8_0 (8 bits with a scale per 32 weights; float16 if 32
-    does not divide the width). Vectors and learned positions are float32.
+    Matrices have the dtype of the config: float32, float16, bfloat16 or q8_0 (8 bits with a scale per 32 weights;
+    float16 if 32 does not divide the width). Vectors and learned positions are float32.
     """
     folder = run_folder.find_checkpoint(run)
     model = run_folder.load_config(folder).model
@@ -334,7 +337,7 @@ def _choose_type(name: str, value: Tensor, dtype: ExportDtype, package: Any) -> 
     if dtype == "float32" or value.ndim == 1 or name.startswith("position_embd"):
         return types.F32
     is_whole = value.shape[-1] % package.GGML_QUANT_SIZES[types.Q8_0][0] == 0
-    return types.Q8_0 if dtype == "q8_0" and is_whole else types.F16
+    return types.Q8_0 if dtype == "q8_0" and is_whole else types.BF16 if dtype == "bfloat16" else types.F16
 
 
 def name_tensors(

@@ -224,10 +224,10 @@ def _check_shapes(
             raise InputError(f"{folder}: {name} is {weights[name].dtype}; quantized models are not read")
 
 
-PREFIX = "hf:"
+PREFIX, ADAPTER_FILES = "hf:", ("adapter_config.json", "adapter_model.safetensors")
 _FILES = [
     CONFIG, GENERATION, TOKENIZER_CONFIG, TEMPLATE_FILE, FILE_NAME, INDEX, WEIGHTS, "model-*-of-*.safetensors",
-    "source.spm", "target.spm", "vocab.json", "merges.txt", "special_tokens_map.json",
+    "source.spm", "target.spm", "vocab.json", *ADAPTER_FILES,
 ]  # fmt: skip
 _COMMIT_DIGITS = 12
 
@@ -244,8 +244,9 @@ def download_model(name: str) -> Path:
         InputError: the name is malformed, the Hub does not give the model and it is not in the cache, or it is not
             supported; or the package is not installed.
     """
-    folder = _fetch(name, [CONFIG])
-    from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
+    folder = _fetch(name, [CONFIG, *ADAPTER_FILES])
+    if not (folder / ADAPTER_FILES[0]).exists():
+        from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
     return _fetch(name, _FILES)
 
 

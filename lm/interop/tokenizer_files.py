@@ -83,6 +83,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> N
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast", **spelled, "model_max_length": model.context_length,
         "padding_side": "right" if is_encoder else "left", "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
         **(template.special_tokens if template else {}),  # which the template may write, and its end-of-turn token
     }  # fmt: skip
     files.write_json(folder / TOKENIZER_CONFIG, config)

@@ -124,11 +124,11 @@ class Endpoints:
     async def _chat(self, request: Request) -> Response:
         chat = parse(ChatBody, await self._read_object(request))
         messages, model = read_messages(chat), find_model(self._models, chat.model)
-        max_tokens = chat.sampling.max_tokens or LARGEST
-        ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=max_tokens)
+        ids, dropped = await asyncio.to_thread(model.encode_chat, messages, max_tokens=chat.sampling.text_limit)
+        max_tokens = min(chat.sampling.max_tokens or LARGEST, model.context - len(ids))
         body = CompletionBody(
             model=chat.model, prompt=[*ids], n=chat.n, stream=chat.stream, stream_options=chat.stream_options,
-            sampling=chat.sampling.replace(max_tokens=min(max_tokens, model.context - len(ids))),
+            sampling=chat.sampling.replace(max_tokens=max_tokens),
             logprobs=chat.top_logprobs if chat.logprobs or chat.top_logprobs else None,
         )  # fmt: skip
         return await self._complete(request, body, dropped_turns=dropped)

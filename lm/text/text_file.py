@@ -93,8 +93,10 @@ class TextFile:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Return the column names of a table, or the fields of the first row."""
-        return [*next((values for _, values in self._rows() if not isinstance(values, InputError)), {})]
+        """Return the column names of a table, or the fields of the first row; beside a text those that are not null."""
+        first: Values = next((values for _, values in self._rows() if not isinstance(values, InputError)), {})
+        has_all = self.format == "parquet" or first.get("text") is None
+        return [name for name, value in first.items() if value is not None or has_all]
 
     @property
     def kind(self) -> DataKind:
@@ -127,7 +129,7 @@ class TextFile:
     def _skip(self, number: int, error: InputError) -> None:
         if not self.reading.skip_malformed:
             raise error
-        self.skipped[number] = "" if self.skipped else str(error)
+        self.skipped.setdefault(number, "" if self.skipped else str(error))
 
     def records(self) -> Iterator[Record]:
         """Yield the records of the file in order; documents of text in pieces of at most a few hundred kilobytes.

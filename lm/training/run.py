@@ -159,14 +159,20 @@ class Run:
         data = data or open_data(Path(plan.data), config)
         tokenizers = checkpoint.load_tokenizers(last)
         run = cls(config, data, tokenizers, folder=folder, state=state, world=world)
-        if is_new and from_run is not None:
-            weights = initial_weights(from_run, tokenizers, config)
-            is_comparable = load_initial_weights(run.model, run.ema, weights, config)
-            run.state = dataclasses.replace(state, evaluation_due=is_comparable and data.validation_bytes > 0)
-        elif not is_new:
-            if config.lora:
-                load_frozen(run.model, load_tensors(run_folder.find_base_weights(last, config)))
-            run.load_checkpoint(last)
+        if world.is_main:
+            run.lock = run_folder.RunLock(folder)
+        try:
+            if is_new and from_run is not None:
+                weights = initial_weights(from_run, tokenizers, config)
+                is_comparable = load_initial_weights(run.model, run.ema, weights, config)
+                run.state = dataclasses.replace(state, evaluation_due=is_comparable and data.validation_bytes > 0)
+            elif not is_new:
+                if config.lora:
+                    load_frozen(run.model, load_tensors(run_folder.find_base_weights(last, config)))
+                run.load_checkpoint(last)
+        except BaseException:
+            run.close()
+            raise
         if plan.budget_seconds is not None:
             spent += world.synced_time(clock) - began
             run.clock = BudgetClock(
@@ -176,8 +182,6 @@ class Run:
                 max_steps=plan.max_steps,
                 clock=lambda: world.synced_time(clock),
             )
-        if world.is_main:
-            run.lock = run_folder.RunLock(folder)
         return run
 
     @contextmanager
@@ -393,6 +397,9 @@ def prepare_resuming(
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
+        if teachers := (changed or {}).get("training", {}).get("teacher"):
+            line = f"step {state.step:,}: learns from {', '.join(teachers)}"
+            plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         parts = {name: getattr(config, name).replace(**new) for name, new in (changed or {}).items()}
         config = config.replace(plan=plan, **parts)
         if length is not None:
@@ -432,7 +439,6 @@ def copy_checkpoint(source: Path, out: Path) -> None:
             run,
             unfinished,
             ignore=lambda folder, names: {*names} - kept if Path(folder) == source.parent else _NOT_COPIED,
-            dirs_exist_ok=True,
         )
         checkpoint.set_pointer(run_folder.checkpoint_folder(unfinished, state.step), "last")
 

@@ -175,6 +175,18 @@ class _Preparation:
         run = Path(str(spec.resume))
         if (find_checkpoint(run, which="last") == run) != (spec.out is not None):
             raise UsageError("a run is resumed in its folder, a checkpoint in that of a new run (out)")
+        changed = {
+            section: {name: value for name, value in spec.typed(section).items() if name not in LENGTHS}
+            for section in SECTIONS
+        }
+        if names := changed["training"].get("teacher"):
+            changed["training"]["teacher"] = _find_teachers(names)
+            last = find_checkpoint(run, which="last")
+            config = load_config(last)
+            if len(names) != len(config.training.teacher):
+                raise UsageError("a resumed run keeps its teachers: name as many, where they are now")
+            for teacher in changed["training"]["teacher"]:
+                check_teacher(Path(teacher), load_tokenizers(last), config)
         if spec.out is not None:
             copy_checkpoint(run, Path(spec.out))
             run = Path(spec.out)
@@ -186,15 +198,6 @@ class _Preparation:
             data = corpus.folder
         lengths = {name: value for name, value in spec.typed("training").items() if name in LENGTHS}
         check_startup(lengths.get("budget"), self.elapsed())
-        changed = {
-            section: {name: value for name, value in spec.typed(section).items() if name not in LENGTHS}
-            for section in SECTIONS
-        }
-        if names := changed["training"].get("teacher"):
-            changed["training"]["teacher"] = _find_teachers(names)
-            for teacher in changed["training"]["teacher"]:
-                last = find_checkpoint(run, which="last")
-                check_teacher(Path(teacher), load_tokenizers(last), load_config(last))
         prepare_resuming(
             run,
             length=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,

@@ -111,6 +111,7 @@ export class ChatView {
   /** Remove the last turn; its message goes back to where it was written, unless another is being written there. */
   #takeBack() {
     const [message] = this.messages.splice(-2);
+    this.#setDropped(0);
     this.input.value ||= message.content;
   }
 
@@ -133,11 +134,12 @@ export class ChatView {
   async #stream(reply, signal) {
     this.#draw();
     const body = this.log.lastElementChild.querySelector(".message-text");
-    const messages = [...this.#systemMessages(), ...this.messages.slice(0, -1)];
+    const before = this.dropped;
+    const messages = [...this.#systemMessages(), ...this.messages.slice(2 * before, -1)];
     const request = { model: this.model.id, messages, options: this.options.values, signal };
     for await (const { text: piece, dropped } of chat(request)) {
       const text = reply.content ? piece : piece.trimStart();
-      this.#setDropped(dropped);
+      this.#setDropped(before + dropped);
       reply.content += text;
       body.append(text);
       this.log.lastElementChild.scrollIntoView({ block: "nearest" });

@@ -21,7 +21,7 @@ export const OPTIONS = [
         name: "top_k",
         label: "Top-k",
         default: null,
-        minimum: 1,
+        minimum: 0,
         integer: true,
         help: "Sample from the k most likely tokens.",
       },
