@@ -173,9 +173,8 @@ def fill_masks(
         if (longest := max(map(len, rows))) > context:
             raise UsageError(f"the text has {longest:,} tokens, more than the context {context:,}")
         tokens, lengths = (each.to(device) for each in pad(rows))
-        logits = [
-            member.logits(member.hidden(tokens, target_lengths=lengths)[tokens == mask]) for member in model.members
-        ]
+        places = pad([row == mask for row in rows])[0].bool().to(device)  # padding may have the ID of the mask
+        logits = [member.logits(member.hidden(tokens, target_lengths=lengths)[places]) for member in model.members]
         probabilities = average_predictions(logits).float().softmax(-1)
         known = probabilities[:, : tokenizer.vocab_size]  # the others are vocabulary padding
         top = known.topk(min(k, known.shape[-1]))

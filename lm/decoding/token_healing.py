@@ -8,9 +8,11 @@ Source: Lundberg 2023 (guidance).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -19,11 +21,18 @@ from lm.decoding.sampling import History, Sampler
 from lm.tokenizer import Tokenizer
 
 
-@lru_cache(256)
+@lru_cache(8)
+def _spellings(tokenizer: Tokenizer) -> list[tuple[bytes, int]]:
+    """The bytes and IDs of all tokens but special ones, sorted."""
+    ordinary = {*range(tokenizer.vocab_size)} - {*tokenizer.special_tokens.values()}
+    return sorted((tokenizer.token_bytes(token), token) for token in ordinary)
+
+
 def _tokens_that_begin(tokenizer: Tokenizer, beginning: bytes) -> Tensor:
     """The IDs of all tokens but special ones that start with some bytes."""
-    ordinary = {*range(tokenizer.vocab_size)} - {*tokenizer.special_tokens.values()}
-    return torch.tensor([token for token in ordinary if tokenizer.token_bytes(token).startswith(beginning)])
+    spellings, size = _spellings(tokenizer), len(beginning)
+    start = bisect_left(spellings, beginning, key=lambda pair: pair[0])
+    return torch.tensor([token for _, token in takewhile(lambda pair: pair[0][:size] == beginning, spellings[start:])])
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,8 @@ class PrefixCache:
         n_known = self._usable_length(known, ids)
         if n_known and n_known == len(known):
             cache = self._caches.pop(known)
-        elif n_known:
-            cache = copy.deepcopy(self._caches[known])
-            for layer in cache.self_attention:
-                layer.length = n_known
         else:
-            cache = self._model.new_cache()
+            cache = self.copy(known, length=n_known) if n_known else self._model.new_cache()
         new = ids[n_known:][:limit]
         if new:
             self._model.hidden(torch.tensor([new], device=next(self._model.parameters()).device), cache=cache)
@@ -83,10 +79,16 @@ class PrefixCache:
         found = (ids for ids in self._caches if len(ids) < len(window) and window[: len(ids)] == ids)
         return max(found, key=len, default=())
 
-    def copy(self, ids: tuple[int, ...], rows: int) -> ModelCache:
-        """Return a cache of some rows that all start with a prefix."""
-        cache = copy.deepcopy(self._caches[ids])
-        cache.reorder(torch.zeros(rows, dtype=torch.long, device=next(self._model.parameters()).device))
+    def copy(self, ids: tuple[int, ...], rows: int = 1, *, length: int | None = None) -> ModelCache:
+        """Return a cache of some rows that all start with a prefix, or with its first positions."""
+        known = self._caches[ids]
+        if isinstance(known, RecurrentCache):
+            states = copy.deepcopy(known)
+            states.reorder(torch.zeros(rows, dtype=torch.long, device=next(self._model.parameters()).device))
+            return states
+        cache = DecoderCache([LayerKVCache() for _ in known.self_attention])
+        for own, layer in zip(cache.self_attention, known.self_attention, strict=True):
+            own.extend(*(part[:, :, :length].expand(rows, -1, -1, -1) for part in layer.keys_and_values()))
         return cache
 
 
@@ -358,8 +360,8 @@ def _addresses(layers: Sequence[LayerKVCache]) -> tuple[NDArray[np.int64], int]:
 class _RowsLayer(LayerKVCache):
     """Keys and values of one layer, with rows of different lengths.
 
-    Beyond a row's length the buffers hold stale values, which a mask hides; they are always finite, as unwritten ones
-    are zero.
+    Beyond a row's length the buffers hold stale values, which a mask hides. They have to be finite, as 0 · NaN is NaN:
+    a new row is zero there, whatever the one before has left.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -376,8 +378,9 @@ class _RowsLayer(LayerKVCache):
             for buffer, like in ((self._key, key), (self._value, value))
         )
         self.length = max(self.length, length)
-        self._key[rows, :, :length] = key
-        self._value[rows, :, :length] = value
+        for buffer, new in ((self._key, key), (self._value, value)):
+            buffer[rows, :, :length] = new
+            buffer[rows, :, length:] = 0
 
     def set_write_positions(self, positions: Tensor | int, end: int, rows: int = 0) -> None:
         """Set where the next positions of each row are written, (rows,) or the same for all, all before `end`."""

@@ -383,7 +383,7 @@ def next_tokens(model: ServedModel, body: NextBody) -> dict[str, Any]:
     after = filtered.softmax(-1)[0].nan_to_num()
     if generator.sampler.greedy:
         after = torch.zeros_like(before)
-        after[filtered[0].argmax()] = 1.0
+        after[filtered[0].argmax()] = float(filtered.max() > -math.inf)
     best, extra = (each.topk(min(top, len(each))).indices.tolist() for each in (before, after))
     shown = dict.fromkeys([*best, *(token for token in extra if float(after[token]) > 0)])
     return {

@@ -229,6 +229,9 @@ class Scheduler:
             plan = self._open(completion.generator)
             if window := self._window(completion, plan):
                 assert self._prefixes is not None
+                if samples and self._batch is not None:  # before their prefixes are extended or dropped
+                    self._batch.admit(samples)
+                    samples = []
                 known, computed = self._prefixes.extend(window, budget)
                 self.counts["shared_prompt_tokens"] += 0 if completion.is_started else known
                 completion.is_started, budget = True, budget - computed
