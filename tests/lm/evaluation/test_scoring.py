@@ -148,6 +148,11 @@ def test_an_adapting_model_has_learned_from_each_batch_before_and_only_for_its_r
                 square.lerp_(gradient**2, 0.01)
                 own.sub_(rate * gradient / ((square / (1 - 0.99 ** len(found))).sqrt() + 1e-8))
     assert_close(scored.nats, torch.cat(found).detach().numpy(), model=model, depth=10, dtype=torch.float32)
+    halves = make_model().bfloat16()
+    (rounded,) = score_files(halves.float(), BPE, tmp_path / "0.txt", adapt=rate, batch_size=batch_size, stride=CONTEXT)
+    (half,) = score_files(make_model().bfloat16(), BPE, tmp_path / "0.txt", adapt=rate, batch_size=batch_size,
+                          stride=CONTEXT)  # fmt: skip
+    assert np.array_equal(half.nats, rounded.nats)
     with pytest.raises(UsageError, match="masked models and int8 weights can't learn"):
         score_files(build_model(ModelConfig(objective="masked", vocab_size=320)), BPE, tmp_path / "0.txt", adapt=rate)
 

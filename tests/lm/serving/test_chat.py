@@ -28,13 +28,14 @@ def runs(tmp_path_factory):
         special_tokens=(END_OF_TEXT,),
     ).with_chat_template()  # fmt: skip
     make_run(folder / "chat", tokenizer=tokenizer, context_length=64)
+    make_run(folder / "long", tokenizer=tokenizer, context_length=300)
     return folder
 
 
 @pytest.fixture(scope="module")
 def client(runs):
     with (
-        served(runs / "chat") as server,
+        served(runs / "chat", runs / "long") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield client
@@ -58,8 +59,8 @@ def test_a_reply_continues_the_rendered_messages(client, runs):
 
 
 def test_a_reply_goes_on_to_its_end_or_that_of_the_context(client):
-    usage = ask(client, max_tokens=None, extra_body={"ignore_eos": True}).usage
-    assert usage.total_tokens == 64
+    usage = ask(client, model="long", max_tokens=None, extra_body={"ignore_eos": True}).usage
+    assert usage.total_tokens == 300
 
 
 def test_a_stream_has_the_same_reply(client):

@@ -34,7 +34,7 @@ def test_equals_a_plain_loop(make_run, fields):
         [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}],
         betas=(0.9, 0.95), eps=1e-8,
     )  # fmt: skip
-    expected = []
+    expected, norms = [], list[float]()
     for step in range(8):
         losses = []
         for number, member in enumerate(model.members):
@@ -42,16 +42,17 @@ def test_equals_a_plain_loop(make_run, fields):
             logits = member(torch.from_numpy(batch.inputs))
             losses.append(F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.targets)))
             losses[-1].backward()
-        for member in ([weight for name, weight in model.named_parameters() if name.startswith("ensemble.") == is_other]
-                       for is_other in (False, True)):  # fmt: skip
-            torch.nn.utils.clip_grad_norm_(member, 0.5)
+        first = [weight for name, weight in model.named_parameters() if not name.startswith("ensemble.")]
+        members = [first, *(other.parameters() for other in model.ensemble)]
+        norms.append(sum(float(torch.nn.utils.clip_grad_norm_(each, 0.5)) for each in members) / len(members))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config=config, steps=8)
         optimizer.step()
         optimizer.zero_grad()
         expected.append(sum(losses).item() / len(losses))
-    losses = [event.loss for event in train(run) if isinstance(event, Step)]
-    assert losses == approx(expected, model=model)
+    steps = [event for event in train(run) if isinstance(event, Step)]
+    assert [event.loss for event in steps] == approx(expected, model=model)
+    assert [event.gradient_norm for event in steps] == approx(norms, model=model, depth=3)
     for ours, theirs in zip(run.model.parameters(), model.parameters(), strict=True):
         # Adam divides gradients by their own size, so that rounding of small ones is a part of a whole step.
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
