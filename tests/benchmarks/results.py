@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from tests.benchmarks.comparison import Task, call_in_process
 from tests.benchmarks.report import ROOT, describe_machine
+from tests.benchmarks.runs import lm
 
 SIZES = (20_000, 400_000)
 COLUMNS = ("task", "mean (range)", "seeds", "threads", "wall time", "peak memory", "command")
@@ -68,12 +69,6 @@ def multi30k(corpus: Path, budgets: list[str]) -> Work:
         return next(float(each["value"]) for each in found if each["metric"] == "BLEU")
 
     return Work("Multi30k, test2016: BLEU", ["--source", "train.en", "--target", "train.de"], budgets, score)
-
-
-def lm(*words: str) -> str:
-    """Return what a command writes to stdout."""
-    print("$ lm", *words, file=sys.stderr, flush=True)
-    return subprocess.run([sys.executable, "-m", "cli", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def measure(work: Work, budget: str, seeds: int, threads: int) -> str:

@@ -282,7 +282,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
         if given.llama_server:
             from lm.api import export
 
-            export(run, folder / "model.gguf", "gguf", "q8_0")
+            export(run, folder / "model.gguf", "gguf", type="q8_0")
             port, pid = running.enter_context(
                 llama_server(given.llama_server, folder / "model.gguf", streams=given.streams, threads=given.threads)
             )

@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from lm.training.run_log import load_curves
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.runs import trained
+from tests.benchmarks.runs import lm
 from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
@@ -51,10 +53,14 @@ def lm_train(
     seeds = count(1)
 
     def run() -> float:
-        _, readings = trained(Path(corpus), *flags, "--seed", str(next(seeds)), "--threads", str(threads))
-        seconds = [reading.seconds for reading in readings if reading.loss <= loss]
-        if not seconds:
-            raise RuntimeError(f"the loss ended at {readings[-1].loss:.4f}, above {loss}")
-        return seconds[0]
+        with tempfile.TemporaryDirectory() as place:
+            options = ("--seed", str(next(seeds)), "--threads", str(threads), "-o", f"{place}/run")
+            lm("train", corpus, *flags, *options)
+            curves = load_curves(Path(place, "run"))
+        losses = curves["validation_loss"]
+        end = next((step for step, value in losses.items() if value <= loss), None)
+        if end is None:
+            raise RuntimeError(f"the loss ended at {[*losses.values()][-1]:.4f}, above {loss}")
+        return sum(seconds for step, seconds in curves["seconds"].items() if step <= end)
 
     return Workload(run, runs_commands=True)

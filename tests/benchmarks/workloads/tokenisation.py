@@ -7,13 +7,13 @@ from pathlib import Path
 import tokenizers
 
 from lm.config.run_config import DataConfig, TokenizerConfig
+from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import read_training_texts, scan_corpus
 from lm.text.find import find_text_files
 from lm.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.benchmarks.comparison import Workload
 from tests.benchmarks.workloads.timing import timer
-from tests.lm.corpus.preparing import prepare as prepare_corpus
 
 STORIES = Path(__file__).parents[3] / "corpora" / "stories" / "train.txt"
 PIECE_CHARACTERS, BATCH = 1 << 16, 16
