@@ -12,6 +12,7 @@ import pytest
 import corpora
 
 ROOT = Path(__file__).parents[1]
+WEB = ROOT / "lm" / "serving" / "web"
 TEXTS = [f"{name}/{file.name}" for name in ("stories", "parallel") for file in corpora.path(name).iterdir()]
 
 
@@ -34,8 +35,8 @@ def test_shipped_texts_are_those_that_their_readme_lists():
     )
 
 
-def test_a_wheel_holds_every_module_the_texts_and_the_marker():
+def test_a_wheel_holds_every_module_the_texts_the_web_page_and_the_marker():
     wheel = pytest.importorskip("hatchling.builders.wheel")
     files = {file.distribution_path for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}
-    shipped = [ROOT / "lm/py.typed", *(ROOT / "lm").rglob("*.py"), *map(corpora.path, TEXTS)]
+    shipped = [ROOT / "lm/py.typed", *(ROOT / "lm").rglob("*.py"), *WEB.iterdir(), *map(corpora.path, TEXTS)]
     assert {path.relative_to(ROOT).as_posix() for path in shipped} <= files

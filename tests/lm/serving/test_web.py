@@ -35,7 +35,6 @@ CHROMIUM = next(
 )
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")]
 
-WEB = Path(__file__).parents[3] / "lm" / "serving" / "web"
 WAIT = 60_000  # milliseconds: a limit for slow machines
 NUMBERS = ["one", "two", "three", "four", "five", "six"]
 PROMPT = "one two three"
@@ -146,12 +145,6 @@ def set_option(page, label, value):
         field.set_checked(value)
     else:
         field.fill(str(value))
-
-
-def bars(page):
-    """The next tokens, with the percentages of the model and after the options."""
-    rows = page.locator(".distribution tbody tr").all()
-    return [[cell.inner_text() for cell in row.locator("button, .number").all()] for row in rows]
 
 
 def test_a_completion_streams_into_the_text_and_can_be_undone_and_redone(page, server):
@@ -265,9 +258,3 @@ def test_text_of_a_model_is_never_html(page, server):
     page.keyboard.press("Control+Enter")
     has_value(page.get_by_label("Prompt and completion"), re.escape(harmful))
     assert page.locator("main img").count() == 0
-
-
-def test_all_files_are_packaged():
-    wheel = pytest.importorskip("hatchling.builders.wheel")
-    files = {file.distribution_path for file in wheel.WheelBuilder(str(WEB.parents[2])).recurse_included_files()}
-    assert {f"lm/serving/web/{path.name}" for path in WEB.iterdir()} <= files
