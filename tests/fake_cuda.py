@@ -23,17 +23,18 @@ from lm.hardware import Hardware
 
 CPU, CUDA, DEVICE_TYPES = 0, 1, 22  # of c10/core/DeviceType.h
 _REAL_TENSOR = torch.tensor
+FREE = 80 * 10**9  # bytes
 GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
 
 
 @contextmanager
-def fake_cuda(*, free: int = 80 * 10**9, has_bfloat16: bool = True) -> Iterator[None]:
-    """While open, torch has a GPU of so many free bytes, and new tensors are fake. Skips where it cannot be faked."""
+def fake_cuda() -> Iterator[None]:
+    """While open, torch has a GPU, and new tensors are fake. Skips where it cannot be faked."""
     if sys.platform != "linux" or torch.version.cuda is not None:
         pytest.skip("needs torch for CPUs on Linux")
     with pytest.MonkeyPatch.context() as patch, _guard(), _forgetting():
         answers = {
-            "is_available": True, "is_bf16_supported": has_bfloat16, "current_device": 0, "mem_get_info": (free, free),
+            "is_available": True, "is_bf16_supported": True, "current_device": 0, "mem_get_info": (FREE, FREE),
             "memory_reserved": 0, "memory_allocated": 0, "max_memory_allocated": 0, "_lazy_init": None,
         }  # fmt: skip
         for name, answer in answers.items():

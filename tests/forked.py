@@ -20,9 +20,6 @@ _CONTEXT.set_forkserver_preload([
     "torch", "torch._dynamo", "lm.api", "cli.main", "cli.train", "cli.generate",
 ])  # fmt: skip
 Stream = int | IO[str] | IO[bytes] | None  # None: closed
-Function = Callable[..., object]
-wrap: Callable[[Function], Function] | None = None
-"""What makes of each function the one that is run."""
 
 
 class Forked:
@@ -45,9 +42,7 @@ class Forked:
         self.stderr, stderr_of_process = _open(stderr)
         streams = [stdin_of_process, stdout_of_process, stderr_of_process]
         place = dict(os.environ if env is None else env), str(Path.cwd())
-        self._process = _CONTEXT.Process(
-            target=_run, args=(wrap(function) if wrap else function, [*map(str, arguments)], streams, *place)
-        )
+        self._process = _CONTEXT.Process(target=_run, args=(function, [*map(str, arguments)], streams, *place))
         self._process.start()
         self.pid = self._process.pid or 0
         for stream in filter(None, streams):
@@ -110,14 +105,6 @@ def lm(*arguments: object, stdin: str = "", env: Mapping[str, str] | None = None
         for written in (out, err):
             written.seek(0)
         return CompletedProcess([*arguments], code, out.read(), err.read())
-
-
-def run_each(*commands: str) -> None:
-    """Run several `lm …` in one process, for `Forked`, and print their exit codes."""
-    from cli.main import run
-
-    for command in commands:
-        print(run(command.split()))
 
 
 def _open(given: Stream, *, writes: bool = False) -> tuple[IO[str] | None, Connection | None]:

@@ -79,7 +79,6 @@ RUNS = _Runs()
 def _write_texts(folder: Path) -> None:
     counting = [" ".join(_NUMBERS[(first + place) % 6] for place in range(8)) for first in range(60)]
     _write(folder / "counting.txt", counting)
-    _write(folder / "counting-short.txt", counting[:2])
     _write(folder / "backwards.txt", [" ".join(reversed(line.split())) for line in counting])
     rows = [json.dumps({"prompt": f"after {word} comes ", "completion": word}) for word in _NUMBERS]
     _write(folder / "questions.jsonl", rows * 12)

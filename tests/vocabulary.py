@@ -52,11 +52,7 @@ PHRASES = {
     r"texts? of the world": "real-world text",
 }
 """Patterns of whole words, and what to write instead."""
-EXCEPTIONS = (
-    ("tests/vocabulary.py", ".*", "the list itself"),
-    ("tests/cli/test_generate.py", "go on", "the beginning of a text in a test"),
-    ("tests/lm/training/test_process_group.py", "peer", "an error message of torch"),
-)
+EXCEPTIONS = (("tests/vocabulary.py", ".*", "the list itself"),)
 """A file, the hits that are right in it, and why."""
 
 

@@ -15,7 +15,7 @@ from tests.system.conftest import SMALL
 from tests.waiting import SECONDS
 
 LM = [sys.executable, "-m", "cli"]
-FEW, MANY = ["--steps", "12", "--evaluate-every", "0"], ["--steps", "1000000", "--evaluate-every", "0"]
+FEW = ["--steps", "12", "--evaluate-every", "0"]
 
 
 @pytest.fixture

@@ -10,14 +10,6 @@ from lm.text.find import find_text_files
 from lm.text.text_file import TextFile
 from lm.tokenizer import Tokenizer, training
 
-WHOLE = DataConfig(validation="0")
-PAIRS = [
-    ("Who sat on the mat?", " The cat."),
-    ("", "한국어"),
-    ("1 + 2 = ", "3\n"),
-    ("a <|endoftext|> b", "<|endoftext|>"),
-]
-
 
 def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str = "completion") -> str:
     return "".join(json.dumps({first: prompt, second: completion}) + "\n" for prompt, completion in pairs)

@@ -40,10 +40,6 @@ class SessionDriver:
     def length(self) -> int:
         return len(self.session.tokens[0]) if len(self.session) else 0
 
-    @property
-    def cache(self):
-        return self.session._models[0].cache
-
     def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
         """(rows, n, vocabulary) logits after each of (rows, n) tokens; or (rows, 1, vocabulary)."""
         parts = []

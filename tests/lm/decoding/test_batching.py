@@ -17,7 +17,6 @@ from tests.lm.model import hugging_face
 from tests.tolerances import assert_close
 
 BYTES = make_tokenizer("byte")
-GREEDY = Sampler.from_config(SamplingConfig(temperature=0))
 PROMPT = [3, 14, 15, 9, 2, 6]
 
 
@@ -48,12 +47,6 @@ def collected(events) -> tuple[dict, dict, dict]:
     return tokens, logprobs, reasons
 
 
-def collect(model, sampler, *, n=1, first=0, cached=True, **options):
-    """What is collected of samples of one prompt."""
-    samples = [make_sample(first + place, sampler, **options) for place in range(n)]
-    return collected(decode(session(model, cached=cached), samples, batch_size=n))
-
-
 def test_greedy_generation_with_penalties_agrees_with_hugging_face():
     model = make_model()
     sampler = Sampler.from_config(
@@ -63,7 +56,8 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
         torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, repetition_penalty=1.3, no_repeat_ngram_size=3,
         sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
-    assert collect(model, sampler, max_tokens=40)[0][0] == theirs[0, len(PROMPT) :].tolist()
+    found, *_ = collected(decode(session(model), [make_sample(0, sampler, max_tokens=40)], batch_size=1))
+    assert found[0] == theirs[0, len(PROMPT) :].tolist()
 
 
 STOPS = {1, 2, 5}

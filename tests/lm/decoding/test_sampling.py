@@ -36,10 +36,6 @@ from tests.tolerances import assert_close
 INF = math.inf
 
 
-def history_of(tokens: torch.Tensor, prompt: int = 0) -> History:
-    return History(tokens.tolist(), [prompt] * len(tokens))
-
-
 def random_case(number: int):
     """Logits of a few rows over a small vocabulary, in some cases partly ruled out; and tokens that came before."""
     chance, generator = random.Random(number), torch.Generator().manual_seed(number)

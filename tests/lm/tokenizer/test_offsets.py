@@ -18,11 +18,10 @@ def with_unknown(characters: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(description)))
 
 
-def parts(tokenizer, text, context="", context_tokens=0):
+def parts(tokenizer, text):
     """The bytes of the text that each token ends."""
-    tokens = tokenizer.encode_batch([context + text])[0][context_tokens:]
-    piece = Record.of_text(text, starts=not context)._replace(context=context)
-    ends = TokenOffsets(tokenizer).ends(piece, tokens)
+    (tokens,) = tokenizer.encode_batch([text])
+    ends = TokenOffsets(tokenizer).ends(Record.of_text(text), tokens)
     assert ends.dtype == np.int64
     assert len(ends) == len(tokens)
     assert (np.diff(ends, prepend=0) >= 0).all()

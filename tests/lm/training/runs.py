@@ -6,7 +6,6 @@ from pathlib import Path
 from lm import files
 from lm.config.run_config import RunConfig, TrainingConfig
 from lm.config.run_spec import DataFiles, RunSpec
-from lm.data import TrainingData
 from lm.run_folder import MODEL, find_checkpoint
 from lm.training import objective as hardware_selection
 from lm.training.parallel import SINGLE_PROCESS, World
@@ -22,18 +21,18 @@ def start_run(
     corpus: TrainingCorpus | None = None,
     *,
     from_run: Path | None = None,
-    data: TrainingData | None = None,
     speed: TrainingSpeed | None = None,
     max_steps: int | None = None,
     world: World = SINGLE_PROCESS,
 ) -> Run:
     """Plan, create and open a run; on ranks other than 0 only open it."""
+    data = None
     if corpus is not None:
         base = find_checkpoint(from_run) if from_run and config.lora else None
         if base:
             config = config.replace(base_sha256=files.sha256(base / MODEL))
         plan = plan_corpus(Plan(config), corpus)
-        data = data or open_data(corpus.folder, plan.config)
+        data = open_data(corpus.folder, plan.config)
         micro_batch = next(data.batch(0).split(config.training.micro_batch_size))
         hardware = speed.hardware if speed else hardware_selection.select_training_hardware(plan.config, micro_batch)
         plan = add_run_plan(

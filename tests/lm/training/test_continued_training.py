@@ -1,7 +1,6 @@
 """Training from another run's weights, or beyond a run's end, leaves no worse model behind, and says if it helped."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from lm import run_folder
 from lm.checkpoint import load_weights
-from lm.config.model import ModelConfig
 from lm.config.run_config import LoraConfig, RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
 from lm.hardware import Hardware
@@ -19,10 +17,9 @@ from lm.training.rules import TrainingSpeed
 from lm.training.run import Run, initial_weights, measure_initial_loss
 from lm.training.run_log import Evaluation, Step
 from lm.training.training_corpus import TrainingCorpus
-from tests.lm.training import test_lora
 from tests.lm.training.conftest import metrics_lines, new_run, stop_after, sums
 from tests.lm.training.runs import resume_run, start_run
-from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
+from tests.lm.training.test_masked import begun, corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
 
@@ -51,11 +48,6 @@ def same(ours: Path, theirs: Path) -> bool:
     """Whether two runs, or checkpoints, have the same weights, adapters added in."""
     weights, others = load_weights(ours), load_weights(theirs)
     return weights.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in weights.items())
-
-
-def evaluations(run: Run) -> dict[int, float]:
-    entries = [json.loads(line) for line in metrics_lines(run) if line]
-    return {entry["step"]: entry["validation_loss"] for entry in entries if "validation_loss" in entry}
 
 
 @pytest.mark.parametrize(
@@ -93,22 +85,21 @@ def test_an_interrupted_run_resumes_exactly(tune, lora, stop):
 
 
 def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, examples):  # noqa: F811
-    first = test_lora.masked(tmp_path / "masked", corpus)
+    first = begun(tmp_path / "masked", corpus)
     list(train(first))
-    found, settings = run_folder.find_checkpoint(first.folder), {"batch_size": 8, "steps": 4, "evaluate_every": 2}
+    found = run_folder.find_checkpoint(first.folder)
 
-    def begin(name: str, data: TrainingCorpus, model: ModelConfig, weights: Path) -> Run:
-        config = RunConfig(model, training=TrainingConfig(**settings), data_kind=data.kind)
-        return start_run(tmp_path / name, config, data, from_run=weights)
+    def begin(name: str, data: TrainingCorpus, weights: Path) -> Run:
+        return begun(tmp_path / name, data, from_run=weights, steps=4, evaluate_every=2)
 
-    labels = begin("labels", examples, first.config.model, found)
+    labels = begin("labels", examples, found)
     assert 0 not in [event.step for event in train(labels) if isinstance(event, Evaluation)]
-    again = begin("again", examples, first.config.model, labels.folder)
+    again = begin("again", examples, labels.folder)
     assert 0 in [event.step for event in train(again) if isinstance(event, Evaluation)]
     other = again.config.replace(model=again.config.model.replace(labels=("p", "q", "r")))
     kept = initial_weights(again.folder, (again.tokenizer, None), other)
     assert not [name for name in kept if name.startswith("classifier")]
-    more = begin("more", corpus, first.config.model, found)
+    more = begin("more", corpus, found)
     assert 0 in [event.step for event in train(more) if isinstance(event, Evaluation)]
 
 

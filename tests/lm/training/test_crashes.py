@@ -139,10 +139,9 @@ def train_to_the_end(run: Path, **longer: int) -> None:
 def first_saves(tmp_path, begin) -> Callable[..., Case]:
     """A run is begun, saved and saved again; the best checkpoint is the last one or the first one."""
 
-    def make(settings: dict, *, base: str | None = None) -> Case:
+    def make(settings: dict) -> Case:
         def begun(root: Path):
-            found = None if base is None else find_checkpoint(root / base)
-            return begin(root / "run", steps=4, base=found, **settings)
+            return begin(root / "run", steps=4, **settings)
 
         def recover(root: Path) -> None:
             run = root / "run"

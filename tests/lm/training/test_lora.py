@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 from lm import run_folder
 from lm.checkpoint import load_model, load_weights
-from lm.config.model import ModelConfig
 from lm.config.run_config import HardwareConfig, LoraConfig, TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_hardware
@@ -19,10 +18,8 @@ from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.run_log import list_runs
 from lm.training.training_corpus import TrainingCorpus
-from tests.lm.training import test_masked
 from tests.lm.training.conftest import copy_run, loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.runs import resume_run, start_run
-from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.tolerances import assert_close
 
 CPU = select_hardware(HardwareConfig())
@@ -153,15 +150,3 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
     for use in (load_weights, lambda folder: resume_run(folder, new_length=TrainingConfig(steps=5))):
         with pytest.raises(InputError, match=r"base.safetensors: missing, or not the weights"):
             use(run.folder)
-
-
-def masked(folder, data, *, base=None, model=None, **fields):
-    """A masked model or a classifier, with adapters to a base if there is one."""
-    config = test_masked.SHAPE | (model or {})
-    settings = {"batch_size": 8, "steps": 8, "warmup_steps": 2, "evaluate_every": 4, "learning_rate": 1e-2, **fields}
-    found = None if base is None else run_folder.find_checkpoint(base)
-    made = test_masked.RunConfig(
-        ModelConfig(**config), training=TrainingConfig(**settings), data_kind=data.kind,
-        lora=LoraConfig(rank=2 if base else None),
-    )  # fmt: skip
-    return start_run(folder, made, data, from_run=found)

@@ -11,7 +11,6 @@ from lm.corpus import survey
 from lm.corpus.prepare import prepare_corpus
 from lm.corpus.survey import train_tokenizers
 from lm.text.parallel_text import find_sources
-from lm.tokenizer import Tokenizer
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.run_log import Evaluation, Sample, StoppedEarly
@@ -61,15 +60,13 @@ def make_run(tmp_path, monkeypatch, cache):
     return make
 
 
-def start_on(
-    files: Path, folder: Path, config: RunConfig, *, tokenizers: tuple[Tokenizer, Tokenizer | None] | None = None
-) -> Run:
+def start_on(files: Path, folder: Path, config: RunConfig) -> Run:
     found, held_out = (
         find_sources(source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
     corpus = survey.scan_corpus(found, DataConfig(), config.parallel, held_out=held_out)
-    tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
+    tokenizers = train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_corpus(corpus, tokenizers[0], parallel=config.parallel, source_tokenizer=tokenizers[1])
     return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
