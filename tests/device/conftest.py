@@ -17,3 +17,11 @@ def device(request) -> str:
         return select_hardware(HardwareConfig(device=asked)).device
     except UsageError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def gpu(device) -> str:
+    """The device, unless it is the CPU that it is compared with."""
+    if device == "cpu":
+        pytest.skip("a CPU is what others are compared with")
+    return device

@@ -1,6 +1,7 @@
 """What depends on the device: the same on a GPU as on a CPU, as far as their sums round alike.
 
-`make test-gpu` runs this with --device cuda; without, a CPU is compared with itself, and with what was saved.
+`make test-gpu` runs this with --device cuda; without, what a CPU computes is compared with float64, and with what was
+saved.
 """
 
 import warnings
@@ -57,22 +58,22 @@ def losses(run: Run) -> list[float]:
         {"experts": 4, "experts_per_token": 2},
     ],
 )
-def test_logits_are_those_of_a_cpu(device, fields):
+def test_logits_are_those_of_a_cpu(gpu, fields):
     model = build_model(ModelConfig(**{**SHAPE, **fields})).eval()
     ids = torch.from_numpy(IDS)
     with torch.inference_mode():
         expected = model(ids)
-        found = model.to(device)(ids.to(device)).cpu()
+        found = model.to(gpu)(ids.to(gpu)).cpu()
     assert_close(found, expected, model=model)
 
 
-def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(device):
+def test_logits_of_a_translator_are_those_of_a_cpu_with_padding(gpu):
     model = build_model(ModelConfig(**SHAPE, n_encoder_layers=2)).eval()
     source, target, lengths = torch.from_numpy(IDS), torch.from_numpy(IDS[:, :9]), torch.tensor([32, 5, 17])
     with torch.inference_mode():
         expected = model(source, target, lengths=lengths)
-        model.to(device)
-        found = model(source.to(device), target.to(device), lengths=lengths.to(device)).cpu()
+        model.to(gpu)
+        found = model(source.to(gpu), target.to(gpu), lengths=lengths.to(gpu)).cpu()
     assert_close(found, expected, model=model)
 
 
@@ -99,9 +100,9 @@ def test_a_loss_and_its_gradients_are_those_of_float64(device, softcap, dtype, t
 
 @pytest.mark.medium
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_losses_of_a_run_are_those_of_a_cpu(device, run_on, optimizer):
+def test_losses_of_a_run_are_those_of_a_cpu(gpu, run_on, optimizer):
     settings = {"optimizer": optimizer, "micro_batch_size": 3, "label_smoothing": 0.1}
-    expected, found = losses(run_on("cpu", "cpu", **settings)), losses(run_on(device, "gpu", **settings))
+    expected, found = losses(run_on("cpu", "cpu", **settings)), losses(run_on(gpu, "gpu", **settings))
     assert found == pytest.approx(expected, rel=2e-3)
     assert found[-1] < found[0]
 
@@ -120,7 +121,7 @@ def test_a_resumed_run_continues_as_if_it_had_never_stopped(device, run_on):
     assert first + losses(resume_run(stopped.folder)) == whole
 
 
-def test_greedy_text_is_that_of_a_cpu(device):
+def test_greedy_text_is_that_of_a_cpu(gpu):
     model = build_model(ModelConfig(**SHAPE)).eval()
     assert isinstance(model, DecoderOnly)
 
@@ -131,7 +132,7 @@ def test_greedy_text_is_that_of_a_cpu(device):
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()
-    model.to(device)
+    model.to(gpu)
     assert continued() == expected
 
 

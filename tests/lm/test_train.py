@@ -67,10 +67,9 @@ def test_text_and_fine_tuning_by_all_weights_or_adapters(tmp_path):
     assert tensors(ours / "base") == tensors(theirs / "base")
     for name, more in (("tuned", {}), ("adapted", {"lora": 2, "lora_on": "attention"})):
         settings = {"steps": 3, "batch_size": 4, **more}
-        tuned = lm.train("letters.txt", out=ours / name, from_run=ours / "base", **settings)
+        lm.train("letters.txt", out=ours / name, from_run=ours / "base", **settings)
         command("letters.txt", out=theirs / name, from_run=theirs / "base", **settings)
         assert tensors(ours / name) == tensors(theirs / name)
-        assert tuned.generate("one", max_tokens=3) is not None
     assert tensors(ours / "tuned") != tensors(ours / "adapted")
 
 

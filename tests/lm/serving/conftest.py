@@ -57,7 +57,7 @@ def request(method: str, url: str, **options):
     """The answer of a server; certificates, which take longer to load than an answer, are left out."""
     import httpx
 
-    return httpx.request(method, url, verify=False, **options)
+    return httpx.request(method, url, verify=False, timeout=SECONDS, **options)
 
 
 def served(*arguments: object, **environment: str) -> contextlib.AbstractContextManager[Server]:

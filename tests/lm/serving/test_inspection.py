@@ -12,6 +12,7 @@ from lm.evaluation.attention import compute_attention
 from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.evaluation.small_models import score_document
 from tests.lm.serving.conftest import RUNS, served
+from tests.waiting import SECONDS
 
 httpx, torch = pytest.importorskip("httpx"), pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
@@ -29,7 +30,7 @@ def ask(folder):
     cased = make_run(folder.parent / "cased", tokenizer=make_tokenizer("bpe", inline_casing=True))
     with (
         served(folder, cased, RUNS / "translation") as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        httpx.Client(base_url=server.url, timeout=SECONDS) as client,
     ):
 
         def ask(path, **body):

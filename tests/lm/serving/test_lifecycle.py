@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.small_runs import make_run
 from tests.lm.serving.conftest import request, served
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import wait_until
 
 httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -30,7 +30,7 @@ def server(run):
 
 
 def metric(server, name: str) -> int:
-    text = request("GET", f"{server.url}/metrics", timeout=SECONDS).text
+    text = request("GET", f"{server.url}/metrics").text
     return int(re.search(rf"^{name}\{{.*\}} (\d+)$", text, re.MULTILINE)[1])
 
 
@@ -86,14 +86,14 @@ def test_a_slow_client_slows_nobody_down(server):
     with open_stream(server, max_tokens=6000, logprobs=5):
         quick = {"model": "owl", "prompt": "The owl", "max_tokens": 50, "seed": 1}
         for _ in range(3):
-            assert request("POST", f"{server.url}/v1/completions", json=quick, timeout=60).status_code == 200
+            assert request("POST", f"{server.url}/v1/completions", json=quick).status_code == 200
     wait_until(lambda: is_idle(server))
 
 
 @pytest.mark.medium
 def test_a_request_that_takes_too_long_is_ended(run):
     with served(run, "--timeout", 0.5) as server:
-        answer = request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=60)
+        answer = request("POST", f"{server.url}/v1/completions", json=LONG | {"stream": False})
         assert answer.status_code == 503
         assert "took too long" in answer.json()["error"]["message"]
         assert answer.headers["x-should-retry"] == "false"
@@ -113,9 +113,7 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(run):
 
         def complete() -> None:
             body = LONG | {"stream": False, "max_tokens": 400, "seed": 1}
-            texts.append(
-                request("POST", f"{server.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
-            )
+            texts.append(request("POST", f"{server.url}/v1/completions", json=body).json()["choices"][0]["text"])
 
         threads = [threading.Thread(target=complete) for _ in range(3)]
         for thread in threads:
