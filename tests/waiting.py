@@ -1,5 +1,6 @@
 """Waiting for other processes, as long as a slow machine takes: the limit only ends tests that would hang."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +25,13 @@ def logged(run: Path) -> int:
     """The number of lines that a run has logged."""
     log = run / "metrics.jsonl"
     return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is a process of this number, other than one that nobody has waited for."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/stat")  # where the system tells
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,6 +1,5 @@
 """When the decode step is compiled, what is said about it, and how that ends when it is told to."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from lm import engine
 from lm.api import export
 from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
+from tests.waiting import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not code_cache.is_installed(), reason="needs numba")
 ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -77,11 +77,4 @@ def test_a_killed_command_leaves_no_child():
         pid = int(parent.stdout.readline())
         time.sleep(1)  # Python has started
         parent.kill()
-    for _ in range(600):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    os.kill(pid, 9)
-    raise AssertionError("the child outlives its command")
+    wait_until(lambda: not is_alive(pid))

@@ -1,6 +1,5 @@
 """What a corpus repeats is told where it matters, and its tokenizer is trained or found."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -51,17 +50,6 @@ def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
 
 
-def test_json_lines_and_compressed_files_are_a_corpus(capsys):
-    lines = "".join(json.dumps({"body": text}) + "\n" for text in ("one", "two", "three"))
-    Path("a.jsonl").write_text(lines)
-    Path("b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    for name in ("a.jsonl", "b.jsonl.gz"):
-        arguments = ["prepare", name, "--text-column", "body", "--tokenizer", "char", "--validation", "0", "--json"]
-        assert run(arguments) == 0
-    for report in map(json.loads, capsys.readouterr().out.splitlines()):
-        assert report["splits"]["train"] == {"documents": 3, "tokens": 11, "bytes": 11}
-
-
 def test_parts_in_one_folder_make_what_one_command_makes(succeed):
     whole = ["prepare", "corpus.txt", "--tokenizer", "char", "--json"]
     reports = [json.loads(succeed(*whole, "--part", f"{number}/2", "-o", "parts")) for number in (1, 2)]
@@ -81,24 +69,3 @@ def test_repeated_text_is_told_and_warned_of(capsys):
     found = json.loads(captured.out)
     assert found["repeated"] == pytest.approx(0.5, abs=0.05)
     assert "warning 50% of the held-out text occurs in the training text too" in captured.err
-
-
-def as_example(number):
-    return json.dumps({"prompt": f"What is {number} plus {number}?", "completion": f"It is {2 * number}."})
-
-
-def as_conversation(number):
-    messages = [{"role": "user", "content": f"Twice {number}?"}, {"role": "assistant", "content": f"{2 * number}."}]
-    return json.dumps({"messages": messages})
-
-
-@pytest.mark.parametrize("make", [as_example, as_conversation])
-def test_copies_of_examples_and_conversations_are_on_one_side(capsys, make):
-    numbers = [*range(200), *range(20), *range(10)]
-    Path("task.jsonl").write_text("".join(make(number) + "\n" for number in numbers))
-    arguments = ["prepare", "task.jsonl", "--tokenizer", "byte", "--json"]
-    assert run([*arguments, "--validation", "0.2", "-o", "out"]) == 0
-    captured = capsys.readouterr()
-    report = json.loads(captured.out)
-    assert report["repeated"] == 0.0
-    assert "warning" not in captured.err

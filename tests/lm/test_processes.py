@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lm.errors import InputError
 from lm.processes import map_in_processes
 from tests.lm.worker_functions import kill_oneself, map_slowly, refuse
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 
 def test_results_are_in_the_order_of_the_items_whatever_each_takes():
@@ -61,12 +60,3 @@ def test_they_end_with_their_parent_however_that_ends():
         processes = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
     wait_until(lambda: not any(map(is_alive, processes)))
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{process}/stat")  # of one that nobody has waited for, where the system tells
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,8 +1,8 @@
 """Preparing a corpus: what is stored, what is held out, and that interruptions, processes and parts change nothing."""
 
+import json
 import multiprocessing
 import random
-import time
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from lm.errors import InputError
 from lm.tokenizer import training
 from tests.lm.corpus import small_examples, small_pairs
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
+from tests.lm.disk_faults import Dies
 
 BYTES = byte_tokenizer()
 DRAW = random.Random(5)
@@ -102,22 +103,23 @@ def test_processes_and_parts_change_nothing(tmp_path, kind):
     assert one.manifest == two.manifest == joined.manifest
 
 
+def dying(corpus, folder, number):
+    """Prepare a corpus in a process that dies before the operation of a number on the files of a folder."""
+    with Dies(folder, number).watching():
+        prepare_corpus(corpus, BYTES, folder=folder, workers=1)
+
+
 def test_a_preparation_killed_at_random_moments_keeps_what_is_finished(tmp_path):
     """No finished chunk is tokenized again, and the result is that of one run."""
     draw, folder = random.Random(1), tmp_path / "killed"
     corpus = scan_corpus(written(tmp_path, TEXT * 4), DataConfig(validation="0.1"))
-    started = time.monotonic()
     whole = prepare_corpus(corpus, BYTES, folder=tmp_path / "whole", workers=1)
-    seconds, finished, interrupted = time.monotonic() - started, dict[str, int](), 0
+    finished, interrupted = dict[str, int](), 0
     for _ in range(6):
-        options = {"folder": folder, "workers": 1}
-        process = multiprocessing.get_context("fork").Process(
-            target=prepare_corpus, args=(corpus, BYTES), kwargs=options
-        )
+        process = multiprocessing.get_context("fork").Process(target=dying, args=(corpus, folder, draw.randrange(400)))
         process.start()
-        time.sleep(draw.uniform(0, seconds / 3))
-        process.kill()
         process.join()
+        assert process.exitcode == Dies.STATUS
         now = chunk_inodes(folder)
         interrupted += 0 < len(now) < len(whole.manifest.chunks)
         assert finished.items() <= now.items()
@@ -154,16 +156,26 @@ def test_other_files_are_not_replaced(tmp_path):
     assert (folder / "my-chunk-notes").exists()
 
 
+def as_example(prompt, completion):
+    return {"prompt": prompt, "completion": completion}
+
+
+def as_conversation(prompt, completion):
+    return {"messages": [{"role": "user", "content": f"{prompt}?"}, {"role": "assistant", "content": completion}]}
+
+
 @pytest.mark.parametrize("count", [30, 300])
 def test_rows_are_held_out_by_their_text_with_copies_in_one_split(tmp_path, count):
-    pairs = small_examples.drawn(count)
-    file = small_examples.source(tmp_path, small_examples.lines([*pairs, *pairs[:7]]))
-    prepared = prepare([file], BYTES, DataConfig(validation="0.2"))
-    held_out = [(row["prompt"], row["completion"]) for row in read_held_out(prepared.folder)]
-    ranked = sorted({hash_text("\0".join(pair)) for pair in pairs})
-    bound = ranked[int(len(ranked) * 0.2)] if count < 90 else 2**64 // 5
-    assert held_out == [pair for pair in [*pairs, *pairs[:7]] if hash_text("\0".join(pair)) < bound]
-    assert prepared.manifest.repeated == 0.0
+    of_example, of_conversation = lambda row: "\0".join(row.values()), lambda row: json.dumps(row, ensure_ascii=False)
+    for make, text in ((as_example, of_example), (as_conversation, of_conversation)):
+        rows = [make(*pair) for pair in small_examples.drawn(count)]
+        rows += rows[:7]
+        file = small_examples.source(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
+        prepared = prepare([file], BYTES.with_chat_template(), DataConfig(validation="0.2"))
+        ranked = sorted({hash_text(text(row)) for row in rows})
+        bound = ranked[int(len(ranked) * 0.2)] if count < 90 else 2**64 // 5
+        assert [*read_held_out(prepared.folder)] == [row for row in rows if hash_text(text(row)) < bound]
+        assert prepared.manifest.repeated == 0.0
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])

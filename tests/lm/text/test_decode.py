@@ -35,6 +35,7 @@ def test_the_first_bytes_decide_and_frames_read_as_a_whole(kind, tmp_path):
     parts = PACK[kind](DATA[:900]) + PACK[kind](b"") + PACK[kind](DATA[900:])
     assert text(tmp_path, parts, "stdin") == text(tmp_path, PACK[kind](DATA), "a.gz") == DATA
     assert text(tmp_path, b"", f"a{kind}") == text(tmp_path, PACK[kind](b""), f"b{kind}") == b""
+    assert TextFile(f"a.jsonl{kind}", tmp_path / f"a.jsonl{kind}").format == "jsonl"
 
 
 @every_kind
