@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 import lm
-from cli.main import run
 from lm.config.run_config import DataConfig
 from tests.cli.small_runs import make_run
 
@@ -34,18 +33,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def succeed(capsys, folder, monkeypatch):
-    """Runs a command line where the files are; returns what it wrote to stdout."""
+@pytest.fixture(autouse=True)
+def in_the_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
-
-    def call(*arguments) -> str:
-        code = run(list(map(str, arguments)))
-        output = capsys.readouterr()
-        assert code == 0, output.err
-        return output.out
-
-    return call
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,9 +13,9 @@ from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import LONGEST, pairs
 
 
-@pytest.fixture
-def files(tmp_path):
-    """Sources and references of a translation of whole sentences, and two files of translations."""
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    """Sources and references of a translation of whole sentences, and two files of translations: where commands run."""
     known = [pair for pair in pairs(200, seed=321) if len(pair[0].split()) == LONGEST][:12]
     sources, targets = zip(*known, strict=True)
     draw = random.Random(1)
@@ -27,21 +27,8 @@ def files(tmp_path):
         "upper.de": map(str.upper, targets),
     }.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def succeed(capsys, files, monkeypatch):
-    """Runs `lm evaluate …` where the files are; returns what it printed."""
-    monkeypatch.chdir(files)
-
-    def call(*arguments) -> str:
-        code = run(["evaluate", *map(str, arguments)])
-        output = capsys.readouterr()
-        assert code == 0, output.err
-        return output.out
-
-    return call
 
 
 def lines(path):
@@ -50,7 +37,7 @@ def lines(path):
 
 def scores(succeed, *arguments, field="value"):
     """A field of the scores by system and metric."""
-    rows = json.loads(succeed(*arguments, "--json"))["scores"]
+    rows = json.loads(succeed("evaluate", *arguments, "--json"))["scores"]
     return {(row["system"], row["metric"]): row[field] for row in rows}
 
 
@@ -76,8 +63,8 @@ def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, trans
         assert scores(succeed, translation_run, file, *flags) == expected
 
 
-def test_the_table_says_what_the_figures_depend_on(succeed, files):
-    table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()
+def test_the_table_says_what_the_figures_depend_on(succeed):
+    table = succeed("evaluate", "--hypotheses", "worse.de", "--target", "test.de").splitlines()
     assert [line.split()[0] for line in table[1:4]] == ["BLEU", "chrF2", "TER"]
     assert table[5] == (
         f"BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
@@ -105,7 +92,7 @@ def test_case_counts_unless_told_otherwise_and_the_best_of_several_references(su
 def test_what_fits_the_run_is_measured(succeed, capsys, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
     folder = make_run(tmp_path / "run")
-    report = json.loads(succeed(folder, tmp_path / "text.txt", "--json"))
+    report = json.loads(succeed("evaluate", folder, tmp_path / "text.txt", "--json"))
     assert run(["perplexity", str(folder), str(tmp_path / "text.txt"), "--json"]) == 0
     assert report == json.loads(capsys.readouterr().out)
 

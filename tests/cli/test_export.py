@@ -21,19 +21,6 @@ def test_a_file_for_llama_cpp(tmp_path, capsys):
     assert not printed.out
 
 
-def test_a_folder_for_ctranslate2(tmp_path):
-    pytest.importorskip("ctranslate2")
-    folder, out = make_run(tmp_path / "novel"), tmp_path / "out"
-    assert run(["export", str(folder), "--to", "ctranslate2", "--type", "int8", "-o", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == {"config.json", "model.bin", "tokenizer.json", "vocabulary.json"}
-
-
-def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path):
-    folder, out = make_run(tmp_path / "novel", value_residual=True), tmp_path / "out"
-    assert run(["export", str(folder), "-o", str(out)]) == 0
-    assert {"configuration_lm.py", "modeling_lm.py", "positions_lm.py"} < {path.name for path in out.iterdir()}
-
-
 def test_an_exported_model_is_imported_again(tmp_path, capsys):
     assert run(["export", str(make_run(tmp_path / "novel")), "-o", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -12,7 +12,6 @@ import lm
 from cli.main import run
 from lm.corpus import open_split
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.find import find_text_files
 
 SMALL = [
     *("--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--context", "32", "--batch-size", "4"),
@@ -98,28 +97,3 @@ def test_stdin_has_the_format_that_is_named(place, monkeypatch):
         ]
         assert run(["prepare", "-", *flags, "-o", "tokens"]) == 0
     assert "pos\t" not in prepared("tokens")
-    assert [*find_text_files(["sms.tsv"])]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "flags"),
-    [
-        ("a.csv", "source,target\n{}", []),
-        ("b.csv", "de,en\n{}", []),
-        ("c.csv", "{}", ["--set", "files.header=false"]),
-        ("d.tsv", "en\tde\n{}", []),
-        ("e.tsv", "target\tsource\n{}", ["--source-column", "target", "--target-column", "source"]),
-    ],
-)
-def test_pairs_come_in_tables(name, text, flags, place):
-    delimiter = "\t" if name.endswith("tsv") else ","
-    Path(name).write_text(text.format("".join(f"eins {n}{delimiter}one {n}\n" for n in range(30))))
-    shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--tokenizer", "byte", "--steps", "1"]
-    assert run(["train", name, *flags, *shape, "--device", "cpu", "-o", "run"]) == 0
-    config = load_config(find_checkpoint(Path("run")))
-    assert config.plan is not None
-    texts = [
-        json.loads(line) for line in next(Path(config.plan.data).glob("*/validation.jsonl")).read_text().splitlines()
-    ]
-    assert texts
-    assert all(pair["source"].startswith("eins") and pair["target"].startswith("one") for pair in texts)

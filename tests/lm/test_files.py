@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import threading
 
@@ -81,9 +82,15 @@ def test_a_new_folder_takes_its_name_once_it_is_whole(tmp_path):
         (fresh / "a").write_text("text")
         assert not any(place.iterdir())
     assert (place / "a").read_text() == "text"
-    assert [path.name for path in place.parent.iterdir()] == ["new"]
     with pytest.raises(InputError, match="already exists"), files.atomic_new(place):
         pass
+    with (
+        full_disk(after=1),
+        pytest.raises(OSError, match="File too large"),
+        files.atomic_new(place.with_name("other")) as fresh,
+    ):
+        shutil.copytree(place, fresh)
+    assert [path.name for path in place.parent.iterdir()] == ["new"]
 
 
 def test_a_file_has_a_second_name_or_a_copy(tmp_path, monkeypatch):

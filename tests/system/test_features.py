@@ -18,7 +18,7 @@ from tests.cli.small_runs import TEXT, make_run
 
 LINES = ["one two", "", "sun fox"]
 LAST_PLACE = 1e-6
-"""Weights of attention have six decimals in JSON, and probabilities of a label four on a line."""
+"""Weights of attention have six decimals in JSON."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,11 @@ class Files:
     Attributes:
         text: running text.
         lines: sources of translations.
-        rows: labelled examples.
         out: a folder for what is written, which is not there yet.
     """
 
     text: Path
     lines: Path
-    rows: Path
     out: Path
 
 
@@ -103,18 +101,6 @@ FEATURES = {
         lambda out, _: json.loads(out)["filled"],
         lambda model, _: model.fill("The [MASK] saw the [MASK]").filled,
     ),
-    "classify": Feature(
-        "labels",
-        lambda run, files: ["classify", run, files.rows],
-        lambda out, _: [line.split("\t")[0] for line in out.splitlines()],
-        lambda model, _: [each.label for each in model.classify(["the owl", "the fox"])],
-    ),
-    "evaluate": Feature(
-        "labels",
-        lambda run, files: ["evaluate", run, files.rows, "--json"],
-        lambda out, _: json.loads(out)["confusion"],
-        lambda model, files: model.evaluate(files.rows).confusion.tolist(),
-    ),
 }
 
 
@@ -123,18 +109,15 @@ def runs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("features")
     make_run(folder / "gpt")
     make_run(folder / "masked", objective="masked")
-    make_run(folder / "labels", objective="masked", labels=("cat", "dog"))
     make_run(folder / "translation", n_encoder_layers=1)
     return folder
 
 
 @pytest.fixture
 def files(tmp_path) -> Iterator[Files]:
-    made = Files(tmp_path / "text.txt", tmp_path / "lines.txt", tmp_path / "rows.jsonl", tmp_path / "out")
+    made = Files(tmp_path / "text.txt", tmp_path / "lines.txt", tmp_path / "out")
     made.text.write_text(TEXT, encoding="utf-8")
     made.lines.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    rows = ({"text": text, "label": label} for text, label in (("the owl", "cat"), ("the fox", "dog")))
-    made.rows.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return made
 
 

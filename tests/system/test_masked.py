@@ -12,7 +12,6 @@ from tests.tolerances import approx
 
 SHAPE = ["--d-model", "32", "--n-heads", "2", "--n-layers", "2", "--context", "32", "--vocab-size", "300"]
 MACHINE = ["--threads", "1", "--device", "cpu", "--dtype", "float32"]
-LABELS = ["--label-column", "label"]
 WORDS = {"joy": ["sun", "song", "smile"], "fear": ["storm", "night", "wolf"]}
 
 
@@ -74,16 +73,12 @@ def test_pseudo_perplexity_is_said_to_be_one(folder, capsys):
     assert report["total"]["bits_per_byte"] > 0
 
 
-def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
-    held_out = str(folder / "held-out.jsonl")
-    assert run(["classify", str(folder / "labels"), held_out]) == 0
+def test_texts_are_labelled(folder, capsys):
+    assert run(["classify", str(folder / "labels"), str(folder / "held-out.jsonl")]) == 0
     out = capsys.readouterr().out
     expected = [json.loads(line)["label"] for line in (folder / "held-out.jsonl").read_text().splitlines()]
     found = [line.split("\t")[0] for line in out.splitlines()]
-    right = sum(one == other for one, other in zip(found, expected, strict=True))
-    assert right > 40
-    assert run(["evaluate", str(folder / "labels"), held_out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["correct"] == right
+    assert sum(one == other for one, other in zip(found, expected, strict=True)) > 40
     assert run(["classify", str(folder / "labels"), str(folder / "text.txt"), "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(found) == 300

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from lm.run_folder import find_checkpoint, load_config
 from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 
@@ -75,6 +76,10 @@ def test_the_logs_tell_of_completions_alone(task):
     assert sum("sample" in line for line in logged) == 2
 
 
+def test_the_labels_to_choose_among_are_in_the_run(task):
+    assert {*load_config(find_checkpoint(task / "run")).label_completions} == {f"\n{word}" for word in WORDS}
+
+
 @pytest.mark.medium
 def test_resuming_equals_never_having_stopped(task, tmp_path):
     assert_resumes_exactly(task / "run", tmp_path / "part", step=10)
@@ -102,16 +107,3 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert total["nats"] / total["tokens"] == approx(logged["validation_loss"], terms=64, depth=20)
         assert total["bits_per_byte"] == approx(logged["validation_bits_per_byte"], terms=64, depth=20)
         assert (total["documents"], report["unit"], total["shortened"]) == (31, "completion token", 2)
-
-
-def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):
-    draw = random.Random(5)
-    rows = [example(draw) for _ in range(60)]
-    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    capsys.readouterr()
-    assert run(["classify", str(task / "run"), str(tmp_path / "new.jsonl")]) == 0
-    found = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
-    right = sum(label == row["label"] for label, row in zip(found, rows, strict=True))
-    assert run(["evaluate", str(task / "run"), str(tmp_path / "new.jsonl"), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["correct"], report["examples"]) == (right, 60)

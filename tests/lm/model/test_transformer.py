@@ -40,19 +40,6 @@ def test_equals_hugging_face_gpt2():
     assert_close(loss, reference.loss, model=ours)
 
 
-@pytest.mark.parametrize("fields", [{"n_kv_heads": 2}, {"norm_position": "post"}, SHARED])
-@pytest.mark.parametrize("positions", get_args(Positions))
-def test_cached_equals_uncached(positions, fields):
-    model = randomised(small(positions=positions, qk_norm=True, **fields))
-    tokens, cache = ids(3, 20), model.new_cache()
-    parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 8, 3], dim=1)]
-    assert_close(torch.cat(parts, dim=1), model(tokens), model=model)
-    for layer in cache.self_attention:
-        layer.length = 12
-    again = model(tokens[:, 12:], cache=cache)
-    assert_close(again, model(tokens)[:, 12:], model=model)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_softly_capped(dtype):
     """As the formula in float64."""

@@ -1,4 +1,4 @@
-"""Any tokenizer.json encodes as the library does, and every text survives."""
+"""Any tokenizer.json encodes as the library does, every text survives, and training is repeatable."""
 
 import copy
 import json
@@ -118,3 +118,17 @@ def test_byte_ids_are_byte_values_as_in_the_library(tmp_path):
     reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in [*LOSSLESS[:-2], *random_texts(20)]:
         assert tokenizer.encode(text) == list(text.encode()) == reference.encode(text).ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+def test_training_twice_gives_the_same_bytes(kind):
+    text = "".join(random.Random(3).choices("abcdefgh ", k=20_000))
+    assert train(text, kind).sha256 == train(text, kind).sha256
+
+
+def test_bpe_is_trained_on_a_sample_that_covers_the_corpus(monkeypatch):
+    texts = [chr(ord("一") + number // 10) * 30 for number in range(1000)]
+    settings = {"config": TokenizerConfig(vocab_size=600), "corpus_bytes": sum(len(text.encode()) for text in texts)}
+    monkeypatch.setattr(training, "SAMPLE_BYTES", 9000)
+    sampled = training.train(texts, **settings)
+    assert sampled.sha256 == training.train(texts[9::10], **settings | {"corpus_bytes": 9000}).sha256

@@ -13,6 +13,7 @@ SHAPES = {
     "learned": {"positions": "learned", "norm": "layernorm", "activation": "gelu", "bias": True},
     "rotary, grouped heads": {"positions": "rotary", "n_kv_heads": 1, "qk_norm": True},
     "sinusoidal, post-norm": {"positions": "sinusoidal", "norm_position": "post"},
+    "sinusoidal in halves": {"positions": "sinusoidal-half"},
     "relative": {"positions": "relative", "n_kv_heads": 2, "max_distance": 3},
     "biases by bucket": {"positions": "t5"},
     "alibi": {"positions": "alibi", "n_kv_heads": 2},

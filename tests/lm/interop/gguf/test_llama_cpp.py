@@ -1,21 +1,15 @@
 """llama.cpp computes what ours compute from exported files; needs its Python binding, `llama-cpp-python`."""
 
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from lm.api import export
-from lm.checkpoint import load_model, save_checkpoint
-from lm.config.model import ModelConfig
-from lm.config.run_config import RunConfig
+from lm.checkpoint import load_model
 from lm.hardware import Hardware
-from lm.model import build_model
-from lm.run_folder import TrainingState
-from lm.tokenizer import Tokenizer
-from tests.cli.small_runs import make_tokenizer
+from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.interop.gguf.llama_cpp_models import loaded, logits
 from tests.lm.interop.gguf.models import FAMILIES, random_config
 from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
@@ -50,20 +44,6 @@ def test_logits_are_those_of_the_run(architecture, seed, tmp_path):
         assert_close(found, expected, model=load_model(run, HARDWARE).model)
 
 
-def made(folder: Path, tokenizer: Tokenizer) -> Path:
-    """A run of a small model with this tokenizer."""
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=32, n_layers=1, n_heads=2, context_length=64)
-    save_checkpoint(
-        folder,
-        config=RunConfig(model=config),
-        tokenizer=tokenizer,
-        model=build_model(config).state_dict(),
-        state=TrainingState(),
-        is_best=True,
-    )
-    return folder
-
-
 TOKENIZERS = {
     **KINDS,
     "byte": lambda: make_tokenizer("byte"),
@@ -76,7 +56,8 @@ TOKENIZERS = {
 def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
     """Of texts in the normal form of the tokenizer, to which llama.cpp brings none."""
     tokenizer = TOKENIZERS[words]()
-    export(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf", "gguf")
+    run = make_run(tmp_path / "run", tokenizer=tokenizer, n_layers=1, context_length=64)
+    export(run, tmp_path / "out.gguf", "gguf")
     model = loaded(tmp_path / "out.gguf")
     texts = random_texts(2000)
     for text in (unicodedata.normalize("NFC", text) for text in texts) if words == "qwen2" else texts:

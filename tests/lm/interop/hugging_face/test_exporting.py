@@ -6,10 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm.api import export
 from lm.checkpoint import load_model
-from lm.errors import InputError
 from lm.hardware import Hardware
 from tests.cli.small_runs import make_run
-from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, compare_padded, ids, loaded_export, random_config, random_run
 from tests.slow_cases import slow_after
 from tests.tolerances import assert_close
@@ -31,24 +29,6 @@ def test_logits_are_those_of_the_run(family, seed, tmp_path):
         stepped = [ours(part, cache=cache) for part in tokens.split([9, 1, 1, 13], dim=1)]
         assert_close(torch.cat(stepped, dim=1), expected, model=ours)
         compare_padded(ours, theirs, tokens)
-
-
-def test_nothing_is_written_over(tmp_path):
-    run, out = make_run(tmp_path / "run"), tmp_path / "out"
-    out.mkdir()
-    export(run, out)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(InputError, match="out: already exists; choose a new name or an empty folder"):
-        export(run, out)
-    assert before == {path.name: path.read_bytes() for path in out.iterdir()}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path):
-    run = make_run(tmp_path / "run")
-    with full_disk(after=20_000), pytest.raises((InputError, OSError)):
-        export(run, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):
