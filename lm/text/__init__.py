@@ -99,7 +99,7 @@ class Record(NamedTuple):
         return self.source is not None and not (self.source and self.text)
 
     def to_json(self) -> str:
-        """Return a row that is read as an equal record; of a piece of text `starts` says that it goes on."""
+        """Return a row that is read as an equal record; `starts` tells pieces of a text from its beginning."""
         if self.source is not None:
             heads = {} if self.dependency_heads is None else {"heads": self.dependency_heads}
             return json.dumps({"source": self.source, "target": self.text, **heads}, ensure_ascii=False)
