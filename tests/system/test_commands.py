@@ -71,7 +71,10 @@ def test_plots(place, capsys, tmp_path, monkeypatch):
         assert run(["plot", str(place / "run"), "-o", str(tmp_path / "b.png")]) == 1
     assert not (tmp_path / "b.png").exists()
     (tmp_path / "empty").mkdir()
-    assert run(["plot", str(tmp_path / "empty"), str(place / "run")]) == 1
+    assert run(["plot", str(tmp_path / "empty")]) == 1
+    capsys.readouterr()
+    assert run(["plot", str(tmp_path / "empty"), str(place / "run")]) == 0
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 @pytest.mark.parametrize("closed", [{"stdout": None, "stderr": PIPE}, dict.fromkeys(("stdin", "stdout", "stderr"))])
