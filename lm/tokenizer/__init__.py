@@ -540,9 +540,9 @@ def split_into_pieces(
             text, starts, context = "", True, ""
         text += record.text
         while len(text) >= limit + _FAR_WINDOW:
-            position, is_valid = _find_cut(text, limit, tokenizer)
+            position, has_context = _find_cut(text, limit, tokenizer)
             yield Record((Part("text", text[:position]),), starts=starts, ends=False, context=context)
-            text, starts, context = text[position:], False, text[position - _CONTEXT : position] * is_valid
+            text, starts, context = text[position:], False, text[position - _CONTEXT : position] * has_context
 
 
 def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
@@ -555,7 +555,7 @@ def encode_pieces(pieces: Sequence[Record], tokenizer: Tokenizer) -> list[Ids]:
 
 
 def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> tuple[int, bool]:
-    """Return the last valid cut in the second half of `text[:limit]`, else the limit; and whether it is valid.
+    """Return the last valid cut in the second half of `text[:limit]`, else the limit; and whether it has a context.
 
     A cut is valid if both parts of the text around it together give the same tokens as the whole.
     """
@@ -567,7 +567,8 @@ def _find_cut(text: str, limit: int, tokenizer: Tokenizer | None) -> tuple[int, 
     for position, window in [*places, *((limit - back, _FAR_WINDOW) for back in range(_MAX_TRIES))]:
         if up_to_text := _UP_TO_TEXT.match(text, position, position + _MAX_SPACES):
             left, right = text[max(0, position - window) : position], text[position : up_to_text.end() + window]
-            whole, left_tokens, before = map(tokenizer.encode, (left + right, left, left[-_CONTEXT:]))
-            if whole == left_tokens + tokenizer.encode(left[-_CONTEXT:] + right)[len(before) :]:
-                return position, True
+            whole, left_tokens = map(tokenizer.encode, (left + right, left))
+            for context in (left[-_CONTEXT:], ""):
+                if whole == left_tokens + tokenizer.encode(context + right)[len(tokenizer.encode(context)) :]:
+                    return position, bool(context)
     return limit, False

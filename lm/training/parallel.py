@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from lm.data import Batch
@@ -142,7 +144,10 @@ def init_distributed() -> Iterator[World]:
             if launcher_env.local_rank() < torch.cuda.device_count():
                 torch.cuda.set_device(launcher_env.local_rank())
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
+            store, rank, size = next(rendezvous("env://", timeout=_STEP_TIMEOUT))
+            # processes that torchrun starts again would else find the addresses of the first ones
+            store = PrefixStore(f"start-{launcher_env.restart_count()}", store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_STEP_TIMEOUT)
             _process_groups[:] = dist.group.WORLD, dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
         yield World(dist.get_rank(), dist.get_world_size())
         dist.destroy_process_group()

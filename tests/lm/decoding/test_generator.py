@@ -83,7 +83,7 @@ def test_prompt_and_text_are_the_text_of_all_tokens(elsewhere, way):
     prompt_ids = encode_prompt(prompt, elsewhere)
     settings = {"tokenizer": elsewhere, "logit_bias": (f"{ids[len(elsewhere.encode(prompt))]}=30",)}
     for sample in (sample for each in outputs(generator(**settings), way, [prompt]) for sample in each):
-        assert prompt + sample.text == elsewhere.decode([*prompt_ids, *sample.tokens])
+        assert is_but_for_a_cut(prompt + sample.text, elsewhere.decode([*prompt_ids, *sample.tokens]), most=4)
     if way != "beam":  # which biases don't change
         assert sample.text.startswith(" ")
         ((sample, *_),) = outputs(generator(stop=(" ",), **settings), way, [prompt])

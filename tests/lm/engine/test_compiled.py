@@ -97,7 +97,7 @@ def test_logits_equal_those_of_recomputation(seed, is_int8):
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
         expected = again.feed(tokens)
-        error = 2e-3 if is_int8 else rounding_error(expected, model=model)
+        error = 5e-3 if is_int8 else rounding_error(expected, model=model)
         torch.testing.assert_close(steps.feed(tokens), expected, atol=error, rtol=error if is_int8 else 0)
         if of.random() < 0.3:
             chosen = torch.tensor([of.randrange(rows) for _ in range(of.randint(1, 5))])
@@ -151,7 +151,7 @@ def test_hypotheses_of_sources_equal_those_of_single_sources(seed, is_int8):
         fresh = torch.randint(37, (len(tokens), n))
         tokens = torch.cat((tokens, fresh), dim=1)
         expected = uncached(model, source, lengths, tokens)[:, -n:]
-        error = 2e-3 if is_int8 else rounding_error(expected, model=model)
+        error = 5e-3 if is_int8 else rounding_error(expected, model=model)
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if is_int8 else 0)
         sentences = list(range(len(tokens) // width))
         if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
