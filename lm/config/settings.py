@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -205,9 +205,10 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
     sources: dict[str, str] = {}
     for layer in layers:
         given: Values = {section: {} for section in sections}
-        for name, value in msgspec.to_builtins(layer.values, enc_hook=_to_builtin).items():
+        for name, own in layer.values.items():
             if name not in known:
                 raise UsageError(f"{layer.place(name)}: no such setting")
+            value = msgspec.to_builtins(own, enc_hook=partial(_to_builtin, layer.place(name)))
             if value is not None and value != ():
                 setting = known[name]
                 if setting.name in given[setting.section]:
@@ -219,13 +220,13 @@ def merge(sections: Mapping[str, type], layers: Sequence[Layer]) -> tuple[Values
     return values, {key: sources[key] for key in kept}
 
 
-def _to_builtin(value: Any) -> Any:
+def _to_builtin(place: str, value: Any) -> Any:
     """Convert a number of NumPy or a path; UsageError for other objects."""
     if getattr(value, "shape", None) == ():
         return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise UsageError(f"{value!r} is no value of a setting")
+    raise UsageError(f"{place}: {value!r} is no value of a setting")
 
 
 def build_from(config: type[C], options: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> C:

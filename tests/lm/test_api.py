@@ -47,9 +47,9 @@ def test_numbers_of_numpy_and_paths_are_settings(writer):
     assert plain == lm.load(writer).generate("The owl", max_tokens=np.int64(5), temperature=np.float64(0))
     spec = lm.run_spec(writer / "a.txt", learning_rate=np.float64(1e-3), validation=0.2, out=writer)
     assert (spec.settings["training"]["learning_rate"], spec.settings["data"]["validation"]) == (1e-3, "0.2")
-    with pytest.raises(UsageError, match="object"):
+    with pytest.raises(UsageError, match="temperature: .*object"):
         lm.load(writer).generate("The owl", temperature=object())
-    with pytest.raises(UsageError, match="object"):
+    with pytest.raises(UsageError, match="out: .*object"):
         lm.run_spec(writer / "a.txt", out=object())
 
 
