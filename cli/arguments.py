@@ -14,7 +14,7 @@ import typer
 
 from lm.config.presets import PRESETS
 from lm.run_folder import CHECKPOINTS, RUNS, is_checkpoint_name, is_run
-from lm.text.decode import decode_blocks, decode_lines, normalize_blocks
+from lm.text.decode import decode_blocks, decode_lines, normalize_text
 from lm.text.find import read_lines
 
 CorpusFiles = Annotated[
@@ -44,7 +44,7 @@ def read_text_argument(argument: str | None) -> str | None:
         return argument
     if argument is None and sys.stdin.isatty():
         return None
-    return "".join(normalize_blocks(decode_blocks([sys.stdin.buffer.read()], "stdin"))).removesuffix("\n")
+    return normalize_text("".join(decode_blocks([sys.stdin.buffer.read()], "stdin"))).removesuffix("\n")
 
 
 def read_input_lines(files: Sequence[Path]) -> Iterator[str]:

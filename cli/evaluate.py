@@ -106,13 +106,13 @@ def evaluate(
     if hypotheses is not None and run is not None:
         run, files = None, [str(run), *(files or ())]
     if run is not None and not (source or target or (config := load_config(find_first(run))).model.translates):
+        if versus:
+            raise UsageError("--versus compares translations; of texts lm perplexity has it")
         import_torch()
         if config.is_classifier or (labels is not None and config.is_supervised and not config.model.is_masked):
             from cli.evaluation_report import evaluate_labels
 
             return evaluate_labels(run, files or (), labels, as_json=as_json, options=options)
-        if versus:
-            raise UsageError("texts are compared by lm perplexity RUN --versus RUN")
         from cli import perplexity_report
         from lm.evaluation.perplexity import open_texts
 

@@ -204,10 +204,14 @@ def run_session(turns: Chat, opening: str = "") -> None:
             _execute(turns, line)
         except LMError as error:
             print_note(f"lm: {error}")
-        except (OSError, KeyboardInterrupt) as error:  # Ctrl-C also before the first token
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            print_note(f"lm: {error.filename}: {error.strerror}")
+        except KeyboardInterrupt:  # also before the first token
             if not sys.stdin.isatty():
                 raise
-            print_note("" if isinstance(error, KeyboardInterrupt) else f"lm: {error}")
+            print_note("")
         line = _read_line()
 
 

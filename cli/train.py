@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from lm.config.run_spec import SPEC_SECTIONS, build_spec
 from lm.config.settings import Layer
 from lm.errors import UsageError
 from lm.text.find import refuse_missing
+from lm.training import launcher_env
 
 _Corpus = Annotated[
     list[str] | None,
@@ -85,7 +85,7 @@ def train(
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     refuse_missing(spec.data.names)
     command_line: CommandLine = context.obj
-    if spec.processes > 1 and "RANK" not in os.environ:
+    if spec.processes > 1 and launcher_env.world_size() == 1:
         from lm.training.multiprocess import launch
 
         program = ["-P", "-m", "cli", *command_line.arguments]

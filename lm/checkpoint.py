@@ -155,7 +155,7 @@ def prepare_for_inference(model: Model, hardware: Hardware) -> Model:
     return model
 
 
-_PREDICTION = ("purpose", "vocab_size", "labels", "syntax")
+_PREDICTION = ("purpose", "labels", "syntax")
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:

@@ -52,7 +52,7 @@ def check_folder(folder: Path) -> None:
     """Raise InputError unless a folder can be written to or created."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}: {existing} is no folder that can be written to (of the cache: set LM_CACHE)")
+        raise InputError(f"{folder}: {existing} is no folder that can be written to")
 
 
 def make_folder(folder: Path) -> None:

@@ -125,7 +125,7 @@ def _run_of(path: Path) -> Path:
 
 def describe_parent(path: Path) -> str:
     """Return `from` and the name of the run of a path."""
-    return f"from {_run_of(path).name}"
+    return f"from {_run_of(path).resolve().name}"
 
 
 def checkpoint_step(checkpoint: Path) -> int:

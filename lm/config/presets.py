@@ -37,6 +37,11 @@ def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
     return round(6e-3 * (192 / d_model) ** 0.5 if translates else 0.02 * (128 / d_model) ** 0.5, 5)
 
 
+def adamw_learning_rate(d_model: int) -> float:
+    """Return the peak learning rate of AdamW, which falls with the width (Yang et al. 2022)."""
+    return 3e-3 * 128 / d_model
+
+
 _RECIPE = {
     "positions": "rotary", "norm": "layernorm", "qk_norm": True, "activation": "gelu", "zero_init": True,
     "value_residual": True, "key_offset": True,
@@ -265,8 +270,8 @@ def build_run_config(name: str, overrides: Mapping[str, Mapping[str, Any]] | Non
 
     Args:
         overrides: section ("model", "training", …) to given fields, which replace the preset's. A budget implies its
-            schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
-            decoder-only translation model has the layers of both stacks.
+            schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, an optimizer
+            that is not the preset's its own rate, and a decoder-only translation model the layers of both stacks.
     """
     values = {section: dict(fields) for section, fields in find_preset(name).values.items()}
     model, training = values["model"], values["training"]
@@ -279,6 +284,10 @@ def build_run_config(name: str, overrides: Mapping[str, Mapping[str, Any]] | Non
     elif given["lora"].get("rank") is not None and has_muon and "optimizer" not in given["training"]:
         # AdamW at half the rate was never worse, and better after few steps and in a wider model (docs/lab/quality.md)
         training |= {"optimizer": "adamw", "learning_rate": training["learning_rate"] / 2}
+    elif (optimizer := given["training"].get("optimizer")) not in (None, training.get("optimizer", "adamw")):
+        width, translates = given["model"].get("d_model", model["d_model"]), "n_encoder_layers" in model
+        rate = muon_learning_rate(width, translates=translates) if optimizer == "muon" else adamw_learning_rate(width)
+        training["learning_rate"] = rate
     if given["model"].get("decoder_only"):
         model["n_layers"] += model.pop("n_encoder_layers", 0)
     if given["training"].get("budget") is not None:

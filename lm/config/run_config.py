@@ -273,7 +273,7 @@ class HardwareConfig(Config):
     Settings:
         device: Device; auto: a GPU if there is one.
         dtype: Dtype of matmuls; float16, int8: inference only.
-        threads: CPU threads; default one per core, of lm train the fastest number.
+        threads: CPU threads; default one per core; lm train times which number is fastest.
     """
 
     device: Device = "auto"

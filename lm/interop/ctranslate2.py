@@ -45,8 +45,8 @@ _DECODER: Allowed = dict.fromkeys(
 ) | {"rope_scaling": ("none", "linear")}
 _ENCODER_DECODER: Allowed = dict.fromkeys(("source_vocab_size", "n_encoder_layers"))
 """The fields that CTranslate2 supports, those of decoders and of encoder-decoders."""
-_MIN_POSITIONS = 2048
 _BANNED = -1e4  # a bias that float16 can hold
+_MIN_POSITIONS = 2048
 """Minimum number of exported positions, if they are unlimited."""
 _BLOCK = {
     "attention_norm": "self_attention.layer_norm", "attention.input": "self_attention.linear.0",
@@ -179,7 +179,7 @@ def build_specification(
     if start is None or end is None:
         raise UsageError("CTranslate2 needs a token that ends a text, and this tokenizer has none")
     spec = create_specification(config)
-    if config.is_encoder_decoder and start != end:
+    if config.is_encoder_decoder and tokenizer.token_id(start) not in tokenizer.stop_ids:
         bias = weights.get("output_bias", torch.zeros(config.vocab_size)).float().clone()
         bias[tokenizer.token_id(start)] = _BANNED
         weights = {**weights, "output_bias": bias}

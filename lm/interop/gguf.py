@@ -173,7 +173,7 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
         "padding_token_id": tokenizer.end_of_text,
     }
     template, start = tokenizer.chat_template, tokenizer.token(tokenizer.start_of_text) or ""
-    # as in training; llama.cpp has one setting for texts and conversations, and adds no second start
+    # as in training; with a template as in conversations, since llama.cpp has one setting for both
     settings["add_bos_token"] = template is None or template.render([Part("user", "text")]).startswith(start)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in settings.items()}
     if template is not None:

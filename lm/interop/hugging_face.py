@@ -245,7 +245,7 @@ def download_model(name: str) -> Path:
             supported; or the package is not installed.
     """
     folder = _fetch(name, [CONFIG, *ADAPTER_FILES])
-    if not (folder / ADAPTER_FILES[0]).exists():
+    if (folder / CONFIG).exists() or not (folder / ADAPTER_FILES[0]).exists():
         from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
     return _fetch(name, _FILES)
 

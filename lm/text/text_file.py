@@ -95,8 +95,9 @@ class TextFile:
     def columns(self) -> Sequence[str]:
         """Return the column names of a table, or the fields of the first row; beside a text those that are not null."""
         first: Values = next((values for _, values in self._rows() if not isinstance(values, InputError)), {})
+        named = (self.data.text_column, self.data.label_column, self.data.source_column, self.data.target_column)
         has_all = self.format == "parquet" or first.get("text") is None
-        return [name for name, value in first.items() if value is not None or has_all]
+        return [name for name, value in first.items() if value is not None or has_all or name in named]
 
     @property
     def kind(self) -> DataKind:

@@ -29,6 +29,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def is_one_machine() -> bool:
+    """Whether all processes were started by one launcher."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+
+
 def restart_count() -> int:
     """Number of times the launcher has restarted the processes after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

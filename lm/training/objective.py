@@ -177,7 +177,9 @@ def distillation_loss(logits: Tensor, teachers: Sequence[Tensor], *, temperature
 
     Source: Hinton et al. 2015, section 2.
     """
-    mean = torch.stack([(each.float() / temperature).softmax(-1) for each in teachers]).mean(0)
+    size = min(each.shape[-1] for each in (logits, *teachers))  # some vocabularies are padded
+    mean = torch.stack([(each[..., :size].float() / temperature).softmax(-1) for each in teachers]).mean(0)
+    logits = logits[..., :size]
     return -(temperature**2) * (mean * (logits.float() / temperature).log_softmax(-1)).sum()
 
 

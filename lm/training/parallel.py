@@ -145,8 +145,8 @@ def init_distributed() -> Iterator[World]:
                 torch.cuda.set_device(launcher_env.local_rank())
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             store, rank, size = next(rendezvous("env://", timeout=_STEP_TIMEOUT))
-            # processes that torchrun starts again would else find the addresses of the first ones
-            store = PrefixStore(f"start-{launcher_env.restart_count()}", store)
+            if launcher_env.is_one_machine():  # whose processes, started again, would else find the former addresses
+                store = PrefixStore(f"start-{launcher_env.restart_count()}", store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_STEP_TIMEOUT)
             _process_groups[:] = dist.group.WORLD, dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
         yield World(dist.get_rank(), dist.get_world_size())

@@ -18,6 +18,7 @@ from lm.config.presets import (
     DEFAULT_PRESET,
     DEFAULT_TRANSLATION_PRESET,
     PORTABLE,
+    adamw_learning_rate,
     build_run_config,
     depth_preset_name,
     has_training_recipe,
@@ -44,10 +45,10 @@ _MIN_SENTENCES = 100
 _MIN_ROWS = 4
 _STARTUP_FACTOR = 4  # of a time that is chosen, to the seconds of start-up
 _SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
+_SHAPE = {"architecture", "d_model", "d_ff", "n_heads", "n_layers", "experts"}
+"""Settings of a model that no ensemble is planned for, as its size is not the one chosen."""
 _CHOSEN_BY_TIME = ("training.schedule", "training.optimizer", "parallel.bpe_dropout")
 
-_ADAMW_RATE = 3e-3
-"""Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
 _ADAPTER_RATE = 7e-3
 """Learning rate of low-rank adapters at width 128, on near and distant texts (docs/lab/recipe.md); with 1 / √width."""
 _TUNED_EPOCHS, _MAX_TUNED_EPOCHS, _MIN_TUNED_STEPS, _MAX_TUNED_STEPS = 3.0, 10.0, 50, 2000
@@ -210,7 +211,7 @@ def plan_model(
     budget, depth = str(plan.config.training.budget), None if is_default else preset_depth(before.preset)
     flops = max(1.0, parse_duration(budget) - elapsed) * flops_per_second
     is_own = spec.kind == "text" and not (_is_portable(before) or before.model.is_masked)
-    is_one = not is_own or before.training.teacher
+    is_one = not is_own or before.training.teacher or _SHAPE & fixed["model"].keys()
     members = fixed["model"].get("members", 1 if is_one else rules.choose_members(flops, depth=depth, **corpus))
     size = rules.choose_size(flops / members, depth=depth, **corpus)
     chosen = {"training": {"batch_tokens": size.batch_tokens, "budget": budget}, "model": {"members": members}}
@@ -220,6 +221,8 @@ def plan_model(
         chosen["tokenizer"] = {"vocab_size": vocab_size, "inline_casing": is_cased}
     name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), fixed[section]) for section in SECTIONS})
+    training = config.training.replace(teacher=before.training.teacher)
+    config = dataclasses.replace(config, data=before.data, training=training)  # which don't follow from the size
     by_budget = [f"{section}.{name}" for section in chosen for name in chosen[section].keys() - fixed[section]]
     reasons = {**plan.reasons, **dict.fromkeys(by_budget, "budget"), "training.budget": plan.reasons["training.budget"]}
     if depth is None:
@@ -232,7 +235,7 @@ def plan_model(
 
 
 def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
-    """Take vocabulary sizes and labels from the corpus; of conversations also the context, that of the longest one.
+    """Take vocabulary sizes and labels from the corpus; of examples and conversations also the longest as the context.
 
     Sources with the same token IDs as the targets use the same embedding. BPE dropout is dropped if a tokenizer has no
     merges. A context that is given stays; it is limited by the positions of the model that is fine-tuned, and to a
@@ -242,7 +245,7 @@ def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
     model, is_masked, context = config.model, config.model.is_masked, config.model.context_length
     is_limited = by == "from_run" and (model.position_limit is not None or model.rope_scaling != "none")
     if by in ("default", "budget", "from_run") and not is_limited:
-        context = max(context, min(corpus.longest_conversation - 1, batch_rows(config) * context // _MIN_ROWS))
+        context = max(context, min(corpus.longest_row - 1, batch_rows(config) * context // _MIN_ROWS))
     fitted = dataclasses.replace(
         config,
         model=model.replace(
@@ -314,7 +317,7 @@ def peak_learning_rate(config: RunConfig) -> float:
         return _ADAPTER_RATE * (128 / width) ** 0.5
     if config.training.optimizer == "muon":
         return muon_learning_rate(width, translates=config.model.translates)
-    return _ADAMW_RATE * 128 / width
+    return adamw_learning_rate(width)
 
 
 def _plan_budget(

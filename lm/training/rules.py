@@ -216,7 +216,7 @@ def choose_text_regularisation(
 
     Source: weight decay as forgetting, Wang & Aitchison 2024.
     """
-    decay = float(np.interp(epochs, *_FORGETTING)) / learning_rate * (1 / max(1.0, steps))
+    decay = float(np.interp(epochs, *_FORGETTING)) / (learning_rate or 1.0) * (1 / max(1.0, steps))
     weight_decay = round(min(max(_MIN_WEIGHT_DECAY, decay), _MAX_WEIGHT_DECAY), 2)
     return {"model": {"dropout": choose_dropout(epochs)}, "training": {"weight_decay": weight_decay}}
 

@@ -397,7 +397,8 @@ def prepare_resuming(
         if data is not None:
             plan = dataclasses.replace(plan, data=str(data.resolve()))
         verify_data(Path(plan.data), key=plan.data_key)
-        if teachers := (changed or {}).get("training", {}).get("teacher"):
+        teachers = (changed or {}).get("training", {}).get("teacher", config.training.teacher)
+        if teachers != config.training.teacher:
             line = f"step {state.step:,}: learns from {', '.join(teachers)}"
             plan = dataclasses.replace(plan, changes=(*plan.changes, line))
         parts = {name: getattr(config, name).replace(**new) for name, new in (changed or {}).items()}

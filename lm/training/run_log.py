@@ -254,6 +254,8 @@ def load_curves(run: Path) -> dict[str, dict[int, float]]:
 
     Infinite values, and those so large that differences would overflow, are left out.
     """
+    if not run.is_dir():
+        raise InputError(f"{run}: no such run")
     curves = defaultdict[str, dict[int, float]](dict)
     for path in (run / run_folder.METRICS, run / run_folder.TIMINGS):
         for _, entry in _lines(path):

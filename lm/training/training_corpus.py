@@ -79,9 +79,9 @@ class TrainingCorpus:
         return all(tokenizer.merge_rules is not None for tokenizer in tokenizers)
 
     @property
-    def longest_conversation(self) -> int:
-        """Tokens of the longest conversation; 0 for other data."""
-        if self.kind != "conversations":
+    def longest_row(self) -> int:
+        """Tokens of the longest example or conversation; 0 for other data, and for examples with labels."""
+        if self.kind not in ("examples", "conversations") or self.label_completions:
             return 0
         return max(int(corpus.open_split(self.folder, name).lengths.max(initial=0)) for name in corpus.SPLITS)
 
@@ -96,8 +96,10 @@ class CorpusFiles:
 
     def __init__(self, files: DataFiles, config: RunConfig) -> None:
         """Find the files, and read the first row of the first one; InputError if one is missing."""
-        is_prepared = len(files.text) == 1 and corpus.is_store(Path(files.text[0]))
-        self.prepared = Path(files.text[0]) if is_prepared else None
+        stores = [name for name in files.text if corpus.is_store(Path(name))]
+        if stores and len(files.names) > 1:
+            raise UsageError(f"{stores[0]}: prepared tokens are a corpus of their own: name nothing else")
+        self.prepared = Path(stores[0]) if stores else None
         self._config, self._sources, self._held_out = config, list[Source](), list[Source]()
         if self.prepared:
             self.kind = Manifest.read(self.prepared).kind

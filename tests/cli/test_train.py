@@ -33,7 +33,8 @@ def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, tmp_
     assert run(["prepare", str(place / "text.txt"), "-o", tokens, "--tokenizer", "char"]) == 0
     assert run(["train", tokens, "-o", str(first), "--steps", "1", *shape]) == 0
     assert run(["train", tokens, "-o", str(tmp_path / "tuned"), "--steps", "1", "--from", str(first)]) == 0
-    assert run(["train", tokens, "-o", str(tmp_path / "other"), "--steps", "1", "--tokenizer", tokens, *shape]) == 2
+    for more in (["--tokenizer", tokens], [str(place / "text.txt")]):
+        assert run(["train", tokens, "-o", str(tmp_path / "other"), "--steps", "1", *more, *shape]) == 2
     assert run(["train", tokens, "--resume", str(first), "--steps", "2"]) == 0
 
 

@@ -113,6 +113,8 @@ USAGE = """
     perplexity run text.txt --stride 64 --context 32
     perplexity run text.txt --versus translator
     perplexity run text.txt --csv --json
+    perplexity run text.txt --show --json
+    evaluate run text.txt --versus run
     generate run The --seed 1 --set sampling.seed=2
     evaluate run --source text.txt --target text.txt
     evaluate translator --target text.txt

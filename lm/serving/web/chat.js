@@ -77,6 +77,7 @@ export class ChatView {
   }
 
   show(model) {
+    if (model !== this.model) this.#setDropped(0);
     this.model = model;
   }
 

@@ -23,7 +23,7 @@ export const OPTIONS = [
         default: null,
         minimum: 0,
         integer: true,
-        help: "Sample from the k most likely tokens.",
+        help: "Sample from the k most likely tokens; 0 is off.",
       },
       {
         name: "top_p",

@@ -86,6 +86,16 @@ def test_the_peak_learning_rate_of_the_transformer_is_that_of_its_schedule():
     assert config.training.learning_rate == pytest.approx(peak, rel=0.02)
 
 
+def test_another_optimizer_than_the_presets_has_a_rate_of_its_own():
+    small, gpt2 = (build_run_config(name).training for name in ("small", "gpt2"))
+    ours = build_run_config("small", {"training": {"optimizer": "adamw"}})
+    assert ours.training.learning_rate == pytest.approx(3e-3 * 128 / ours.model.d_model) < 0.2 * small.learning_rate
+    theirs = build_run_config("gpt2", {"training": {"optimizer": "muon"}}).training
+    assert theirs.learning_rate > 10 * gpt2.learning_rate
+    given = {"optimizer": "adamw", "learning_rate": 0.1}
+    assert build_run_config("small", {"training": given}).training.learning_rate == 0.1
+
+
 def test_what_is_given_wins_over_the_preset():
     config = build_run_config(
         "nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}}

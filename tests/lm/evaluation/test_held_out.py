@@ -115,6 +115,15 @@ def test_what_was_held_out_is_of_the_kind_that_is_scored(trained):
         lm.load(trained / "labels").perplexity()
 
 
+def test_stdin_is_left_to_others(trained, monkeypatch, capsys):
+    """As in a loop over the lines of a list."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"runs/other\n")))
+    for command in ("perplexity", "evaluate"):
+        assert run([command, str(trained / "text")]) == 0
+        assert "held-out" in capsys.readouterr().out
+    assert sys.stdin.read() == "runs/other\n"
+
+
 def test_a_run_that_held_nothing_out_or_was_not_trained(tmp_path, capsys):
     assert run(["perplexity", str(RUNS / "questions")]) == 1
     assert "this run held nothing out; name text to measure it on" in capsys.readouterr().err

@@ -257,7 +257,9 @@ def alone(model, tokenizer, source, target):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
-@pytest.mark.parametrize("fields", [{}, ONE_STACK], ids=["encoder-decoder", "decoder-only"])
+@pytest.mark.parametrize(
+    "fields", [{}, ONE_STACK, {"architecture": "lstm"}], ids=["encoder-decoder", "decoder-only", "recurrent"]
+)
 def test_each_pair_scores_as_it_does_alone(tmp_path, positions, fields, monkeypatch):
     tokenizer = make_tokenizer("bpe")
     shape = {"context_length": 64, "d_model": 32, "n_layers": 2, "n_encoder_layers": 1, "n_heads": 2, "init_std": 0.3}

@@ -11,6 +11,7 @@ import lm
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.run_config import HardwareConfig
+from lm.errors import UsageError
 from lm.hardware import select_hardware
 from lm.run_folder import load_config
 from lm.training.loop import train
@@ -58,6 +59,9 @@ def test_a_run_resumes_with_a_teacher_that_was_moved(make_run, teachers, tmp_pat
     list(train(run, stop=stop_after(2)))
     shutil.copytree(teachers[0], moved)
     shutil.copytree(run.folder, again := tmp_path / "again")
+    with pytest.raises(UsageError, match="name as many"):
+        lm.train(resume=run.folder / "checkpoints" / "step-2", out=tmp_path / "copy", teacher=[moved, moved])
+    assert not (tmp_path / "copy").exists()
     list(train(resume_run(run.folder)))
     lm.train(resume=again, teacher=moved)
     assert str(moved) in load_config(again).training.teacher[0]

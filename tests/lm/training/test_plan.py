@@ -8,7 +8,7 @@ import pytest
 
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.config.run_config import RunConfig, TrainingConfig
+from lm.config.run_config import DataConfig, RunConfig, TrainingConfig
 from lm.config.run_spec import run_spec
 from lm.hardware import Hardware
 from lm.training import rules as clock
@@ -153,6 +153,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
         ({"teacher": ["run"]}, 1, True),
         ({"objective": "masked"}, 1, False),
         ({"members": 3}, 3, True),
+        ({"n_layers": 12, "d_model": 768, "n_heads": 12}, 1, True),
         ({"vocab_size": 8192}, 8, False),
         ({"inline_casing": False}, 8, False),
     ],
@@ -161,6 +162,16 @@ def test_a_budget_trains_an_ensemble_with_inline_casing_where_they_can_be_used(g
     spec = run_spec("text.txt", budget="10m", **given).replace(kind="text")
     plan = plan_model(plan_spec(spec), spec, text_bytes=400_000, flops_per_second=1e12, elapsed=0.0)
     assert (plan.config.model.members, plan.config.tokenizer.inline_casing) == (members, is_cased)
+
+
+def test_the_size_changes_neither_how_files_are_read_nor_teachers():
+    spec = run_spec("tokens", budget="10m", teacher=["run"]).replace(kind="text")
+    before = plan_spec(spec)
+    found = before.config.training.replace(teacher=("/runs/run/checkpoints/step-9",))
+    config = dataclasses.replace(before.config, data=DataConfig(text_column="body", validation="0.3"), training=found)
+    before = dataclasses.replace(before, config=config)
+    plan = plan_model(before, spec, text_bytes=400_000, is_prepared=True, flops_per_second=1e12, elapsed=0.0)
+    assert (plan.config.data, plan.config.training.teacher) == (config.data, found.teacher)
 
 
 def test_what_is_fixed_is_never_chosen_otherwise():
@@ -187,7 +198,7 @@ def test_the_longest_conversation_that_positions_and_batch_allow(longest, option
     if base is None and not options:
         chosen = chosen.choose("budget", model={"context_length": 32})
     corpus = SimpleNamespace(
-        longest_conversation=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
+        longest_row=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
         has_merges=True, tokenizer=SimpleNamespace(kind="bpe", marks=""),
     )  # fmt: skip
     assert plan_corpus(chosen, corpus).config.model.context_length == context

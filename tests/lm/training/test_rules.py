@@ -67,3 +67,4 @@ def test_weights_are_forgotten_as_often_however_long_the_run(epochs):
     assert expected > 1
     for steps, rate in product((500, 3000), (0.01, 0.02)):
         assert forgettings(steps, rate) == pytest.approx(expected, rel=0.05)
+    assert forgettings(1000, 0.0) == 0

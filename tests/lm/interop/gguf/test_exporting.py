@@ -19,7 +19,7 @@ from tests.tolerances import assert_close
 
 gguf = pytest.importorskip("gguf")
 IN_TRANSFORMERS = [name for name in FAMILIES if name != "gptneox"]  # which it does not read from such files
-ERRORS = {"float32": 0.0, "float16": 2**-11, "q8_0": 0.5 / 127 + 2**-11}
+ERRORS = {"float32": 0.0, "float16": 2**-11, "bfloat16": 2**-8, "q8_0": 0.5 / 127 + 2**-11}
 """The largest errors, as shares of the largest number of 32 in a row."""
 
 
@@ -80,7 +80,7 @@ def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, t
     export(run, tmp_path / "exact.gguf", "gguf")
     export(run, tmp_path / "out.gguf", "gguf", type=number_type)
     (_, exact), (settings, theirs) = read(tmp_path / "exact.gguf"), read(tmp_path / "out.gguf")
-    assert settings["general.file_type"] == {"float32": 0, "float16": 1, "q8_0": 7}[number_type]
+    assert settings["general.file_type"] == {"float32": 0, "float16": 1, "bfloat16": 32, "q8_0": 7}[number_type]
     assert exact.keys() == theirs.keys()
     for name, value in exact.items():
         if value.ndim == 1:

@@ -154,6 +154,7 @@ CONFIGS = [
     ({"rms_norm_eps": float("nan")}, "norm_eps"), ({"num_attention_heads": -1}, "n_heads"),
     ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
     ({"rope_parameters": {"rope_type": "linear"}}, "factor None"),
+    ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear"}}, "factor None"),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}}, "mscale 1.0"),
     ({"rope_parameters": [1]}, "rope_scaling"), ({"rope_parameters": {"rope_type": ["x"]}}, "rope_type"),
     ({"rope_parameters": {"rope_theta": "x"}}, "rope_base"), ({"attention_bias": "yes"}, "attention_bias 'yes'"),

@@ -113,6 +113,7 @@ def theirs_saved(tmp_path):
     )  # fmt: skip
     theirs = MarianMTModel(config).eval()
     theirs.final_logits_bias.normal_()
+    theirs.final_logits_bias[:, -1] = 9.0  # it is the best token everywhere, unless it is banned
     theirs.generation_config.update(
         num_beams=5, early_stopping=True, bad_words_ids=[[size - 1]], max_length=None, forced_eos_token_id=None
     )
