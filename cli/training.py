@@ -28,6 +28,7 @@ from cli.console import (
     print_labelled,
     print_note,
     print_notes,
+    print_warnings,
     quote,
 )
 from cli.console.figures import create_progress, show_counter
@@ -76,6 +77,7 @@ def run_training(spec: RunSpec, *, started_at: float, as_json: bool, dry_run: bo
                 _report_corpus(event)
             elif isinstance(event, Planned):
                 print_plan(event.plan.config, print_note)
+                print_warnings(_left_out(event))
                 if dry_run:
                     return _report_costs(event, as_json=as_json)
             elif isinstance(event, Started):
@@ -138,6 +140,14 @@ def _report_corpus(corpus: TrainingCorpus) -> None:
         reason = "blank, too long (parallel.max_length) or of unequal lengths (parallel.max_ratio)"
         print_labelled("", f"left out: {left_out:,} {reason}")
     warn_of_repetition(manifest)
+
+
+def _left_out(event: Planned) -> list[str]:
+    """Return a warning of examples and conversations that nothing is learned of."""
+    documents, context = event.corpus.manifest.splits["train"].documents, event.plan.config.model.context_length
+    if event.corpus.kind not in ("examples", "conversations") or (left_out := documents - event.data.samples) <= 0:
+        return []
+    return [f"{left_out:,} {event.corpus.kind} are left out: what is learned doesn't fit into the context, {context:,}"]
 
 
 def _report_costs(event: Planned, *, as_json: bool) -> None:

@@ -235,7 +235,7 @@ def plan_model(
 
 
 def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
-    """Take vocabulary sizes and labels from the corpus; of examples and conversations also the longest as the context.
+    """Take vocabulary sizes and labels from the corpus; of conversations also the context, that of the longest one.
 
     Sources with the same token IDs as the targets use the same embedding. BPE dropout is dropped if a tokenizer has no
     merges. A context that is given stays; it is limited by the positions of the model that is fine-tuned, and to a
@@ -245,7 +245,7 @@ def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:
     model, is_masked, context = config.model, config.model.is_masked, config.model.context_length
     is_limited = by == "from_run" and (model.position_limit is not None or model.rope_scaling != "none")
     if by in ("default", "budget", "from_run") and not is_limited:
-        context = max(context, min(corpus.longest_row - 1, batch_rows(config) * context // _MIN_ROWS))
+        context = max(context, min(corpus.longest_conversation - 1, batch_rows(config) * context // _MIN_ROWS))
     fitted = dataclasses.replace(
         config,
         model=model.replace(

@@ -79,9 +79,9 @@ class TrainingCorpus:
         return all(tokenizer.merge_rules is not None for tokenizer in tokenizers)
 
     @property
-    def longest_row(self) -> int:
-        """Tokens of the longest example or conversation; 0 for other data, and for examples with labels."""
-        if self.kind not in ("examples", "conversations") or self.label_completions:
+    def longest_conversation(self) -> int:
+        """Tokens of the longest conversation; 0 for other data."""
+        if self.kind != "conversations":
             return 0
         return max(int(corpus.open_split(self.folder, name).lengths.max(initial=0)) for name in corpus.SPLITS)
 

@@ -198,7 +198,7 @@ def test_the_longest_conversation_that_positions_and_batch_allow(longest, option
     if base is None and not options:
         chosen = chosen.choose("budget", model={"context_length": 32})
     corpus = SimpleNamespace(
-        longest_row=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
+        longest_conversation=longest, vocab_size=300, source_tokenizer=None, label_completions=(), kind="conversations",
         has_merges=True, tokenizer=SimpleNamespace(kind="bpe", marks=""),
     )  # fmt: skip
     assert plan_corpus(chosen, corpus).config.model.context_length == context
