@@ -346,7 +346,7 @@ def _plan_budget(
             epochs, steps = epochs * useful, steps * useful
             max_steps = math.ceil(steps)
         chosen = rules.choose_text_regularisation(
-            novelty * epochs, steps=steps, learning_rate=config.training.learning_rate
+            novelty * epochs, steps=steps, learning_rate=config.training.learning_rate, members=config.model.members
         )
         plan = plan.choose("epochs in the budget", **chosen)
     if steps < 10 * plan.config.training.warmup_steps:

@@ -68,3 +68,7 @@ def test_weights_are_forgotten_as_often_however_long_the_run(epochs):
     for steps, rate in product((500, 3000), (0.01, 0.02)):
         assert forgettings(steps, rate) == pytest.approx(expected, rel=0.05)
     assert forgettings(1000, 0.0) == 0
+    one, several = (
+        choose_text_regularisation(epochs, steps=9, learning_rate=0.1, members=n)["model"]["dropout"] for n in (1, 8)
+    )
+    assert 0 < several < one / 2

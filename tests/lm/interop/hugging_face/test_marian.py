@@ -97,7 +97,7 @@ def test_translations_are_those_of_the_run(beam, tmp_path):
     compare_translations(loaded, theirs, tmp_path / "out", beam)
 
 
-def theirs_saved(tmp_path):
+def theirs_saved(tmp_path, start_bias=0.0):
     """A Marian that transformers saved with random weights, which pads and starts with its last token."""
     backend = unigram_like()
     size = backend.get_vocab_size() + 1
@@ -113,7 +113,7 @@ def theirs_saved(tmp_path):
     )  # fmt: skip
     theirs = MarianMTModel(config).eval()
     theirs.final_logits_bias.normal_()
-    theirs.final_logits_bias[:, -1] = 9.0  # it is the best token everywhere, unless it is banned
+    theirs.final_logits_bias[:, -1] += start_bias
     theirs.generation_config.update(
         num_beams=5, early_stopping=True, bad_words_ids=[[size - 1]], max_length=None, forced_eos_token_id=None
     )
