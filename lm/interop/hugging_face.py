@@ -22,7 +22,7 @@ from lm.config.inference import ExportConfig, SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
 from lm.config.run_config import RunConfig
 from lm.errors import InputError, missing_packages
-from lm.interop import tokenizer_files
+from lm.interop import peft, tokenizer_files
 from lm.interop.conversion import (
     empty_tensors,
     from_family_tensors,
@@ -224,10 +224,10 @@ def _check_shapes(
             raise InputError(f"{folder}: {name} is {weights[name].dtype}; quantized models are not read")
 
 
-PREFIX, ADAPTER_FILES = "hf:", ("adapter_config.json", "adapter_model.safetensors")
+PREFIX = "hf:"
 _FILES = [
     CONFIG, GENERATION, TOKENIZER_CONFIG, TEMPLATE_FILE, FILE_NAME, INDEX, WEIGHTS, "model-*-of-*.safetensors",
-    "source.spm", "target.spm", "vocab.json", *ADAPTER_FILES,
+    "source.spm", "target.spm", "vocab.json", peft.CONFIG, peft.WEIGHTS,
 ]  # fmt: skip
 _COMMIT_DIGITS = 12
 
@@ -244,8 +244,8 @@ def download_model(name: str) -> Path:
         InputError: the name is malformed, the Hub does not give the model and it is not in the cache, or it is not
             supported; or the package is not installed.
     """
-    folder = _fetch(name, [CONFIG, *ADAPTER_FILES])
-    if (folder / CONFIG).exists() or not (folder / ADAPTER_FILES[0]).exists():
+    folder = _fetch(name, [CONFIG, peft.CONFIG])
+    if (folder / CONFIG).exists() or not peft.is_peft_folder(folder):
         from_json(files.read_json(folder / CONFIG), Path(f"{name}/{CONFIG}"))
     return _fetch(name, _FILES)
 

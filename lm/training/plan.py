@@ -488,7 +488,7 @@ def extend(
             "decay_scale": max(rate / peak, _EXTENSION_RATE) if has_decayed else 1.0,
         }  # fmt: skip
         if has_decayed and not is_user_given(plan.reasons.get("model.dropout")):
-            dropout = rules.choose_dropout(epochs, pairs=data.holds_pairs)
+            dropout = rules.choose_dropout(epochs, pairs=data.holds_pairs, members=model.members)
             model = model.replace(dropout=max(model.dropout, dropout))
     plan = dataclasses.replace(
         plan, steps=steps, epochs=epochs, max_steps=None, on_plateau=False, reasons=reasons, **changes

@@ -222,8 +222,7 @@ def choose_text_regularisation(
     """
     decay = float(np.interp(epochs, *_FORGETTING)) / (learning_rate or 1.0) * (1 / max(1.0, steps))
     weight_decay = round(min(max(_MIN_WEIGHT_DECAY, decay), _MAX_WEIGHT_DECAY), 2)
-    dropout = round(choose_dropout(epochs) * (1 if members == 1 else _DROPOUT_OF_MEMBERS), 2)
-    return {"model": {"dropout": dropout}, "training": {"weight_decay": weight_decay}}
+    return {"model": {"dropout": choose_dropout(epochs, members=members)}, "training": {"weight_decay": weight_decay}}
 
 
 def choose_pair_regularisation(epochs: float, *, can_drop_merges: bool = True) -> Mapping[str, Mapping[str, float]]:
@@ -238,9 +237,10 @@ def choose_pair_regularisation(epochs: float, *, can_drop_merges: bool = True) -
     }
 
 
-def choose_dropout(epochs: float, *, pairs: bool = False) -> float:
-    """Return the dropout for a number of epochs."""
-    return round(float(np.interp(epochs, *(_DROPOUT_OF_PAIRS if pairs else _DROPOUT))), 2)
+def choose_dropout(epochs: float, *, pairs: bool = False, members: int = 1) -> float:
+    """Return the dropout for a number of epochs; `members` are those of an ensemble that learns text."""
+    fraction = _DROPOUT_OF_MEMBERS if members > 1 and not pairs else 1.0
+    return round(fraction * float(np.interp(epochs, *(_DROPOUT_OF_PAIRS if pairs else _DROPOUT))), 2)
 
 
 def choose_rate_fraction(initial_loss: float | None, parent_loss: float | None, ngram_loss: float | None) -> float:

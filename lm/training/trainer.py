@@ -180,12 +180,12 @@ class _Preparation:
             for section in SECTIONS
         }
         if names := changed["training"].get("teacher"):
-            changed["training"]["teacher"] = _find_teachers(names)
+            teachers = changed["training"]["teacher"] = _find_teachers(names)
             last = find_checkpoint(run, which="last")
             config = load_config(last)
             if len(names) != len(config.training.teacher):
                 raise UsageError("a resumed run keeps its teachers: name as many, where they are now")
-            for teacher in changed["training"]["teacher"]:
+            for teacher in teachers:
                 check_teacher(Path(teacher), load_tokenizers(last), config)
         if spec.out is not None:
             copy_checkpoint(run, Path(spec.out))
