@@ -49,7 +49,8 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:
         start_time: start of a budget, in seconds of `time.monotonic`.
 
     Returns:
-        The exit code of the first process that failed, 128 + the signal number after a signal, 0 on success.
+        The exit code of a process that failed; 128 + the number of a signal to this process, or of one that killed a
+            process, after which others fail; 0 on success.
     """
     from torch.distributed import run  # noqa: PLC0415 (slow import)
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
@@ -73,7 +74,7 @@ def launch(command: Sequence[str], *, processes: int, start_time: float) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
+        code = min(failure.exitcode for failure in error.failures.values())
         return code if code > 0 else 128 - code
     finally:
         logging.disable(logging.NOTSET)
