@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -203,13 +204,15 @@ class Pairs(TrainingData):
             self._dropout_samples = round(epochs * self.samples)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the validation split, bucketed by length, one direction after the other."""
+        """Yield the validation split, one direction after the other, in shuffled buckets of similar length."""
         layout = self._layout
         for direction in self.directions:
             numbers = np.arange(self._splits["validation"].documents)
             sources, targets = self.framed("validation", direction, numbers)
             sides = sources.lengths(), targets.lengths()
-            for pairs in length_batches(layout.lengths(*sides), tokens=_EVALUATION_TOKENS, order=layout.order(*sides)):
+            batches = length_batches(layout.lengths(*sides), tokens=_EVALUATION_TOKENS, order=layout.order(*sides))
+            random.Random(0).shuffle(batches)
+            for pairs in batches:
                 yield layout.batch(sources.take(pairs), targets.take(pairs), start=self._start)
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:

@@ -7,6 +7,7 @@ on average (`find_label_completions`). They are recorded in the run and used by 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -174,9 +175,11 @@ class Rows(TrainingData):
         return self._make_batch(self._train, self._used["train"][order])
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the validation split, bucketed by length."""
+        """Yield the validation split in buckets of similar length, shuffled so that the first ones are typical."""
         rows, used = max(1, _EVALUATION_TOKENS // self._context), self._used["validation"]
-        for numbers in length_batches(self._validation.lengths[used], rows=rows):
+        batches = length_batches(self._validation.lengths[used], rows=rows)
+        random.Random(0).shuffle(batches)
+        for numbers in batches:
             yield self._make_batch(self._validation, used[numbers])
 
     def _count(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
