@@ -199,7 +199,7 @@ class Manifest:
     chunks: tuple[ChunkRecord, ...] = ()
     tokenizers: dict[str, str] = field(default_factory=dict)
     repeated: float | None = None
-    format_version: Literal[6, 7] = 7
+    format_version: Literal[7] = 7
 
     @cached_property
     def splits(self) -> dict[SplitName, SplitRecord]:

@@ -338,10 +338,6 @@ def open_held_out(loaded: LoadedModel) -> ScoredTexts:
     folder = find_prepared_folder(loaded.folder, loaded.config)
     manifest = Manifest.read(folder)
     verify_checksums(folder, manifest.sha256)
-    if manifest.kind == "text" and manifest.format_version < 7:
-        raise InputError(
-            f"{folder}: has no held-out text, as it was made by an earlier version; name text to measure it on"
-        )
     if not manifest.splits["validation"].tokens:
         raise InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
     heads: Literal[True] | None = True if manifest.has_dependency_heads else None

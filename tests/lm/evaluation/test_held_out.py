@@ -1,10 +1,8 @@
 """A run is measured on what it held out, and text that it was trained on is recognised."""
 
-import dataclasses
 import io
 import json
 import re
-import shutil
 import sys
 
 import pytest
@@ -63,17 +61,10 @@ def reported(capsys, *arguments) -> dict:
 
 
 def test_held_out_documents_are_those_of_the_corpus(trained, documents, tmp_path):
-    """Whatever their tokens say of them; those of earlier stores are not known."""
+    """Whatever their tokens say of them."""
     lm.train(trained / "texts.jsonl", out=tmp_path / "run", tokenizer="char", **{**SMALL, "vocab_size": None})
     for folder in (trained / "text", tmp_path / "run"):
         assert {record.text for record in held_out_file(folder).records()} < set(documents)
-    run, store = loaded(trained / "text"), tmp_path / "store"
-    shutil.copytree(run.config.plan.data, store)
-    manifest = json.loads((store / "store.json").read_text())
-    (store / "store.json").write_text(json.dumps({**manifest, "format_version": 6}))
-    config = dataclasses.replace(run.config, plan=dataclasses.replace(run.config.plan, data=str(store)))
-    with pytest.raises(InputError, match="made by an earlier version"):
-        open_held_out(dataclasses.replace(run, config=config))
 
 
 def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
